@@ -1,0 +1,92 @@
+# Every target sets up .venv first when it is missing or stale. Only Python 3.11+, a C++ compiler and make are needed.
+PYTHON ?= python3
+PIP_ARGS ?=
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.ready
+PEERS := .venv-peers
+CPP_BUILD := build/cpp-tests
+CORE_SOURCES := $(shell find core CMakeLists.txt -name '*.cpp' -o -name '*.hpp' -o -name CMakeLists.txt 2>/dev/null)
+CPP_FILES := $(shell find core -name '*.cpp' -o -name '*.hpp' 2>/dev/null)
+
+.PHONY: help train test setup lint cpp-test pytest stubs bench peers study-faults study-time-to-streak study-classic clean
+.DEFAULT_GOAL := help
+
+help:
+	@echo "make train   set up, train head_on, show what was learned (about a minute after setup)"
+	@echo "make test    set up, lint, type-check, run the C++ and Python tests"
+	@echo "make bench   measure worlds and training against peers (sets up .venv-peers too)"
+	@echo "make peers   set up .venv-peers: bluesky-gym needs an environment of its own"
+	@echo "make lint    ruff, clang-format, mypy        make stubs   regenerate slipstream/_core.pyi"
+	@echo "make study-faults | study-time-to-streak | study-classic   long studies, resumable"
+	@echo "make clean   remove environments and builds (runs/ and models/ stay)"
+	@echo "PIP_ARGS='…' is passed to every pip install"
+
+# --- setup ---
+
+$(STAMP): pyproject.toml constraints.txt $(CORE_SOURCES)
+	@command -v $(PYTHON) >/dev/null || { echo "Slipstream needs Python 3.11 or newer; install it, or say make PYTHON=/path/to/python"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Slipstream needs Python 3.11 or newer; this is $$($(PYTHON) --version). Try make PYTHON=/path/to/python"; exit 1; }
+	@command -v $${CXX:-c++} >/dev/null || { echo "Slipstream needs a C++20 compiler; install g++ (12 or newer) or clang (15 or newer)"; exit 1; }
+	@test -x $(BIN)/python || { echo "== making $(VENV)"; $(PYTHON) -m venv $(VENV); }
+	@$(BIN)/python -c 'import torch' 2>/dev/null || { echo "== installing torch (downloads about 200 MB, 870 MB on disk)"; $(BIN)/pip install -q --disable-pip-version-check $(PIP_ARGS) torch==2.13.0; }
+	@echo "== installing what Slipstream needs (first time: downloads about 150 MB) and building its core (about a minute)"
+	@$(BIN)/pip install -q --disable-pip-version-check $(PIP_ARGS) -c constraints.txt scikit-build-core nanobind cmake ninja
+	@$(BIN)/pip install -q --disable-pip-version-check $(PIP_ARGS) -c constraints.txt --no-build-isolation -e ".[dev]"
+	@touch $(STAMP)
+
+setup: $(STAMP)
+
+# --- use ---
+
+train: $(STAMP)
+	$(BIN)/slipstream train head_on
+
+# --- the gate ---
+
+test: lint cpp-test pytest
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/clang-format --dry-run --Werror $(CPP_FILES)
+	$(BIN)/mypy
+
+cpp-test: $(STAMP)
+	@cmake_bin=$$(test -x $(BIN)/cmake && echo $(BIN)/cmake || command -v cmake) && \
+	$$cmake_bin -S . -B $(CPP_BUILD) -DSLIPSTREAM_TESTS=ON -DSLIPSTREAM_SANITIZE=ON >/dev/null && \
+	$$cmake_bin --build $(CPP_BUILD) -j 2 -- -s 2>&1 | grep -E 'error|warning' ; \
+	$$(dirname $$cmake_bin)/ctest --test-dir $(CPP_BUILD) --output-on-failure
+
+pytest: $(STAMP)
+	$(BIN)/pytest -n 2 --dist loadfile --durations 15
+
+stubs: $(STAMP)
+	$(BIN)/python -m nanobind.stubgen -q -m slipstream._core -o slipstream/_core.pyi
+
+# --- longer work ---
+
+peers: $(PEERS)/.ready
+
+$(PEERS)/.ready: bench/peers-constraints.txt
+	@echo "== making $(PEERS) for bluesky-gym (downloads about 300 MB)"
+	@$(PYTHON) -m venv $(PEERS)
+	@$(PEERS)/bin/pip install -q --disable-pip-version-check $(PIP_ARGS) torch==2.13.0
+	@$(PEERS)/bin/pip install -q --disable-pip-version-check $(PIP_ARGS) -c bench/peers-constraints.txt bluesky-gym bluesky-simulator
+	@touch $@
+
+bench: $(STAMP) $(PEERS)/.ready
+	$(BIN)/python bench/worlds.py
+	$(BIN)/python bench/train.py
+
+study-faults: $(STAMP)
+	$(BIN)/python studies/faults.py
+
+study-time-to-streak: $(STAMP)
+	$(BIN)/python studies/time_to_streak.py
+
+study-classic: $(STAMP)
+	$(BIN)/python studies/classic.py
+
+clean:
+	rm -rf build $(VENV) $(PEERS) .mypy_cache .ruff_cache .pytest_cache .hypothesis slipstream/*.so

@@ -1,0 +1,31 @@
+// Shared by the binding files, one per family.
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <memory>
+
+#include "slipstream/vec_env.hpp"
+
+namespace nb = nanobind;
+
+namespace slipstream {
+
+// What a family's make function returns: num_worlds worlds of type W behind one VecEnv.
+template <World W>
+std::unique_ptr<VecEnv> make_vec_env(const typename W::Config& config, int num_worlds, const VecEnvOptions& options) {
+  if (num_worlds < 1) throw std::invalid_argument("num_worlds must be at least 1");
+  return std::make_unique<VecEnv>(std::make_unique<WorldsOf<W>>(config, num_worlds), options);
+}
+
+void bind_vec_env(nb::module_& m);
+void bind_kernels(nb::module_& m);
+void bind_probe(nb::module_& m);
+void bind_airspace(nb::module_& m);
+void bind_horizontal_cr(nb::module_& m);
+
+}  // namespace slipstream

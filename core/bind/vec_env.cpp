@@ -1,0 +1,209 @@
+#include <nanobind/stl/unique_ptr.h>
+
+#include <array>
+
+#include "bind/bind.hpp"
+
+namespace slipstream {
+namespace {
+
+using Array = nb::ndarray<nb::numpy>;
+using Mask = nb::ndarray<const std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Seeds = nb::ndarray<const std::uint64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Streams = nb::ndarray<const std::uint32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+nb::dlpack::dtype dtype_of(DType dtype) {
+  switch (dtype) {
+    case DType::kU8:
+      return nb::dtype<std::uint8_t>();
+    case DType::kI32:
+      return nb::dtype<std::int32_t>();
+    case DType::kF32:
+      break;
+  }
+  return nb::dtype<float>();
+}
+
+std::string name_of(DType dtype) { return dtype == DType::kU8 ? "uint8" : dtype == DType::kI32 ? "int32" : "float32"; }
+
+// A view of native memory that keeps the VecEnv alive.
+Array view(nb::handle owner, void* data, const std::vector<std::size_t>& shape, nb::dlpack::dtype dtype) {
+  return Array(data, shape.size(), shape.data(), owner, nullptr, dtype);
+}
+
+template <class T>
+nb::object view_or_none(nb::handle owner, std::vector<T>& buffer, const std::vector<std::size_t>& shape) {
+  if (buffer.empty()) return nb::none();
+  return nb::cast(view(owner, buffer.data(), shape, nb::dtype<T>()));
+}
+
+nb::dict spec_dict(const WorldSpec& spec) {
+  nb::list obs;
+  for (const ObsBlock& block : spec.obs) {
+    nb::dict d;
+    d["name"] = block.name;
+    d["dtype"] = name_of(block.dtype);
+    d["shape"] = nb::tuple(nb::cast(block.shape));
+    d["low"] = block.low;
+    d["high"] = block.high;
+    d["features"] = nb::tuple(nb::cast(block.features));
+    obs.append(d);
+  }
+  nb::dict action;
+  action["discrete"] = spec.action.discrete;
+  action["size"] = spec.action.size;
+  action["low"] = spec.action.low;
+  action["high"] = spec.action.high;
+  action["names"] = spec.action.names;
+  action["table"] = spec.action.table;
+  nb::dict d;
+  d["name"] = spec.name;
+  d["agents"] = spec.agents;
+  d["roles"] = spec.roles;
+  d["obs"] = obs;
+  d["state_size"] = spec.state_size;
+  d["action"] = action;
+  d["masked"] = spec.masked;
+  d["has_potential"] = spec.has_potential;
+  d["has_durations"] = spec.has_durations;
+  d["reward_parts"] = spec.reward_parts;
+  d["stats"] = spec.stats;
+  d["frame_fields"] = spec.frame_fields;
+  d["scripts"] = spec.scripts;
+  d["max_episode_steps"] = spec.max_episode_steps;
+  d["tick_seconds"] = spec.tick_seconds;
+  return d;
+}
+
+nb::dict obs_views(nb::handle self, VecEnv& env, std::vector<std::vector<std::byte>>& blocks) {
+  nb::dict views;
+  for (std::size_t b = 0; b < blocks.size(); ++b) {
+    const ObsBlock& block = env.spec().obs[b];
+    std::vector<std::size_t> shape{static_cast<std::size_t>(env.num_worlds()), env.spec().agents.size()};
+    for (const int d : block.shape) shape.push_back(static_cast<std::size_t>(d));
+    views[block.name.c_str()] = view(self, blocks[b].data(), shape, dtype_of(block.dtype));
+  }
+  return views;
+}
+
+nb::dict views_of(nb::handle self) {
+  auto& env = nb::cast<VecEnv&>(self);
+  Buffers& b = env.buffers();
+  const WorldSpec& spec = env.spec();
+  const auto n = static_cast<std::size_t>(env.num_worlds());
+  const auto agents = spec.agents.size();
+  const auto width = static_cast<std::size_t>(spec.action.size);
+  nb::dict d;
+  d["obs"] = obs_views(self, env, b.obs);
+  d["final_obs"] = obs_views(self, env, b.final_obs);
+  d["state"] = view_or_none(self, b.state, {n, static_cast<std::size_t>(spec.state_size)});
+  d["final_state"] = view_or_none(self, b.final_state, {n, static_cast<std::size_t>(spec.state_size)});
+  d["actions"] = spec.action.discrete ? view_or_none(self, b.choice, {n, agents})
+                                      : view_or_none(self, b.action, {n, agents, width});
+  d["action_mask"] = view_or_none(self, b.action_mask, {n, agents, width});
+  d["rewards"] = view_or_none(self, b.rewards, {n, agents});
+  d["potential"] = view_or_none(self, b.potential, {n, agents});
+  d["final_potential"] = view_or_none(self, b.final_potential, {n, agents});
+  d["reward_parts"] = view_or_none(self, b.reward_parts, {n, agents, spec.reward_parts.size()});
+  d["terminated"] = view_or_none(self, b.terminated, {n, agents});
+  d["truncated"] = view_or_none(self, b.truncated, {n, agents});
+  d["alive"] = view_or_none(self, b.alive, {n, agents});
+  d["acting"] = view_or_none(self, b.acting, {n, agents});
+  d["duration"] = view_or_none(self, b.duration, {n, agents});
+  d["episode_done"] = view_or_none(self, b.episode_done, {n});
+  d["episode_length"] = view_or_none(self, b.episode_length, {n});
+  d["episode_return"] = view_or_none(self, b.episode_return, {n, agents});
+  d["episode_stats"] = nb::cast(view(self, b.episode_stats.data(), {n, spec.stats.size()}, nb::dtype<double>()));
+  d["episode_index"] = view_or_none(self, b.episode_index, {n});
+  return d;
+}
+
+// The pointer and length of an optional mask, checked while the GIL is still held.
+std::span<const std::uint8_t> mask_of(const VecEnv& env, const std::optional<Mask>& mask) {
+  if (!mask) return {};
+  if (mask->shape(0) != static_cast<std::size_t>(env.num_worlds())) {
+    throw std::invalid_argument("the mask has " + std::to_string(mask->shape(0)) + " entries for " +
+                                std::to_string(env.num_worlds()) + " worlds");
+  }
+  return {mask->data(), mask->shape(0)};
+}
+
+}  // namespace
+
+void bind_vec_env(nb::module_& m) {
+  nb::class_<VecEnvOptions>(m, "VecEnvOptions", "How a batch of worlds is seeded and stepped.")
+      .def(
+          "__init__",
+          [](VecEnvOptions* self, std::uint64_t seed, bool evaluation, std::uint32_t first_world, int threads,
+             bool autoreset, bool reward_parts, double tick_discount) {
+            new (self) VecEnvOptions{seed,         evaluation ? Domain::kEvaluation : Domain::kWorld,
+                                     first_world,  threads,
+                                     autoreset,    reward_parts,
+                                     tick_discount};
+          },
+          nb::kw_only(), nb::arg("seed") = 0, nb::arg("evaluation") = false, nb::arg("first_world") = 0,
+          nb::arg("threads") = 1, nb::arg("autoreset") = true, nb::arg("reward_parts") = false,
+          nb::arg("tick_discount") = 1.0);
+
+  nb::class_<VecEnv>(m, "VecEnv", "Many worlds stepped as one; buffers are owned here and shown as views.")
+      .def_prop_ro("num_worlds", &VecEnv::num_worlds)
+      .def_prop_ro("threads", &VecEnv::threads)
+      .def(
+          "spec", [](const VecEnv& env) { return spec_dict(env.spec()); },
+          nb::sig("def spec(self) -> dict[str, typing.Any]"), "The world's spec as plain data.")
+      .def("views", &views_of, nb::sig("def views(self) -> dict[str, typing.Any]"),
+           "Every buffer as a numpy view, by name.")
+      .def(
+          "reset",
+          [](VecEnv& env, std::optional<Mask> mask) {
+            const auto span = mask_of(env, mask);
+            const nb::gil_scoped_release release;
+            env.reset(span);
+          },
+          nb::arg("mask").none() = nb::none())
+      .def(
+          "step",
+          [](VecEnv& env, std::optional<Mask> active) {
+            const auto span = mask_of(env, active);
+            const nb::gil_scoped_release release;
+            env.step(span);
+          },
+          nb::arg("active").none() = nb::none())
+      .def(
+          "act_scripted",
+          [](VecEnv& env, int script, const std::vector<int>& agents) {
+            const nb::gil_scoped_release release;
+            env.act_scripted(script, agents);
+          },
+          nb::arg("script"), nb::arg("agents"))
+      .def(
+          "reseed",
+          [](VecEnv& env, const Seeds& seeds, const Streams& worlds, std::optional<Mask> mask) {
+            env.reseed({seeds.data(), seeds.shape(0)}, {worlds.data(), worlds.shape(0)}, mask_of(env, mask));
+          },
+          nb::arg("seeds"), nb::arg("worlds"), nb::arg("mask").none() = nb::none())
+      .def("snapshot",
+           [](VecEnv& env) {
+             const auto bytes = env.snapshot();
+             return nb::bytes(bytes.data(), bytes.size());
+           })
+      .def(
+          "restore",
+          [](VecEnv& env, const nb::bytes& bytes) {
+            env.restore({static_cast<const std::byte*>(bytes.data()), bytes.size()});
+          },
+          nb::arg("bytes"))
+      .def(
+          "frame",
+          [](const VecEnv& env, int world) {
+            const std::array shape{env.spec().agents.size(), env.spec().frame_fields.size()};
+            auto data = std::make_unique<double[]>(std::max<std::size_t>(1, shape[0] * shape[1]));
+            env.frame(world, data.get());
+            double* raw = data.release();
+            const nb::capsule owner(raw, [](void* p) noexcept { delete[] static_cast<double*>(p); });
+            return nb::ndarray<nb::numpy, double, nb::ndim<2>>(raw, {shape[0], shape[1]}, owner);
+          },
+          nb::arg("world"), "What a viewer needs of one world: [agents, fields].");
+}
+
+}  // namespace slipstream

@@ -1,0 +1,61 @@
+// What a world looks like from outside: shapes, bounds and the names people read in viewers and reports.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace slipstream {
+
+enum class DType : std::uint8_t { kF32, kU8, kI32 };
+
+constexpr std::size_t size_of(DType dtype) { return dtype == DType::kU8 ? 1 : 4; }
+
+// One named piece of an agent's observation. `features` names each element, or is empty for planes.
+struct ObsBlock {
+  std::string name;
+  DType dtype = DType::kF32;
+  std::vector<int> shape;
+  float low = 0.0F;
+  float high = 0.0F;
+  std::vector<std::string> features;
+
+  [[nodiscard]] std::size_t elements() const {
+    std::size_t n = 1;
+    for (const int d : shape) n *= static_cast<std::size_t>(d);
+    return n;
+  }
+  [[nodiscard]] std::size_t bytes() const { return elements() * size_of(dtype); }
+};
+
+struct ActionSpec {
+  bool discrete = false;
+  int size = 0;  // K axes of a continuous action, or M choices of a discrete one
+  float low = -1.0F;
+  float high = 1.0F;
+  std::vector<std::string> names;         // one per axis or choice
+  std::vector<std::vector<float>> table;  // continuous worlds: rows a discrete policy may choose from
+};
+
+struct WorldSpec {
+  std::string name;
+  std::vector<std::string> agents;  // one name per agent, in buffer order
+  std::vector<std::string> roles;   // one role per agent; agents of one role share a policy by default
+  std::vector<ObsBlock> obs;
+  int state_size = 0;  // 0: no global state for centralised critics
+  ActionSpec action;
+  bool masked = false;                    // action_mask is written
+  bool has_potential = false;             // potential is written
+  bool has_durations = false;             // some agents do not decide on every tick
+  std::vector<std::string> reward_parts;  // names of the terms a reward is the sum of
+  std::vector<std::string> stats;         // the world's own figures for a finished episode
+  std::vector<std::string> frame_fields;  // per-agent fields of frame(), for viewers and trajectory logs
+  std::vector<std::string> scripts;       // scripted policies the world can act with
+  int max_episode_steps = 0;              // 0: no step limit
+  double tick_seconds = 0.0;              // simulated time of one step; 0 where it has no meaning
+
+  [[nodiscard]] int num_agents() const { return static_cast<int>(agents.size()); }
+};
+
+}  // namespace slipstream

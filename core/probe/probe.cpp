@@ -1,0 +1,49 @@
+#include "probe/probe.hpp"
+
+#include <stdexcept>
+#include <utility>
+
+#include "probe/alternating.hpp"
+#include "probe/bandit.hpp"
+#include "probe/constant.hpp"
+#include "probe/coordination.hpp"
+#include "probe/corridor.hpp"
+#include "probe/delayed.hpp"
+#include "probe/duration.hpp"
+#include "probe/leaver.hpp"
+#include "probe/target.hpp"
+
+namespace slipstream::probe {
+namespace {
+
+using MakeWorlds = std::unique_ptr<Worlds> (*)(const ProbeConfig&, int);
+
+template <class Rules>
+std::unique_ptr<Worlds> make(const ProbeConfig& config, int num_worlds) {
+  return std::make_unique<WorldsOf<ProbeWorld<Rules>>>(config, num_worlds);
+}
+
+constexpr std::pair<const char*, MakeWorlds> kTasks[] = {
+    {"constant", &make<Constant>},       {"delayed", &make<Delayed>},   {"coordination", &make<Coordination>},
+    {"leaver", &make<Leaver>},           {"bandit", &make<Bandit>},     {"duration", &make<Duration>},
+    {"alternating", &make<Alternating>}, {"corridor", &make<Corridor>}, {"target", &make<Target>},
+};
+
+}  // namespace
+
+std::vector<std::string> task_names() {
+  std::vector<std::string> names;
+  for (const auto& [name, unused] : kTasks) names.emplace_back(name);
+  return names;
+}
+
+std::unique_ptr<Worlds> make_worlds(const ProbeConfig& config, int num_worlds) {
+  if (config.horizon < 2) throw std::invalid_argument("horizon must be at least 2");
+  if (num_worlds < 1) throw std::invalid_argument("num_worlds must be at least 1");
+  for (const auto& [name, make_task] : kTasks) {
+    if (config.task == name) return make_task(config, num_worlds);
+  }
+  throw std::invalid_argument("there is no probe task '" + config.task + "'");
+}
+
+}  // namespace slipstream::probe

@@ -1,0 +1,53 @@
+// A step must not allocate. Counting needs operator new for the whole program, hence a program of its own.
+#include <atomic>
+#include <cstdlib>
+#include <new>
+
+#include "airspace/world.hpp"
+#include "check.hpp"
+#include "probe/probe.hpp"
+#include "tick_world.hpp"
+
+namespace {
+std::atomic<long> allocations{0};
+}
+
+// Not inlined: GCC would then see free() beside new and warn of a mismatch.
+[[gnu::noinline]] void* operator new(std::size_t size) {
+  ++allocations;
+  if (void* memory = std::malloc(size)) return memory;
+  throw std::bad_alloc();
+}
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+
+using namespace slipstream;
+
+namespace {
+
+void stepping_and_restarting_episodes_allocates_nothing(VecEnv& env) {
+  env.reset({});
+  const long before = allocations;
+  for (int t = 0; t < 100; ++t) env.step({});
+  env.reset({});
+  CHECK(allocations == before);
+}
+
+}  // namespace
+
+int main() {
+  CHECK(std::unique_ptr<int>(new int(1)) != nullptr && allocations > 0);  // the counter counts
+  airspace::AirspaceConfig sector;
+  sector.random_sector.num_aircraft = 8;
+  sector.max_episode_steps = 40;
+  for (const int threads : {1, 2}) {
+    VecEnv airspace(std::make_unique<WorldsOf<airspace::AirspaceWorld>>(sector, 16), {.threads = threads});
+    stepping_and_restarting_episodes_allocates_nothing(airspace);
+    stepping_and_restarting_episodes_allocates_nothing(*test::make_tick_env({}, 64, {.threads = threads}));
+    for (const std::string& task : probe::task_names()) {
+      VecEnv env(probe::make_worlds({task, 8}, 64), {.threads = threads, .reward_parts = true});
+      stepping_and_restarting_episodes_allocates_nothing(env);
+    }
+  }
+  return test::finish();
+}

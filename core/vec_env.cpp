@@ -1,0 +1,311 @@
+#include "slipstream/vec_env.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <stdexcept>
+
+namespace slipstream {
+namespace {
+
+constexpr std::uint32_t kSnapshotMagic = 0x56504C53;  // "SLPV"
+constexpr std::uint32_t kSnapshotVersion = 1;
+
+std::size_t zu(int value) { return static_cast<std::size_t>(value); }
+
+template <class T>
+T* row(std::vector<T>& buffer, int i, std::size_t width) {
+  return buffer.empty() ? nullptr : buffer.data() + zu(i) * width;
+}
+
+bool selected(std::span<const std::uint8_t> mask, int i) { return mask.empty() || mask[zu(i)] != 0; }
+
+}  // namespace
+
+VecEnv::VecEnv(std::unique_ptr<Worlds> worlds, const VecEnvOptions& options)
+    : worlds_(std::move(worlds)), options_(options), pool_(options.threads) {
+  const WorldSpec& spec = worlds_->spec();
+  const std::size_t n = zu(worlds_->size());
+  agents_ = zu(spec.num_agents());
+  if (n == 0) throw std::invalid_argument("num_worlds is 0; a batch needs at least one world");
+  if (options.threads < 1) throw std::invalid_argument("threads must be at least 1");
+  if (agents_ == 0) throw std::invalid_argument(spec.name + " has no agents");
+  if (spec.obs.size() > zu(kMaxObsBlocks)) throw std::invalid_argument(spec.name + " has too many observation blocks");
+
+  const std::size_t rows = n * agents_;
+  for (const ObsBlock& block : spec.obs) {
+    buffers_.obs.emplace_back(rows * block.bytes());
+    buffers_.final_obs.emplace_back(rows * block.bytes());
+  }
+  buffers_.state.resize(n * zu(spec.state_size));
+  buffers_.final_state.resize(n * zu(spec.state_size));
+  if (spec.action.discrete) {
+    buffers_.choice.resize(rows);
+  } else {
+    buffers_.action.resize(rows * zu(spec.action.size));
+  }
+  if (spec.masked) buffers_.action_mask.resize(rows * zu(spec.action.size), 1);
+  buffers_.rewards.resize(rows);
+  if (spec.has_potential) {
+    buffers_.potential.resize(rows);
+    buffers_.final_potential.resize(rows);
+  }
+  if (options.reward_parts) buffers_.reward_parts.resize(rows * spec.reward_parts.size());
+  for (auto* flags : {&buffers_.terminated, &buffers_.truncated, &buffers_.alive, &buffers_.acting})
+    flags->resize(rows);
+  buffers_.duration.resize(rows);
+  buffers_.episode_done.resize(n);
+  buffers_.episode_length.resize(n);
+  buffers_.episode_return.resize(rows);
+  buffers_.episode_stats.resize(n * spec.stats.size());
+  buffers_.episode_index.resize(n);
+
+  seed_.assign(n, options.seed);
+  stream_.resize(n);
+  for (std::size_t i = 0; i < n; ++i) stream_[i] = options.first_world + static_cast<std::uint32_t>(i);
+  next_episode_.resize(n);
+  present_.resize(rows);
+  ticks_.resize(n);
+  elapsed_.resize(rows);
+  returns_.resize(rows);
+  stats_.resize(n * spec.stats.size());
+  owed_.resize(rows);
+  discount_.resize(rows, 1.0);
+}
+
+Slices VecEnv::slices(int i) {
+  const WorldSpec& spec = worlds_->spec();
+  Slices s;
+  for (std::size_t b = 0; b < spec.obs.size(); ++b) s.obs[b] = row(buffers_.obs[b], i, agents_ * spec.obs[b].bytes());
+  s.state = row(buffers_.state, i, zu(spec.state_size));
+  s.action = row(buffers_.action, i, agents_ * zu(spec.action.size));
+  s.choice = row(buffers_.choice, i, agents_);
+  s.action_mask = row(buffers_.action_mask, i, agents_ * zu(spec.action.size));
+  s.rewards = row(buffers_.rewards, i, agents_);
+  s.potential = row(buffers_.potential, i, agents_);
+  s.terminated = row(buffers_.terminated, i, agents_);
+  s.truncated = row(buffers_.truncated, i, agents_);
+  s.alive = row(buffers_.alive, i, agents_);
+  s.acting = row(buffers_.acting, i, agents_);
+  s.reward_parts = row(buffers_.reward_parts, i, agents_ * spec.reward_parts.size());
+  s.stats = row(stats_, i, spec.stats.size());
+  return s;
+}
+
+template <class Fn>
+void VecEnv::for_each_world(Fn&& fn) {
+  const int n = num_worlds();
+  // Several pieces per thread, so that a late worker costs only its own share.
+  const int grain = std::max(1, n / (16 * pool_.threads()));
+  pool_.run(
+      n, grain,
+      [](void* context, int begin, int end) {
+        for (int i = begin; i < end; ++i) (*static_cast<std::remove_reference_t<Fn>*>(context))(i);
+      },
+      &fn);
+}
+
+void VecEnv::reset(std::span<const std::uint8_t> mask) {
+  for_each_world([&](int i) {
+    if (!selected(mask, i)) return;
+    start_episode(i);
+    const std::size_t first = zu(i) * agents_;
+    std::fill_n(&buffers_.rewards[first], agents_, 0.0F);
+    std::fill_n(&buffers_.terminated[first], agents_, std::uint8_t{0});
+    std::fill_n(&buffers_.truncated[first], agents_, std::uint8_t{0});
+    std::fill_n(&buffers_.alive[first], agents_, std::uint8_t{1});
+    std::fill_n(&buffers_.duration[first], agents_, 0);
+    buffers_.episode_done[zu(i)] = 0;
+  });
+}
+
+void VecEnv::step(std::span<const std::uint8_t> active) {
+  for_each_world([&](int i) { step_world(i, selected(active, i)); });
+}
+
+void VecEnv::step_world(int i, bool active) {
+  const Slices s = slices(i);
+  const std::size_t first = zu(i) * agents_;
+  std::fill_n(s.rewards, agents_, 0.0F);
+  std::fill_n(s.terminated, agents_, std::uint8_t{0});
+  std::fill_n(s.truncated, agents_, std::uint8_t{0});
+  std::fill_n(&buffers_.duration[first], agents_, 0);
+  if (s.reward_parts != nullptr) std::fill_n(s.reward_parts, agents_ * spec().reward_parts.size(), 0.0F);
+  buffers_.episode_done[zu(i)] = 0;
+  const bool running = std::any_of(&present_[first], &present_[first] + agents_, [](auto p) { return p != 0; });
+  if (!active || !running) {
+    std::fill_n(&buffers_.alive[first], agents_, std::uint8_t{0});
+    return;
+  }
+  std::copy_n(&present_[first], agents_, &buffers_.alive[first]);
+
+  worlds_->step(i, s);
+
+  ++ticks_[zu(i)];
+  clear_departed(i);
+  pay(i);
+  const bool over = std::none_of(&present_[first], &present_[first] + agents_, [](auto p) { return p != 0; });
+  if (!over) return;
+  finish_episode(i);
+  if (options_.autoreset) start_episode(i);
+}
+
+// Agents that end now keep their last observation in final_obs; agents gone before show zeros.
+void VecEnv::clear_departed(int i) {
+  const WorldSpec& spec = worlds_->spec();
+  const std::size_t first = zu(i) * agents_;
+  bool any_end = false;
+  for (std::size_t a = first; a < first + agents_; ++a) {
+    if (buffers_.alive[a] == 0) {
+      buffers_.rewards[a] = 0.0F;
+      buffers_.terminated[a] = buffers_.truncated[a] = 0;
+      const std::size_t parts = buffers_.reward_parts.empty() ? 0 : spec.reward_parts.size();
+      std::fill_n(buffers_.reward_parts.data() + a * parts, parts, 0.0F);
+    }
+    const bool ends = (buffers_.terminated[a] | buffers_.truncated[a]) != 0;
+    any_end |= ends;
+    if (ends) {
+      for (std::size_t b = 0; b < spec.obs.size(); ++b) {
+        const std::size_t bytes = spec.obs[b].bytes();
+        std::memcpy(&buffers_.final_obs[b][a * bytes], &buffers_.obs[b][a * bytes], bytes);
+      }
+      if (spec.has_potential) buffers_.final_potential[a] = buffers_.potential[a];
+      present_[a] = 0;
+    }
+    if (present_[a] != 0) continue;
+    for (std::size_t b = 0; b < spec.obs.size(); ++b) {
+      const std::size_t bytes = spec.obs[b].bytes();
+      std::memset(&buffers_.obs[b][a * bytes], 0, bytes);
+    }
+    if (spec.has_potential) buffers_.potential[a] = 0.0F;
+    if (spec.masked) std::memset(&buffers_.action_mask[a * zu(spec.action.size)], 1, zu(spec.action.size));
+    buffers_.acting[a] = 0;
+  }
+  if (any_end && spec.state_size > 0) {
+    const std::size_t width = zu(spec.state_size);
+    std::copy_n(&buffers_.state[zu(i) * width], width, &buffers_.final_state[zu(i) * width]);
+  }
+}
+
+// Rewards between an agent's decisions are paid, discounted tick by tick, on the row where it decides again or ends.
+void VecEnv::pay(int i) {
+  const std::size_t first = zu(i) * agents_;
+  for (std::size_t a = first; a < first + agents_; ++a) {
+    if (buffers_.alive[a] == 0) continue;
+    const double reward = buffers_.rewards[a];
+    returns_[a] += reward;
+    owed_[a] += discount_[a] * reward;
+    discount_[a] *= options_.tick_discount;
+    ++elapsed_[a];
+    buffers_.duration[a] = elapsed_[a];
+    const bool due = buffers_.acting[a] != 0 || present_[a] == 0;
+    buffers_.rewards[a] = due ? static_cast<float>(owed_[a]) : 0.0F;
+    if (!due) continue;
+    owed_[a] = 0.0;
+    discount_[a] = 1.0;
+    elapsed_[a] = 0;
+  }
+}
+
+void VecEnv::finish_episode(int i) {
+  const std::size_t q = worlds_->spec().stats.size();
+  buffers_.episode_done[zu(i)] = 1;
+  buffers_.episode_length[zu(i)] = ticks_[zu(i)];
+  buffers_.episode_index[zu(i)] = next_episode_[zu(i)] - 1;
+  std::copy_n(&returns_[zu(i) * agents_], agents_, &buffers_.episode_return[zu(i) * agents_]);
+  std::copy_n(stats_.data() + zu(i) * q, q, buffers_.episode_stats.data() + zu(i) * q);
+}
+
+void VecEnv::start_episode(int i) {
+  const std::size_t first = zu(i) * agents_;
+  std::fill_n(&present_[first], agents_, std::uint8_t{1});
+  std::fill_n(&returns_[first], agents_, 0.0);
+  std::fill_n(&owed_[first], agents_, 0.0);
+  std::fill_n(&discount_[first], agents_, 1.0);
+  std::fill_n(&elapsed_[first], agents_, 0);
+  std::fill_n(&buffers_.acting[first], agents_, std::uint8_t{1});
+  const std::size_t q = worlds_->spec().stats.size();
+  std::fill_n(stats_.data() + zu(i) * q, q, 0.0);
+  ticks_[zu(i)] = 0;
+  const Rng rng(seed_[zu(i)], options_.domain, stream_[zu(i)], next_episode_[zu(i)]++);
+  worlds_->reset(i, rng, slices(i));
+}
+
+void VecEnv::act_scripted(int script, std::span<const int> agents) {
+  if (script < 0 || zu(script) >= spec().scripts.size())
+    throw std::invalid_argument(spec().name + " has no such script");
+  for (const int agent : agents) {
+    if (agent < 0 || zu(agent) >= agents_) throw std::invalid_argument(spec().name + " has no such agent");
+  }
+  for_each_world([&](int i) {
+    const Slices s = slices(i);
+    for (const int agent : agents) {
+      if (s.acting[agent] != 0) worlds_->scripted(i, script, agent, s);
+    }
+  });
+}
+
+void VecEnv::reseed(std::span<const std::uint64_t> seeds, std::span<const std::uint32_t> worlds,
+                    std::span<const std::uint8_t> mask) {
+  const std::size_t n = zu(num_worlds());
+  if (seeds.size() != n || worlds.size() != n)
+    throw std::invalid_argument("reseed needs one seed and one number per world");
+  for (int i = 0; i < num_worlds(); ++i) {
+    if (!selected(mask, i)) continue;
+    seed_[zu(i)] = seeds[zu(i)];
+    stream_[zu(i)] = worlds[zu(i)];
+    next_episode_[zu(i)] = 0;
+  }
+}
+
+template <class Archive>
+void VecEnv::archive(Archive& ar) {
+  for (auto& block : buffers_.obs) ar(block);
+  for (auto& block : buffers_.final_obs) ar(block);
+  ar(buffers_.state, buffers_.final_state, buffers_.action, buffers_.choice, buffers_.action_mask, buffers_.rewards,
+     buffers_.potential, buffers_.final_potential, buffers_.reward_parts, buffers_.terminated, buffers_.truncated,
+     buffers_.alive, buffers_.acting, buffers_.duration, buffers_.episode_done, buffers_.episode_length,
+     buffers_.episode_return, buffers_.episode_stats, buffers_.episode_index);
+  ar(seed_, stream_, next_episode_, present_, ticks_, elapsed_, returns_, stats_, owed_, discount_);
+}
+
+std::vector<std::byte> VecEnv::snapshot() {
+  std::vector<std::byte> bytes;
+  SnapshotWriter out(bytes);
+  std::uint32_t magic = kSnapshotMagic;
+  std::uint32_t version = kSnapshotVersion;
+  std::vector<char> name(spec().name.begin(), spec().name.end());
+  out(magic, version, name);
+  archive(out);
+  for (int i = 0; i < num_worlds(); ++i) worlds_->save(i, out);
+  return bytes;
+}
+
+void VecEnv::restore(std::span<const std::byte> bytes) {
+  const std::vector<std::byte> before = snapshot();
+  try {
+    SnapshotReader in(bytes);
+    std::uint32_t magic = 0;
+    std::uint32_t version = 0;
+    in(magic, version);
+    if (magic != kSnapshotMagic) throw std::invalid_argument("these bytes are not a snapshot of worlds");
+    if (version != kSnapshotVersion) throw std::invalid_argument("snapshot has an unknown version");
+    std::vector<char> name(spec().name.size());
+    in(name);
+    if (!std::equal(name.begin(), name.end(), spec().name.begin())) {
+      throw std::invalid_argument("snapshot was taken from another world");
+    }
+    archive(in);
+    for (int i = 0; i < num_worlds(); ++i) worlds_->restore(i, in);
+    if (!in.at_end()) throw std::invalid_argument("snapshot was taken from a different configuration");
+  } catch (const std::invalid_argument&) {
+    if (before.size() != bytes.size() || !std::equal(before.begin(), before.end(), bytes.begin())) restore(before);
+    throw;
+  }
+}
+
+void VecEnv::frame(int world, double* out) const {
+  if (world < 0 || world >= num_worlds()) throw std::invalid_argument("no such world in this batch");
+  worlds_->frame(world, out);
+}
+
+}  // namespace slipstream

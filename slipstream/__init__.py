@@ -1,0 +1,87 @@
+"""Slipstream trains agents that share a world: fast on one machine, exact, and to be trusted.
+
+    import slipstream
+    env = slipstream.make("head_on", num_worlds=256, seed=1)     # a batch of native worlds
+    checkpoint = slipstream.train("head_on", timesteps=100_000)  # the path of the final checkpoint
+    policy = slipstream.load_policy(checkpoint)                  # acts without world or config
+    action = policy.act(env.obs["obs"])
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from slipstream.config.scenario import Scenario
+    from slipstream.train.policy_file import Policy
+    from slipstream.worlds.vec_env import VecEnv
+
+__version__ = "0.1.0"
+__all__ = ["load_policy", "make", "train"]
+
+# Imports are inside the functions: `import slipstream` and `slipstream --help` must not load torch.
+# Except this one, of an empty package: a package takes its name in its parent when it is first imported, and after the
+# definition below it would take that of the function `train`.
+import_module("slipstream.train")
+
+
+def make(
+    scenario: str | Scenario,
+    num_worlds: int = 1,
+    seed: int = 0,
+    threads: int = 1,
+    autoreset: bool = True,
+    reward_parts: bool = False,
+    **overrides: Any,
+) -> VecEnv:
+    """A batch of the worlds a scenario describes, reset and ready to step.
+
+    Args:
+        scenario: A name (`slipstream scenarios`), a YAML file or a loaded scenario.
+        num_worlds: Worlds in the batch.
+        seed: World i draws from the stream (seed, i), whatever the batch width.
+        threads: Threads that step the batch; the result does not depend on them.
+        autoreset: Start the next episode in the same step; otherwise call `reset(mask)`.
+        reward_parts: Show the terms of the reward by name.
+        **overrides: Settings of the world, such as `neighbor_topk=2`.
+    """
+    from slipstream.worlds.registry import make_worlds, world_config
+    from slipstream.worlds.vec_env import EnvOptions
+
+    options = EnvOptions(seed=seed, threads=threads, autoreset=autoreset, reward_parts=reward_parts)
+    worlds = make_worlds(world_config(scenario, overrides), num_worlds, options)
+    worlds.reset()
+    return worlds
+
+
+def train(
+    scenario: str | Scenario, algo: str | None = None, timesteps: int | None = None, **overrides: Any
+) -> Path:
+    """Train a scenario and return the path of its final checkpoint.
+
+    Args:
+        scenario: A name, a YAML file or a loaded scenario.
+        algo: The algorithm, where it is not the scenario's own.
+        timesteps: Budget in environment steps.
+        **overrides: Any field of the scenario; nested ones as dicts (`algo__learning_rate=1e-3` also works).
+    """
+    from slipstream.config.load import load, override
+    from slipstream.train.experiment import train as run
+    from slipstream.train.progress import best_display
+
+    changes: dict[str, Any] = {key.replace("__", "."): value for key, value in overrides.items()}
+    if algo is not None:
+        changes["algo.kind"] = algo.lower()
+    if timesteps is not None:
+        changes["timesteps"] = timesteps
+    loaded = load(scenario, changes) if isinstance(scenario, str) else override(scenario, changes)
+    return run(loaded, display=best_display()).checkpoint
+
+
+def load_policy(path: str | Path, name: str | None = None) -> Policy:
+    """A trained policy from a model, checkpoint or run folder; acts with `.act(obs)`, needs no world."""
+    from slipstream.train.policy_file import load_policy as load
+
+    return load(path, name)

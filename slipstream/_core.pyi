@@ -1,0 +1,561 @@
+"""
+Slipstream's native core: batched worlds and the kernels learners share.
+"""
+
+from collections.abc import Sequence
+import enum
+from typing import Annotated, Any
+
+import numpy
+from numpy.typing import NDArray
+
+
+class VecEnvOptions:
+    """How a batch of worlds is seeded and stepped."""
+
+    def __init__(self, *, seed: int = 0, evaluation: bool = False, first_world: int = 0, threads: int = 1, autoreset: bool = True, reward_parts: bool = False, tick_discount: float = 1.0) -> None: ...
+
+class VecEnv:
+    """Many worlds stepped as one; buffers are owned here and shown as views."""
+
+    @property
+    def num_worlds(self) -> int: ...
+
+    @property
+    def threads(self) -> int: ...
+
+    def spec(self) -> dict[str, Any]:
+        """The world's spec as plain data."""
+
+    def views(self) -> dict[str, Any]:
+        """Every buffer as a numpy view, by name."""
+
+    def reset(self, mask: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None) -> None: ...
+
+    def step(self, active: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None) -> None: ...
+
+    def act_scripted(self, script: int, agents: Sequence[int]) -> None: ...
+
+    def reseed(self, seeds: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], worlds: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], mask: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None) -> None: ...
+
+    def snapshot(self) -> bytes: ...
+
+    def restore(self, bytes: bytes) -> None: ...
+
+    def frame(self, world: int) -> Annotated[NDArray[numpy.float64], dict(shape=(None, None))]:
+        """What a viewer needs of one world: [agents, fields]."""
+
+def gae(*, decided: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', device='cpu', writable=False)], value: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], paid: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', device='cpu', writable=False)], reward: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], duration: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order='C', device='cpu', writable=False)], terminated: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', device='cpu', writable=False)], truncated: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', device='cpu', writable=False)], end_value: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], last_value: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], gamma: float, gae_lambda: float, advantage: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')], target: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')], complete: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', device='cpu')]) -> None:
+    """
+    Generalised advantages of decisions of any duration; [rows, columns], time-major.
+    """
+
+def fill_normal(out: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order='C', device='cpu')], *, seed: int, step: int, first_world: int = 0) -> None:
+    """Standard normal noise [worlds, agents, width] keyed by seed and step."""
+
+def fill_uniform(out: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order='C', device='cpu')], *, seed: int, step: int, first_world: int = 0) -> None:
+    """Uniform (0, 1) noise [worlds, agents, width] keyed by seed and step."""
+
+class ProbeConfig:
+    """Which probe world, and how many ticks an episode has."""
+
+    def __init__(self, *, task: str, horizon: int = 8) -> None: ...
+
+    @property
+    def task(self) -> str: ...
+
+    @property
+    def horizon(self) -> int: ...
+
+def probe_tasks() -> list[str]:
+    """Names of the probe worlds."""
+
+def make_probe(config: ProbeConfig, num_worlds: int, options: VecEnvOptions) -> VecEnv:
+    """A batch of one probe world."""
+
+class AirspacePreset(enum.Enum):
+    unified = 0
+
+    legacy = 1
+
+class AirspaceObservation(enum.Enum):
+    own_frame = 0
+
+    legacy = 1
+
+class AirspaceReward(enum.Enum):
+    unified = 0
+
+    legacy = 1
+
+class AirspaceTeamShare(enum.Enum):
+    responsibility = 0
+
+    neighbor = 1
+
+    equal = 2
+
+class AircraftConfig:
+    """One aircraft of a listed scene."""
+
+    def __init__(self) -> None: ...
+
+    @property
+    def id(self) -> str: ...
+
+    @id.setter
+    def id(self, arg: str, /) -> None: ...
+
+    @property
+    def role(self) -> str: ...
+
+    @role.setter
+    def role(self, arg: str, /) -> None: ...
+
+    @property
+    def type(self) -> str: ...
+
+    @type.setter
+    def type(self, arg: str, /) -> None: ...
+
+    @property
+    def lat_deg(self) -> float: ...
+
+    @lat_deg.setter
+    def lat_deg(self, arg: float, /) -> None: ...
+
+    @property
+    def lon_deg(self) -> float: ...
+
+    @lon_deg.setter
+    def lon_deg(self, arg: float, /) -> None: ...
+
+    @property
+    def heading_deg(self) -> float: ...
+
+    @heading_deg.setter
+    def heading_deg(self, arg: float, /) -> None: ...
+
+    @property
+    def cas_kt(self) -> float: ...
+
+    @cas_kt.setter
+    def cas_kt(self, arg: float, /) -> None: ...
+
+    @property
+    def waypoint_lat_deg(self) -> float: ...
+
+    @waypoint_lat_deg.setter
+    def waypoint_lat_deg(self, arg: float, /) -> None: ...
+
+    @property
+    def waypoint_lon_deg(self) -> float: ...
+
+    @waypoint_lon_deg.setter
+    def waypoint_lon_deg(self, arg: float, /) -> None: ...
+
+class RandomSectorConfig:
+    """Traffic drawn anew at every reset."""
+
+    def __init__(self) -> None: ...
+
+    @property
+    def num_aircraft(self) -> int: ...
+
+    @num_aircraft.setter
+    def num_aircraft(self, arg: int, /) -> None: ...
+
+    @property
+    def types(self) -> list[str]: ...
+
+    @types.setter
+    def types(self, arg: Sequence[str], /) -> None: ...
+
+    @property
+    def density_per_nm2(self) -> float: ...
+
+    @density_per_nm2.setter
+    def density_per_nm2(self, arg: float, /) -> None: ...
+
+    @property
+    def conflict_share(self) -> float: ...
+
+    @conflict_share.setter
+    def conflict_share(self, arg: float, /) -> None: ...
+
+    @property
+    def conflict_cpa_nm(self) -> float: ...
+
+    @conflict_cpa_nm.setter
+    def conflict_cpa_nm(self, arg: float, /) -> None: ...
+
+    @property
+    def conflict_after_s(self) -> float: ...
+
+    @conflict_after_s.setter
+    def conflict_after_s(self, arg: float, /) -> None: ...
+
+    @property
+    def conflict_before_s(self) -> float: ...
+
+    @conflict_before_s.setter
+    def conflict_before_s(self, arg: float, /) -> None: ...
+
+    @property
+    def min_start_separation_nm(self) -> float: ...
+
+    @min_start_separation_nm.setter
+    def min_start_separation_nm(self, arg: float, /) -> None: ...
+
+    @property
+    def min_cas_kt(self) -> float: ...
+
+    @min_cas_kt.setter
+    def min_cas_kt(self, arg: float, /) -> None: ...
+
+    @property
+    def max_cas_kt(self) -> float: ...
+
+    @max_cas_kt.setter
+    def max_cas_kt(self, arg: float, /) -> None: ...
+
+    @property
+    def center_lat_deg(self) -> float: ...
+
+    @center_lat_deg.setter
+    def center_lat_deg(self, arg: float, /) -> None: ...
+
+    @property
+    def center_lon_deg(self) -> float: ...
+
+    @center_lon_deg.setter
+    def center_lon_deg(self, arg: float, /) -> None: ...
+
+class AirspaceConfig:
+    """What an airspace scene is made of."""
+
+    def __init__(self) -> None: ...
+
+    @property
+    def preset(self) -> AirspacePreset: ...
+
+    @preset.setter
+    def preset(self, arg: AirspacePreset, /) -> None: ...
+
+    @property
+    def observation(self) -> AirspaceObservation: ...
+
+    @observation.setter
+    def observation(self, arg: AirspaceObservation, /) -> None: ...
+
+    @property
+    def reward(self) -> AirspaceReward: ...
+
+    @reward.setter
+    def reward(self, arg: AirspaceReward, /) -> None: ...
+
+    @property
+    def aircraft(self) -> list[AircraftConfig]: ...
+
+    @aircraft.setter
+    def aircraft(self, arg: Sequence[AircraftConfig], /) -> None: ...
+
+    @property
+    def random_sector(self) -> RandomSectorConfig: ...
+
+    @random_sector.setter
+    def random_sector(self, arg: RandomSectorConfig, /) -> None: ...
+
+    @property
+    def altitude_ft(self) -> float: ...
+
+    @altitude_ft.setter
+    def altitude_ft(self, arg: float, /) -> None: ...
+
+    @property
+    def wind_speed_kt(self) -> float: ...
+
+    @wind_speed_kt.setter
+    def wind_speed_kt(self, arg: float, /) -> None: ...
+
+    @property
+    def wind_from_deg(self) -> float: ...
+
+    @wind_from_deg.setter
+    def wind_from_deg(self, arg: float, /) -> None: ...
+
+    @property
+    def position_jitter_nm(self) -> float: ...
+
+    @position_jitter_nm.setter
+    def position_jitter_nm(self, arg: float, /) -> None: ...
+
+    @property
+    def heading_jitter_deg(self) -> float: ...
+
+    @heading_jitter_deg.setter
+    def heading_jitter_deg(self, arg: float, /) -> None: ...
+
+    @property
+    def speed_jitter_kt(self) -> float: ...
+
+    @speed_jitter_kt.setter
+    def speed_jitter_kt(self, arg: float, /) -> None: ...
+
+    @property
+    def decision_s(self) -> float: ...
+
+    @decision_s.setter
+    def decision_s(self, arg: float, /) -> None: ...
+
+    @property
+    def substep_s(self) -> float: ...
+
+    @substep_s.setter
+    def substep_s(self, arg: float, /) -> None: ...
+
+    @property
+    def max_episode_steps(self) -> int: ...
+
+    @max_episode_steps.setter
+    def max_episode_steps(self, arg: int, /) -> None: ...
+
+    @property
+    def heading_step_deg(self) -> float: ...
+
+    @heading_step_deg.setter
+    def heading_step_deg(self, arg: float, /) -> None: ...
+
+    @property
+    def speed_step_kt(self) -> float: ...
+
+    @speed_step_kt.setter
+    def speed_step_kt(self, arg: float, /) -> None: ...
+
+    @property
+    def heading_deadband_deg(self) -> float: ...
+
+    @heading_deadband_deg.setter
+    def heading_deadband_deg(self, arg: float, /) -> None: ...
+
+    @property
+    def speed_deadband_kt(self) -> float: ...
+
+    @speed_deadband_kt.setter
+    def speed_deadband_kt(self, arg: float, /) -> None: ...
+
+    @property
+    def separation_nm(self) -> float: ...
+
+    @separation_nm.setter
+    def separation_nm(self, arg: float, /) -> None: ...
+
+    @property
+    def collision_nm(self) -> float: ...
+
+    @collision_nm.setter
+    def collision_nm(self, arg: float, /) -> None: ...
+
+    @property
+    def waypoint_radius_nm(self) -> float: ...
+
+    @waypoint_radius_nm.setter
+    def waypoint_radius_nm(self, arg: float, /) -> None: ...
+
+    @property
+    def neighbor_topk(self) -> int: ...
+
+    @neighbor_topk.setter
+    def neighbor_topk(self, arg: int, /) -> None: ...
+
+    @property
+    def progress_reward_per_km(self) -> float: ...
+
+    @progress_reward_per_km.setter
+    def progress_reward_per_km(self, arg: float, /) -> None: ...
+
+    @property
+    def time_penalty_per_sec(self) -> float: ...
+
+    @time_penalty_per_sec.setter
+    def time_penalty_per_sec(self, arg: float, /) -> None: ...
+
+    @property
+    def reach_reward(self) -> float: ...
+
+    @reach_reward.setter
+    def reach_reward(self, arg: float, /) -> None: ...
+
+    @property
+    def violation_entry_penalty(self) -> float: ...
+
+    @violation_entry_penalty.setter
+    def violation_entry_penalty(self, arg: float, /) -> None: ...
+
+    @property
+    def violation_step_scale(self) -> float: ...
+
+    @violation_step_scale.setter
+    def violation_step_scale(self, arg: float, /) -> None: ...
+
+    @property
+    def deep_breach_nm(self) -> float: ...
+
+    @deep_breach_nm.setter
+    def deep_breach_nm(self, arg: float, /) -> None: ...
+
+    @property
+    def drift_improve_gain(self) -> float: ...
+
+    @drift_improve_gain.setter
+    def drift_improve_gain(self, arg: float, /) -> None: ...
+
+    @property
+    def drift_deadzone_deg(self) -> float: ...
+
+    @drift_deadzone_deg.setter
+    def drift_deadzone_deg(self, arg: float, /) -> None: ...
+
+    @property
+    def action_cost_per_unit(self) -> float: ...
+
+    @action_cost_per_unit.setter
+    def action_cost_per_unit(self, arg: float, /) -> None: ...
+
+    @property
+    def terminal_not_reached_penalty(self) -> float: ...
+
+    @terminal_not_reached_penalty.setter
+    def terminal_not_reached_penalty(self, arg: float, /) -> None: ...
+
+    @property
+    def team_coordination_weight(self) -> float: ...
+
+    @team_coordination_weight.setter
+    def team_coordination_weight(self, arg: float, /) -> None: ...
+
+    @property
+    def team_gamma(self) -> float: ...
+
+    @team_gamma.setter
+    def team_gamma(self, arg: float, /) -> None: ...
+
+    @property
+    def team_ema(self) -> float: ...
+
+    @team_ema.setter
+    def team_ema(self, arg: float, /) -> None: ...
+
+    @property
+    def team_cap(self) -> float: ...
+
+    @team_cap.setter
+    def team_cap(self, arg: float, /) -> None: ...
+
+    @property
+    def team_share(self) -> AirspaceTeamShare: ...
+
+    @team_share.setter
+    def team_share(self, arg: AirspaceTeamShare, /) -> None: ...
+
+def make_airspace(config: AirspaceConfig, num_worlds: int, options: VecEnvOptions) -> VecEnv:
+    """A batch of one airspace scene."""
+
+def airspace_types() -> list[str]:
+    """Names of the known aircraft types."""
+
+def airspace_propagate(state: Annotated[NDArray[numpy.float64], dict(shape=(None, None), order='C', device='cpu', writable=False)], targets: Annotated[NDArray[numpy.float64], dict(shape=(None, None), order='C', device='cpu', writable=False)], aircraft_type: str, altitude_ft: float, out: Annotated[NDArray[numpy.float64], dict(shape=(None, None, None), order='C', device='cpu')]) -> None:
+    """
+    Flies aircraft toward fixed targets, second by second, into out [seconds, n, 5].
+    """
+
+def airspace_pair_geometry(own: Annotated[NDArray[numpy.float64], dict(shape=(None, None), order='C', device='cpu', writable=False)], other: Annotated[NDArray[numpy.float64], dict(shape=(None, None), order='C', device='cpu', writable=False)], horizon_s: float | None, out: Annotated[NDArray[numpy.float64], dict(shape=(None, None), order='C', device='cpu')]) -> None:
+    """
+    Distance, closest approach and well clear of pairs flying straight on, into out [n, 7].
+    """
+
+class HorizontalCrConfig:
+    """bluesky-gym's horizontal conflict resolution task."""
+
+    def __init__(self) -> None: ...
+
+    @property
+    def num_intruders(self) -> int: ...
+
+    @num_intruders.setter
+    def num_intruders(self, arg: int, /) -> None: ...
+
+    @property
+    def initial_speed_mps(self) -> float: ...
+
+    @initial_speed_mps.setter
+    def initial_speed_mps(self, arg: float, /) -> None: ...
+
+    @property
+    def cruise_speed_mps(self) -> float: ...
+
+    @cruise_speed_mps.setter
+    def cruise_speed_mps(self, arg: float, /) -> None: ...
+
+    @property
+    def braking_mps2(self) -> float: ...
+
+    @braking_mps2.setter
+    def braking_mps2(self, arg: float, /) -> None: ...
+
+    @property
+    def decision_s(self) -> float: ...
+
+    @decision_s.setter
+    def decision_s(self, arg: float, /) -> None: ...
+
+    @property
+    def substep_s(self) -> float: ...
+
+    @substep_s.setter
+    def substep_s(self, arg: float, /) -> None: ...
+
+    @property
+    def max_episode_steps(self) -> int: ...
+
+    @max_episode_steps.setter
+    def max_episode_steps(self, arg: int, /) -> None: ...
+
+    @property
+    def heading_step_deg(self) -> float: ...
+
+    @heading_step_deg.setter
+    def heading_step_deg(self, arg: float, /) -> None: ...
+
+    @property
+    def separation_nm(self) -> float: ...
+
+    @separation_nm.setter
+    def separation_nm(self, arg: float, /) -> None: ...
+
+    @property
+    def waypoint_radius_km(self) -> float: ...
+
+    @waypoint_radius_km.setter
+    def waypoint_radius_km(self, arg: float, /) -> None: ...
+
+    @property
+    def reach_reward(self) -> float: ...
+
+    @reach_reward.setter
+    def reach_reward(self, arg: float, /) -> None: ...
+
+    @property
+    def drift_penalty_per_rad(self) -> float: ...
+
+    @drift_penalty_per_rad.setter
+    def drift_penalty_per_rad(self, arg: float, /) -> None: ...
+
+    @property
+    def intrusion_penalty(self) -> float: ...
+
+    @intrusion_penalty.setter
+    def intrusion_penalty(self, arg: float, /) -> None: ...
+
+def make_horizontal_cr(config: HorizontalCrConfig, num_worlds: int, options: VecEnvOptions) -> VecEnv:
+    """A batch of the horizontal conflict resolution task."""

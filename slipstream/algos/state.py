@@ -1,0 +1,81 @@
+"""Learner state as flat named arrays, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from slipstream.algos.protocol import Arrays
+from slipstream.config.errors import CheckpointError, suggest
+
+
+def module_arrays(module: nn.Module, prefix: str) -> Arrays:
+    """A module's parameters and buffers as arrays named prefix.name (copies)."""
+    return {f"{prefix}.{k}": t.detach().cpu().numpy().copy() for k, t in module.state_dict().items()}
+
+
+def optimiser_arrays(optimiser: torch.optim.Optimizer, named: Mapping[str, nn.Parameter], prefix: str) -> Arrays:
+    """Adam's moments and step counts as arrays named prefix.parameter.moment (copies)."""
+    arrays: Arrays = {}
+    for name, parameter in named.items():
+        for key, value in optimiser.state.get(parameter, {}).items():
+            arrays[f"{prefix}.{name}.{key}"] = torch.as_tensor(value).detach().cpu().numpy().copy()
+    return arrays
+
+
+def load_module(module: nn.Module, state: Arrays, prefix: str, strict: bool) -> None:
+    """Copy arrays named prefix.name into the module; every problem is named."""
+    own = module.state_dict()
+    given = {k.removeprefix(prefix + "."): v for k, v in state.items() if k.startswith(prefix + ".")}
+    if strict:
+        refuse_differences(set(own), set(given), prefix)
+    for name, tensor in own.items():
+        if name in given:
+            copy_into(tensor, given[name], f"{prefix}.{name}")
+
+
+def load_optimiser(
+    optimiser: torch.optim.Optimizer, named: Mapping[str, nn.Parameter], state: Arrays, prefix: str
+) -> None:
+    """Give Adam back its moments and step counts."""
+    for name, parameter in named.items():
+        keys = [k for k in state if k.startswith(f"{prefix}.{name}.") and "." not in k[len(f"{prefix}.{name}.") :]]
+        if not keys:
+            optimiser.state.pop(parameter, None)
+            continue
+        slots: dict[str, Tensor] = {}
+        for key in keys:
+            moment = key.rpartition(".")[2]
+            value = torch.from_numpy(np.array(state[key]))
+            if value.ndim and value.shape != parameter.shape:
+                raise CheckpointError(f"{key}: saved with shape {tuple(value.shape)}, needed {tuple(parameter.shape)}")
+            slots[moment] = value if moment == "step" else value.to(parameter.device)
+        optimiser.state[parameter] = slots
+
+
+def refuse_differences(own: set[str], given: set[str], prefix: str) -> None:
+    """A clear error when names are missing or unknown."""
+    if missing := sorted(own - given):
+        raise CheckpointError(
+            f"{prefix}: the saved state lacks {', '.join(missing[:4])}"
+            f"{' …' if len(missing) > 4 else ''}; it comes from another network (hidden sizes, options) or algorithm"
+        )
+    if extra := sorted(given - own):
+        raise CheckpointError(
+            f"{prefix}: the saved state has {', '.join(extra[:4])}{' …' if len(extra) > 4 else ''}, which this network "
+            "does not; pass strict=False to ignore them" + suggest(extra[0], own)
+        )
+
+
+def copy_into(tensor: Tensor, array: np.ndarray[tuple[int, ...], np.dtype[np.generic]], name: str) -> None:
+    """Copy a saved array into a tensor of the same shape."""
+    if tuple(tensor.shape) != tuple(array.shape):
+        raise CheckpointError(
+            f"{name}: saved with shape {tuple(array.shape)}, but this network has {tuple(tensor.shape)}; "
+            "the hidden sizes or the world's observation differ"
+        )
+    with torch.no_grad():
+        tensor.copy_(torch.from_numpy(np.array(array)))

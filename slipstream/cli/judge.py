@@ -1,0 +1,150 @@
+"""Verbs that judge: eval, bench and check-world."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from slipstream.config.errors import ScenarioError
+from slipstream.config.load import load
+
+if TYPE_CHECKING:
+    from slipstream.stats import Interval
+    from slipstream.train.judge import Judgement
+
+
+def evaluate(argv: Sequence[str]) -> int:
+    """Play a trained policy and the world's scripted ones on the same fresh episodes."""
+    parser = argparse.ArgumentParser(
+        "slipstream eval",
+        description="Play a run's, checkpoint's or model's policy beside the world's scripted ones; with a scenario's "
+        "name, the scripted ones alone. Episodes are the same for every row and were never trained or stopped on.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("subject", help="a run folder, checkpoint, exported model, or a scenario")
+    parser.add_argument("--episodes", type=int, default=100, help="episodes per row (default: 100)")
+    parser.add_argument("--seed", type=int, help="seed of the episodes (default: the scenario's evaluation seed)")
+    parser.add_argument("--scenario", help="judge on this scenario instead of the one it was trained on")
+    parser.add_argument("--png", type=Path, help="draw the first episode")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    args = parser.parse_args(argv)
+    if args.episodes < 1:
+        raise ScenarioError(f"--episodes {args.episodes}: at least one episode is needed")
+    from slipstream.train.judge import judge, load_cast
+    from slipstream.worlds.registry import draw
+
+    saved = None
+    path, is_yaml = Path(args.subject), args.subject.endswith((".yaml", ".yml"))
+    if path.is_dir() or (path.exists() and not is_yaml):
+        scenario, saved = load_cast(path)
+    elif args.scenario is not None or ("/" in args.subject and not is_yaml):
+        raise ScenarioError(f"{path}: there is no such run, checkpoint or model; they lie under runs/ and models/")
+    else:
+        scenario = load(args.subject)
+    if args.scenario is not None:
+        world = load(args.scenario)
+        scenario = world.model_copy(update={"policies": scenario.policies, "teams": scenario.teams})
+    judgement = judge(scenario, saved, args.episodes, args.seed)
+    if args.json:
+        print(as_json(judgement))
+    else:
+        print_table(judgement)
+    if args.png is not None and draw(judgement.kind, judgement.spec, judgement.frames, args.png, scenario.name) is None:
+        raise ScenarioError(f"--png: {judgement.spec.name} has no picture")
+    return 0
+
+
+def bench(argv: Sequence[str]) -> int:
+    """Measure how fast a scenario's worlds step on this machine."""
+    parser = argparse.ArgumentParser(
+        "slipstream bench",
+        description="Steps per second of a scenario's worlds under random actions, for several batch widths and "
+        "thread counts. Comparisons with other systems: make bench.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("scenario", nargs="?", default="head_on")
+    parser.add_argument("--worlds", type=int, nargs="+", default=[1, 16, 256, 4096])
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--seconds", type=float, default=0.5, help="per measurement")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    args = parser.parse_args(argv)
+    from slipstream.worlds.speed import measure
+
+    scenario = load(args.scenario)
+    rows = [
+        measure(scenario.world, worlds, threads, args.seconds) for threads in args.threads for worlds in args.worlds
+    ]
+    if args.json:
+        print(json.dumps([row._asdict() for row in rows], indent=2))
+        return 0
+    print(f"{'worlds':>8} {'threads':>8} {'steps/s':>14} {'agent steps/s':>15}")
+    for row in rows:
+        print(f"{row.worlds:>8} {row.threads:>8} {row.steps_per_s:>14,.0f} {row.agent_steps_per_s:>15,.0f}")
+    return 0
+
+
+def check_world(argv: Sequence[str]) -> int:
+    """Check that a scenario's world keeps the contract; exit code 1 when it does not."""
+    parser = argparse.ArgumentParser(
+        "slipstream check-world",
+        description="Check a world's shapes, ends, seeds, snapshots and autoreset; for worlds you bring, too.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("scenario", help="a scenario's name or file")
+    args = parser.parse_args(argv)
+    from slipstream.worlds.check import check_world as check
+    from slipstream.worlds.registry import make_worlds
+
+    scenario = load(args.scenario)
+    findings = check(lambda num_worlds, options: make_worlds(scenario.world, num_worlds, options))
+    for finding in findings:
+        print(finding)
+    print(f"{scenario.name}: " + (f"{len(findings)} findings" if findings else "keeps the contract"))
+    return 1 if findings else 0
+
+
+def print_table(judgement: Judgement) -> None:
+    """The judgement as a table with 95 % intervals."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from slipstream.worlds.registry import headline
+
+    table = Table(
+        title=f"{judgement.scenario}: {judgement.rows[0].episodes} episodes, mean [95 % interval]", title_justify="left"
+    )
+    table.add_column("policy")
+    names = ["return", *headline(judgement.kind, judgement.spec)]
+    for name in names:
+        table.add_column(name.replace("_", " "), justify="right")
+    for row in judgement.rows:
+        table.add_row(row.policy, *[_cell(row.figures[name]) for name in names])
+    Console(width=None if Console().is_terminal else 160).print(table)
+
+
+def _cell(value: Interval) -> str:
+    if value.low != value.low:
+        return f"{value.estimate:.3g}"
+    digits = 2 if abs(value.estimate) < 100 else 1
+    return f"{value.estimate:.{digits}f} [{value.low:.{digits}f}, {value.high:.{digits}f}]"
+
+
+def as_json(judgement: Judgement) -> str:
+    """The judgement for programs."""
+    return json.dumps(
+        {
+            "scenario": judgement.scenario,
+            "rows": [
+                {
+                    "policy": row.policy,
+                    "episodes": row.episodes,
+                    "figures": {name: value._asdict() for name, value in row.figures.items()},
+                }
+                for row in judgement.rows
+            ],
+        },
+        indent=2,
+    )

@@ -1,0 +1,74 @@
+"""The command `slipstream`: one verb per thing a user does."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+
+from slipstream import __version__
+from slipstream.cli import judge, look, run
+from slipstream.config.errors import SlipstreamError, suggest
+
+Verb = Callable[[Sequence[str]], int]
+
+GROUPS: dict[str, dict[str, tuple[Verb, str]]] = {
+    "run": {
+        "train": (run.train, "train one or several scenarios"),
+        "resume": (run.resume, "continue a run exactly where it stopped"),
+    },
+    "judge": {
+        "eval": (judge.evaluate, "play a trained policy beside the scripted ones, with intervals"),
+        "bench": (judge.bench, "measure how fast a scenario's worlds step here"),
+        "check-world": (judge.check_world, "check that a world keeps its contract"),
+    },
+    "look": {
+        "scenarios": (look.scenarios, "list the scenarios, or describe one"),
+    },
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one verb; returns the exit code. Mistakes of the user are one sentence and exit code 2."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    debug = "--debug" in words
+    words = [word for word in words if word != "--debug"]
+    verbs = {name: verb for group in GROUPS.values() for name, (verb, _) in group.items()}
+    if not words or words[0] in ("-h", "--help"):
+        print(_help())
+        return 0
+    if words[0] == "--version":
+        print(f"slipstream {__version__}")
+        return 0
+    if words[0] not in verbs:
+        print(
+            f"slipstream: there is no verb '{words[0]}'{suggest(words[0], verbs)} (slipstream --help lists them)",
+            file=sys.stderr,
+        )
+        return 2
+    try:
+        return verbs[words[0]](words[1:])
+    except SlipstreamError as error:
+        if debug:
+            raise
+        print(f"slipstream: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("slipstream: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader of our output went away, as `head` does
+        sys.stderr.close()
+        return 0
+
+
+def _help() -> str:
+    lines = ["slipstream trains agents that share a world.", "", "usage: slipstream VERB … [--debug]", ""]
+    for group, members in GROUPS.items():
+        lines.append(f"{group}:")
+        lines += [f"  {name:<13}{text}" for name, (_, text) in members.items()]
+        lines.append("")
+    lines.append("slipstream VERB --help tells more; start with: slipstream train head_on")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

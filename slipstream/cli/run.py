@@ -1,0 +1,205 @@
+"""Verbs that make a run go: train and resume."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slipstream.config.errors import ScenarioError, suggest
+from slipstream.config.load import load
+from slipstream.config.overrides import cli_overrides
+
+if TYPE_CHECKING:
+    from slipstream.config.scenario import Scenario
+    from slipstream.train.experiment import Result
+
+PUBLISHED = ("head_on", "parallel", "t_formation", "canonical_crossing", "converging")  # what `all` stands for
+ALGORITHMS = ("ppo",)
+
+
+def train(argv: Sequence[str]) -> int:
+    """Train every scenario named, with every algorithm named; ends with a table."""
+    names, rest = _leading_words(argv)
+    parser = _train_parser()
+    asks_help = "-h" in rest or "--help" in rest
+    if asks_help and names in ([], ["all"]):
+        parser.print_help()
+        return 0
+    if not names:
+        raise ScenarioError("train: name a scenario first, as in: slipstream train head_on --timesteps 100_000")
+    names = list(PUBLISHED) if names == ["all"] else names
+    known, fields = parser.parse_known_args([word for word in rest if word not in ("-h", "--help")])
+    if asks_help:
+        parser.print_help()
+        print(f"\nfields of {names[0]}, with its values:")
+        cli_overrides(_scenario(names[0], known, None), ["--help"], prog=f"slipstream train {names[0]}")
+        return 0
+    algos = [_algorithm(word) for word in known.algo] if known.algo else [None]
+    if known.out is not None and len(names) * len(algos) > 1:
+        raise ScenarioError(f"--out {known.out}: one folder cannot hold {len(names) * len(algos)} runs; leave it out")
+    scenarios = [
+        cli_overrides(_scenario(name, known, algo), fields, prog=f"slipstream train {name}")
+        for name in names
+        for algo in algos
+    ]
+    results: list[Result] = []
+    for scenario in scenarios:
+        results.append(_train_one(scenario, known))
+        if results[-1].interrupted:  # a person who stops one run does not want the next to begin
+            break
+    if len(results) > 1:
+        _compare(scenarios[: len(results)], results)
+    return 0
+
+
+def resume(argv: Sequence[str]) -> int:
+    """Continue a run from its newest good checkpoint."""
+    parser = argparse.ArgumentParser(
+        "slipstream resume", description="Continue a run exactly where it stopped.", allow_abbrev=False
+    )
+    parser.add_argument("run", type=Path, help="the run's folder, such as runs/head_on_ppo_20261115-120000")
+    parser.add_argument("--timesteps", type=_whole, help="new budget in steps, counted from the run's beginning")
+    parser.add_argument("--models", type=Path, default=Path("models"), help="where the final model is written")
+    args = parser.parse_args(argv)
+    from slipstream.train.experiment import resume as continue_run
+    from slipstream.train.progress import best_display
+
+    result = continue_run(args.run, timesteps=args.timesteps, models=args.models, display=best_display())
+    _show(result, load(result.run / "scenario.yaml"))
+    return 0
+
+
+def _train_one(scenario: Scenario, known: argparse.Namespace) -> Result:
+    from slipstream.train.experiment import train as run
+    from slipstream.train.progress import best_display
+
+    result = run(scenario, root=known.runs, models=known.models, out=known.out, display=best_display())
+    _show(result, scenario)
+    return result
+
+
+def _show(result: Result, scenario: Scenario) -> None:
+    """The end of a run as a person wants it: a table, a picture and what to type next."""
+    if result.model is None:  # interrupted: the loop has said how to go on
+        return
+    from slipstream.cli.judge import print_table
+    from slipstream.train.judge import judge, load_cast
+    from slipstream.worlds.registry import draw
+
+    judgement = judge(scenario, load_cast(result.run)[1], episodes=100)
+    print_table(judgement)
+    picture = draw(judgement.kind, judgement.spec, judgement.frames, result.run / "tracks.png", scenario.name)
+    print(f"run:    {result.run}")
+    print(f"model:  {result.model}")
+    if picture is not None:
+        print(f"tracks: {picture}")
+    print("look further:")
+    print(f"  slipstream eval {result.model} --episodes 500")
+    print(f"  slipstream resume {result.run} --timesteps {2 * max(result.counters.steps, 1)}")
+
+
+def _compare(scenarios: Sequence[Scenario], results: Sequence[Result]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title="comparison", title_justify="left")
+    for column in ("scenario", "algorithm", "steps", "seconds", "evaluation return", "clean", "stopped because"):
+        table.add_column(column)
+    for scenario, result in zip(scenarios, results, strict=True):
+        clean = result.evaluation.get("eval/clean_fraction")
+        table.add_row(
+            scenario.name,
+            scenario.algo.kind,
+            f"{result.counters.steps:,}",
+            f"{result.counters.seconds:.1f}",
+            f"{result.evaluation.get('eval/return_mean', float('nan')):.2f}",
+            "–" if clean is None else f"{clean:.0%}",
+            result.reason,
+        )
+    Console().print(table)
+
+
+def _train_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        "slipstream train",
+        usage="slipstream train SCENARIO … [options] [--field.of.the.scenario VALUE …]",
+        description="Train scenarios by name (see slipstream scenarios) or YAML file; 'all' trains "
+        + ", ".join(PUBLISHED)
+        + ".",
+        epilog="slipstream train SCENARIO --help also shows that scenario's own fields with its values.",
+        allow_abbrev=False,
+        add_help=False,
+    )
+    add = parser.add_argument
+    add("--algo", nargs="+", metavar="NAME", help=f"algorithms ({', '.join(ALGORITHMS)}); several are compared")
+    add("--preset", help="hyper-parameters: published (by device), published_cpu or published_gpu")
+    add("--timesteps", type=_whole, help="budget in environment steps")
+    add("--seed", type=int, help="seed of everything drawn in training")
+    add("--checkpoint-every", type=_whole, metavar="STEPS", help="steps between periodic checkpoints")
+    add("--gpu", action=argparse.BooleanOptionalAction, default=None, help="use a GPU; default: if there is one")
+    add("--num-workers", type=int, metavar="N", help="threads that step the worlds (0 or 1: the learner's own)")
+    add("--log-trajectories", action="store_true", help="write the track of every evaluation episode as CSV")
+    add("--out", type=Path, help="folder of the run; must be new or empty")
+    add("--runs", type=Path, default=Path("runs"), help="where run folders are made (default: runs)")
+    add("--models", type=Path, default=Path("models"), help="where final models are written (default: models)")
+    add("-h", "--help", action="store_true", help="show this page")
+    return parser
+
+
+def _scenario(name: str, known: argparse.Namespace, algo: str | None) -> Scenario:
+    changes: dict[str, Any] = {}
+    if algo is not None:
+        changes["algo.kind"] = algo
+    if known.timesteps is not None:
+        changes["timesteps"] = known.timesteps
+    if known.seed is not None:
+        changes["seed"] = known.seed
+    if known.checkpoint_every is not None:
+        changes["checkpoint.checkpoint_every"] = known.checkpoint_every
+    if known.gpu is not None:
+        changes["device"] = "cuda" if known.gpu else "cpu"
+    elif known.preset == "published":  # the preset depends on the device, so it is resolved now
+        changes["device"] = _best_device()
+    if known.num_workers is not None:
+        if known.num_workers < 0:
+            raise ScenarioError(
+                f"--num-workers {known.num_workers}: cannot be negative; 0 or 1 is the learner's own thread"
+            )
+        changes["collect.world_threads"] = max(1, known.num_workers)
+    if known.log_trajectories:
+        changes["log.log_trajectories"] = True
+    return load(name, changes, preset=known.preset)
+
+
+def _best_device() -> str:
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def _algorithm(word: str) -> str:
+    name = word.lower()
+    if name not in ALGORITHMS:
+        raise ScenarioError(
+            f"--algo: there is no algorithm '{word}' (known: {', '.join(ALGORITHMS)})" + suggest(name, ALGORITHMS)
+        )
+    return name
+
+
+def _leading_words(argv: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Scenario names come first; everything from the first flag on is options."""
+    count = next((i for i, word in enumerate(argv) if word.startswith("-")), len(argv))
+    return list(argv[:count]), list(argv[count:])
+
+
+def _whole(text: str) -> int:
+    """A whole number that may be written 1e6 or 100_000."""
+    try:
+        value = float(text.replace("_", ""))
+    except ValueError:
+        value = 0.0
+    if not 1 <= value < 2**63 or value != int(value):
+        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number of steps; try 100_000 or 1e5")
+    return int(value)

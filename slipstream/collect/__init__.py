@@ -1,0 +1,1 @@
+"""Collectors: who acts for whom, rollouts, evaluation episodes."""

@@ -1,0 +1,273 @@
+"""The serial collector: steps a batch of worlds and records what the learning teams did.
+
+One tick is: every team acts, the worlds step, outcomes are written beside the decisions they belong to. Shaping
+κ(γ^duration Φ′ − Φ) is added here, because a world does not know the learner's γ.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slipstream.collect.teams import Seat, Team
+from slipstream.data import F32, Blocks, Ends, Rollout, allocate_rollout
+from slipstream.worlds.vec_env import VecEnv
+
+
+@dataclass(frozen=True)
+class Episode:
+    """A finished training episode."""
+
+    world: int
+    index: int  # which episode of that world
+    returns: tuple[float, ...]  # per agent, undiscounted, without shaping
+    length: int
+    stats: tuple[float, ...]  # the world's own figures, in the order of spec.stats
+
+
+@dataclass
+class Clock:
+    """Seconds spent in each phase of collecting since the last reading."""
+
+    act: float = 0.0
+    world: float = 0.0
+    record: float = 0.0
+
+    def take(self) -> dict[str, float]:
+        """The seconds so far; starts again at zero."""
+        seconds = {"act": self.act, "world": self.world, "record": self.record}
+        self.act = self.world = self.record = 0.0
+        return seconds
+
+
+class Recorder:
+    """Writes one learning team's decisions and outcomes into its rollout."""
+
+    def __init__(self, seat: Seat, env: VecEnv, ticks: int, gamma: float, shaping_coef: float) -> None:
+        team = seat.team
+        self.seat, self._env = seat, env
+        masked = env.spec.masked and not team.table
+        self.rollout = allocate_rollout(
+            env.spec, ticks, env.num_worlds, len(team.agents), team.discrete, team.choices(env) if masked else 0
+        )
+        self._gamma = gamma
+        self._shaping_coef = shaping_coef if env.potential is not None else 0.0
+        shape = (env.num_worlds, len(team.agents))
+        self._phi = np.zeros(shape, np.float32)  # potential when each agent last decided
+        self._open_row = np.full(shape, -1, np.int64)  # row of the decision still waiting for its outcome
+        self._end_rows: list[NDArray[np.int64]] = []
+        self._end_obs: list[Blocks] = []
+        self._end_state: list[F32] = []
+
+    def begin(self) -> None:
+        """Move decisions that are still open to row 0 and forget the rest."""
+        slab = self.rollout
+        worlds, agents = np.nonzero(self._open_row >= 0)
+        rows = self._open_row[worlds, agents]
+        slab.decided[:] = 0
+        slab.paid[:] = 0
+        for array in (*slab.obs.values(), slab.state, slab.action, slab.mask, slab.logp):
+            if array is not None:
+                array[0, worlds, agents] = array[rows, worlds, agents]
+        slab.decided[0, worlds, agents] = 1
+        self._open_row[worlds, agents] = 0
+        self._end_rows.clear()
+        self._end_obs.clear()
+        self._end_state.clear()
+
+    def decide(self, row: int, step: int, version: int) -> None:
+        """Choose for every agent of the team that acts now, and write the choice down."""
+        env, seat, slab = self._env, self.seat, self.rollout
+        assert seat.team.player is not None
+        obs = {}
+        for name, block in env.obs.items():
+            slab.obs[name][row] = block[:, seat.columns]
+            obs[name] = slab.obs[name][row].reshape(-1, *block.shape[2:])
+        if slab.state is not None and env.state is not None:
+            slab.state[row] = env.state[:, None]
+        mask = None
+        if slab.mask is not None:
+            allowed = seat.mask()
+            assert allowed is not None
+            slab.mask[row] = allowed
+            mask = slab.mask[row].reshape(-1, slab.mask.shape[-1])
+        acted = seat.team.player.act(obs, mask, seat.noise(step))
+        slab.action[row] = acted.action.reshape(slab.action.shape[1:])
+        slab.logp[row] = acted.logp.reshape(slab.logp.shape[1:])
+        acting = env.acting[:, seat.columns]
+        slab.decided[row] = acting
+        slab.version[row] = version
+        seat.write(slab.action[row])
+        if env.potential is not None:
+            np.copyto(self._phi, env.potential[:, seat.columns], where=acting != 0)
+        if env.spec.has_durations:
+            self._open_row[acting != 0] = row
+
+    def outcome(self, row: int) -> None:
+        """Write down what the tick brought."""
+        env, slab, cols = self._env, self.rollout, self.seat.columns
+        terminated, truncated = env.terminated[:, cols], env.truncated[:, cols]
+        ended = terminated | truncated
+        paid = env.alive[:, cols] & (env.acting[:, cols] | ended)
+        slab.paid[row] = paid
+        slab.reward[row] = env.rewards[:, cols]
+        slab.duration[row] = env.duration[:, cols]
+        slab.terminated[row] = terminated
+        slab.truncated[row] = truncated
+        if self._shaping_coef > 0:
+            slab.reward[row] += paid * self._shaping(row, terminated, truncated)
+        if env.spec.has_durations:
+            self._open_row[paid != 0] = -1
+        if truncated.any():
+            self._keep_ends(row, truncated & ~terminated)
+
+    def _shaping(self, row: int, terminated: NDArray[Any], truncated: NDArray[Any]) -> F32:
+        """κ(γ^duration Φ′ − Φ): Φ′ is 0 on termination and that of the final state on truncation."""
+        env, cols = self._env, self.seat.columns
+        assert env.potential is not None
+        assert env.final_potential is not None
+        after = np.where(truncated != 0, env.final_potential[:, cols], env.potential[:, cols])
+        after[terminated != 0] = 0.0
+        discount = np.power(np.float32(self._gamma), self.rollout.duration[row], dtype=np.float32)
+        return np.asarray(self._shaping_coef * (discount * after - self._phi), np.float32)
+
+    def _keep_ends(self, row: int, truncated: NDArray[np.uint8]) -> None:
+        """Remember the observation of every episode cut off in this tick; the learner bootstraps from it."""
+        env = self._env
+        worlds, agents = np.nonzero(truncated == 1)
+        columns = np.asarray(self.seat.team.agents)[agents]
+        count = len(self.seat.team.agents)
+        self._end_rows.append((row * env.num_worlds + worlds) * count + agents)
+        self._end_obs.append({name: block[worlds, columns] for name, block in env.final_obs.items()})
+        if env.final_state is not None:
+            self._end_state.append(env.final_state[worlds])
+
+    def finish(self) -> Rollout:
+        """The complete slab; valid until the next `begin`."""
+        env, slab = self._env, self.rollout
+        for name, block in env.obs.items():
+            slab.last_obs[name][:] = block[:, self.seat.columns]
+        if slab.last_state is not None and env.state is not None:
+            slab.last_state[:] = env.state[:, None]
+        names = list(env.obs)
+        ends = None
+        if self._end_rows:
+            ends = Ends(
+                index=np.concatenate(self._end_rows),
+                obs={name: np.concatenate([blocks[name] for blocks in self._end_obs]) for name in names},
+                state=np.concatenate(self._end_state) if self._end_state else None,
+            )
+        return replace(slab, ends=ends)
+
+    def state_arrays(self) -> dict[str, NDArray[Any]]:
+        """What must be saved between rollouts: open decisions and the potential they started from."""
+        self.begin()  # open decisions now stand in row 0
+        slab = self.rollout
+        state = {"phi": self._phi.copy(), "open": slab.decided[0].copy()}
+        if self._env.spec.has_durations:
+            state |= {f"obs.{name}": block[0].copy() for name, block in slab.obs.items()}
+            state |= {"action": slab.action[0].copy(), "logp": slab.logp[0].copy()}
+            if slab.mask is not None:
+                state["mask"] = slab.mask[0].copy()
+            if slab.state is not None:
+                state["state"] = slab.state[0].copy()
+        return state
+
+    def load_state(self, state: dict[str, NDArray[Any]]) -> None:
+        """Go on from saved open decisions."""
+        slab = self.rollout
+        self._phi[:] = state["phi"]
+        self._open_row[:] = np.where(state["open"] != 0, 0, -1)
+        if self._env.spec.has_durations:
+            for name, block in slab.obs.items():
+                block[0] = state[f"obs.{name}"]
+            slab.action[0], slab.logp[0] = state["action"], state["logp"]
+            if slab.mask is not None:
+                slab.mask[0] = state["mask"]
+            if slab.state is not None:
+                slab.state[0] = state["state"]
+
+
+class Collector:
+    """A batch of worlds, the teams that act in it, and where it stands."""
+
+    def __init__(
+        self,
+        env: VecEnv,
+        teams: Sequence[Team],
+        ticks: int,
+        seed: int,
+        gammas: dict[str, float],
+        shaping_coef: float,
+        first_world: int = 0,
+    ) -> None:
+        self.env = env
+        self.ticks = ticks
+        self.steps = 0  # ticks of each world since the run began: part of the noise's key
+        self.clock = Clock()
+        seats = [Seat(team, env, seed, first_world) for team in teams]
+        self.recorders = {
+            seat.team.policy: Recorder(seat, env, ticks, gammas[seat.team.policy], shaping_coef)
+            for seat in seats
+            if seat.team.learns
+        }
+        self._others = [seat for seat in seats if not seat.team.learns]
+        env.reset()
+
+    def collect(self, version: int) -> tuple[dict[str, Rollout], list[Episode]]:
+        """One rollout for every learning team, and the episodes that ended meanwhile."""
+        episodes: list[Episode] = []
+        recorders = list(self.recorders.values())
+        for recorder in recorders:
+            recorder.begin()
+        for row in range(1, self.ticks + 1):
+            start = time.perf_counter()
+            for recorder in recorders:
+                recorder.decide(row, self.steps, version)
+            for seat in self._others:
+                seat.act_quietly()
+            acted = time.perf_counter()
+            self.env.step()
+            stepped = time.perf_counter()
+            for recorder in recorders:
+                recorder.outcome(row)
+            episodes += finished_episodes(self.env)
+            self.steps += 1
+            self.clock.act += acted - start
+            self.clock.world += stepped - acted
+            self.clock.record += time.perf_counter() - stepped
+        return {name: recorder.finish() for name, recorder in self.recorders.items()}, episodes
+
+    def state_arrays(self) -> dict[str, NDArray[Any]]:
+        """What must be saved between rollouts, beside the counters: worlds and open decisions."""
+        state: dict[str, NDArray[Any]] = {"worlds": np.frombuffer(self.env.snapshot(), np.uint8)}
+        for name, recorder in self.recorders.items():
+            state |= {f"{name}.{key}": value for key, value in recorder.state_arrays().items()}
+        return state
+
+    def load_state(self, state: dict[str, NDArray[Any]], steps: int) -> None:
+        """Go on exactly where `state_arrays` was taken."""
+        self.env.restore(state["worlds"].tobytes())
+        for name, recorder in self.recorders.items():
+            prefix = name + "."
+            recorder.load_state({k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)})
+        self.steps = steps
+
+
+def finished_episodes(env: VecEnv) -> list[Episode]:
+    """The episodes that ended in the last step."""
+    return [
+        Episode(
+            world=int(i),
+            index=int(env.episode_index[i]),
+            returns=tuple(env.episode_return[i].tolist()),
+            length=int(env.episode_length[i]),
+            stats=tuple(env.episode_stats[i].tolist()),
+        )
+        for i in np.flatnonzero(env.episode_done)
+    ]

@@ -1,0 +1,100 @@
+"""Who acts for whom: teams of agents, each behind a learning, frozen or scripted policy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slipstream import _core
+from slipstream.data import F32, U8, Blocks
+from slipstream.worlds.vec_env import VecEnv
+
+
+class Decision(Protocol):
+    """What a player answers."""
+
+    @property
+    def action(self) -> NDArray[Any]:
+        """f32 [rows, K] or i32 [rows]."""
+
+    @property
+    def logp(self) -> F32:
+        """Log-probability of each action, [rows]."""
+
+
+class Player(Protocol):
+    """A network that acts: a learning algorithm, or a policy loaded from a file."""
+
+    def act(self, obs: Blocks, mask: U8 | None, noise: F32 | None) -> Decision:
+        """Choose for every row; without noise, the most likely action."""
+
+
+@dataclass(frozen=True)
+class Team:
+    """The agents one policy acts for; `player` is a network, or None where the world's own script acts."""
+
+    policy: str
+    agents: tuple[int, ...]
+    player: Player | None = None
+    script: str | None = None
+    learns: bool = False
+    discrete: bool = False
+    table: tuple[tuple[float, ...], ...] = ()  # continuous axes of each choice, for a discrete policy on them
+
+    def choices(self, env: VecEnv) -> int:
+        """Width of the noise and of the output: axes, or choices."""
+        return len(self.table) if self.table else env.spec.action.size
+
+
+def columns(agents: Sequence[int], total: int) -> slice | NDArray[np.int64]:
+    """An index for these agent columns; a slice (no copy) when it is all of them."""
+    return slice(None) if tuple(agents) == tuple(range(total)) else np.asarray(agents)
+
+
+class Seat:
+    """A team's place at one batch of worlds: its columns and its noise."""
+
+    def __init__(self, team: Team, env: VecEnv, seed: int, first_world: int = 0) -> None:
+        self.team = team
+        self.columns = columns(team.agents, env.spec.num_agents)
+        self.table = np.asarray(team.table, np.float32) if team.table else None
+        self._env = env
+        self._seed, self._first_world = seed, first_world
+        self._fill = _core.fill_uniform if team.discrete else _core.fill_normal
+        width = team.choices(env) if team.player is not None else 1
+        self._noise = np.empty((env.num_worlds, env.spec.num_agents, width), np.float32)
+
+    def noise(self, step: int) -> F32:
+        """Exploration noise [rows, width], keyed by seed, global world, agent and step."""
+        self._fill(self._noise, seed=self._seed, step=step, first_world=self._first_world)
+        return np.ascontiguousarray(self._noise[:, self.columns]).reshape(-1, self._noise.shape[-1])
+
+    def mask(self) -> U8 | None:
+        """Allowed choices [N, A', M] of the team's agents; a table of choices is never masked."""
+        if self._env.action_mask is None or self.table is not None:
+            return None
+        return self._env.action_mask[:, self.columns]
+
+    def write(self, action: NDArray[Any]) -> None:
+        """Hand the team's actions [N, A', ...] to the worlds."""
+        self._env.actions[:, self.columns] = action if self.table is None else self.table[action]
+
+    def act_quietly(self) -> None:
+        """Act without exploration and without recording: evaluation, frozen and scripted policies."""
+        team, env = self.team, self._env
+        if team.player is None:
+            assert team.script is not None
+            env.act_scripted(team.script, team.agents)
+            return
+        obs = {}
+        for name, block in env.obs.items():
+            rows = block[:, self.columns]
+            obs[name] = np.ascontiguousarray(rows).reshape(-1, *rows.shape[2:])
+        mask = self.mask()
+        flat = None if mask is None else np.ascontiguousarray(mask).reshape(-1, mask.shape[-1])
+        action = team.player.act(obs, flat, None).action
+        self.write(action.reshape(env.num_worlds, len(team.agents), *action.shape[1:]))

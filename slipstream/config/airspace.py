@@ -1,0 +1,138 @@
+"""The airspace world: who flies where, how they are judged, and what is random at reset."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from slipstream.config.base import Config
+
+AircraftType = Literal["A320", "A332", "B737", "B738", "B744", "CRJ2", "CRJ9", "E190"]
+Latitude = Annotated[float, Field(ge=-80, le=80)]
+Longitude = Annotated[float, Field(ge=-180, le=180)]
+Heading = Annotated[float, Field(ge=-360, le=360)]
+Jitter = Annotated[float, Field(ge=0)]
+Bonus = Annotated[float, Field(ge=0)]
+Penalty = Annotated[float, Field(le=0)]
+
+
+class AircraftConfig(Config):
+    """One aircraft: where it starts, how it flies, where it wants to go."""
+
+    id: str = Field(min_length=1, max_length=64, description="Its name, unique in the scene.")
+    role: str = Field("aircraft", min_length=1, description="Aircraft of one role share a policy by default.")
+    type: AircraftType = Field("A320", description="Airframe: sets the speed envelope and the acceleration.")
+    lat_deg: Latitude = Field(description="Start latitude, degrees north.")
+    lon_deg: Longitude = Field(description="Start longitude, degrees east.")
+    heading_deg: Heading = Field(description="Start heading, degrees clockwise from north.")
+    cas_kt: float = Field(250.0, gt=0, description="Start calibrated airspeed, kt; within the type's envelope.")
+    waypoint_lat_deg: Latitude = Field(description="Waypoint latitude, degrees north.")
+    waypoint_lon_deg: Longitude = Field(description="Waypoint longitude, degrees east.")
+
+
+class RandomSectorConfig(Config):
+    """Traffic drawn anew at every reset: aircraft enter at the edge of a round sector and cross it."""
+
+    num_aircraft: int = Field(ge=1, le=256, description="Aircraft in every episode.")
+    types: tuple[AircraftType, ...] = Field(
+        ("A320",), min_length=1, description="Airframes to draw from, equally likely."
+    )
+    density_per_nm2: float = Field(
+        0.003, gt=0, description="Aircraft per square NM at the start; sets the sector's radius."
+    )
+    conflict_share: float = Field(
+        0.6, ge=0, le=1, description="Share of aircraft drawn on a course to meet an earlier one."
+    )
+    conflict_cpa_nm: float = Field(3.0, ge=0, description="Such a pair passes at most this far apart if nobody acts.")
+    conflict_after_s: float = Field(120.0, gt=0, description="They meet no earlier than this.")
+    conflict_before_s: float = Field(400.0, gt=0, description="They meet no later than this.")
+    min_start_separation_nm: float = Field(
+        8.0, gt=0, description="Least distance between any two aircraft at the start."
+    )
+    min_cas_kt: float = Field(230.0, gt=0, description="Slowest calibrated airspeed drawn.")
+    max_cas_kt: float = Field(270.0, gt=0, description="Fastest calibrated airspeed drawn.")
+    center_lat_deg: Latitude = Field(52.0, description="Latitude of the sector's centre.")
+    center_lon_deg: Longitude = Field(4.0, description="Longitude of the sector's centre.")
+
+
+class AirspaceConfig(Config):
+    """Aircraft at one level, each flying to its waypoint, kept apart by the agents that steer them."""
+
+    kind: Literal["airspace"] = Field("airspace", description="Air traffic at one level.")
+    preset: Literal["unified", "legacy"] = Field(
+        "unified",
+        description="unified: separation every second, arrivals leave, true truncation. legacy: the published "
+        "environment to the letter (10 s samples, rounded orders, no jitter, arrivals fly on).",
+    )
+    observation: Literal["own_frame", "legacy"] | None = Field(
+        None, description="own_frame is turned to own heading; null: own_frame, or legacy in preset legacy."
+    )
+    reward: Literal["unified", "legacy"] | None = Field(
+        None, description="unified shapes with a potential, legacy is as published; null: as the preset."
+    )
+
+    aircraft: tuple[AircraftConfig, ...] = Field((), max_length=256, description="The aircraft, one by one.")
+    random_sector: RandomSectorConfig | None = Field(None, description="Random traffic instead of a list of aircraft.")
+    altitude_ft: float = Field(10_000.0, ge=0, le=36_000, description="The level everyone flies at.")
+    wind_speed_kt: float = Field(0.0, ge=0, le=100, description="Wind, the same everywhere.")
+    wind_from_deg: Heading = Field(0.0, description="Where the wind blows from.")
+    position_jitter_nm: Jitter = Field(
+        1.0, description="Start positions are moved by up to this north and east at reset; never too close."
+    )
+    heading_jitter_deg: Jitter = Field(5.0, description="Start headings are turned by up to this at reset.")
+    speed_jitter_kt: Jitter = Field(5.0, description="Start speeds are changed by up to this at reset.")
+
+    decision_s: float = Field(10.0, gt=0, description="Seconds between decisions; one step of the world.")
+    substep_s: float = Field(
+        1.0, gt=0, le=10, description="Seconds between looks at separation and waypoints; divides decision_s."
+    )
+    max_episode_steps: int = Field(150, ge=1, description="Decisions after which an episode is cut off.")
+    heading_step_deg: float = Field(18.0, ge=0, le=180, description="Heading change of a full action.")
+    speed_step_kt: float = Field(10.0, ge=0, description="Airspeed change of a full action.")
+    heading_deadband_deg: float | None = Field(
+        None, ge=0, description="Smaller heading orders are ignored; null: 0, or 3 in preset legacy."
+    )
+    speed_deadband_kt: float | None = Field(
+        None, ge=0, description="Smaller speed orders are ignored; null: 0, or 3 in preset legacy."
+    )
+
+    separation_nm: float = Field(5.0, gt=0, description="Separation minimum; below it separation is lost.")
+    collision_nm: float = Field(3.0, gt=0, description="Pairs below this are counted as collisions (no reward).")
+    waypoint_radius_nm: float = Field(1.0, gt=0, description="A waypoint is reached within this distance.")
+    neighbor_topk: int = Field(3, ge=0, le=64, description="Nearest aircraft that an aircraft observes.")
+
+    progress_reward_per_km: Bonus = Field(0.04, description="Paid per km nearer the waypoint.")
+    time_penalty_per_sec: Penalty = Field(-0.0005, description="Paid per second of flight.")
+    reach_reward: Bonus = Field(10.0, description="Paid once, at the waypoint.")
+    violation_entry_penalty: Penalty = Field(-25.0, description="Paid whenever own separation is newly lost.")
+    violation_step_scale: Penalty = Field(
+        -1.0, description="Paid per decision without separation, times the depth of the worst moment."
+    )
+    deep_breach_nm: float = Field(1.0, gt=0, description="Below this the depth counts up to 2.5 times.")
+    drift_improve_gain: Bonus = Field(
+        0.01,
+        description="Per degree of heading error to the waypoint (a potential; paid if reward is legacy).",
+    )
+    drift_deadzone_deg: float = Field(8.0, ge=0, description="Degrees of heading error that do not count.")
+    action_cost_per_unit: Penalty = Field(-0.01, description="Paid per unit of either axis of the action.")
+    terminal_not_reached_penalty: Penalty = Field(-10.0, description="Paid when time runs out before the waypoint.")
+    team_coordination_weight: float = Field(
+        0.6, ge=0, description="Weight of the team's potential, which grows with the least separation."
+    )
+    team_gamma: float = Field(0.99, ge=0, le=1, description="Discount inside the legacy team term.")
+    team_ema: float = Field(0.05, ge=0, le=1, description="Rate of the legacy team term's moving average.")
+    team_cap: float = Field(0.05, ge=0, description="Largest size of that moving average.")
+    team_share: Literal["responsibility", "neighbor", "equal"] = Field(
+        "responsibility", description="How the legacy team term is shared among aircraft."
+    )
+
+    @model_validator(mode="after")
+    def _one_source_of_traffic(self) -> AirspaceConfig:
+        if (not self.aircraft) == (self.random_sector is None):
+            raise ValueError("give either a list of aircraft or a random_sector")
+        ids = [a.id for a in self.aircraft]
+        twice = sorted({name for name in ids if ids.count(name) > 1})
+        if twice:
+            raise ValueError(f"aircraft ids must differ, but {', '.join(twice)} is used more than once")
+        return self

@@ -1,0 +1,34 @@
+"""Errors named by who can fix them; each says what was found, where, why it matters and what to try."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class SlipstreamError(Exception):
+    """Something a user can put right; the command line prints it in one sentence and exits with code 2."""
+
+
+class ScenarioError(SlipstreamError):
+    """A scenario file, key or value is wrong."""
+
+
+class CheckpointError(SlipstreamError):
+    """A checkpoint is missing, damaged, foreign or does not fit."""
+
+
+class WorldContractError(SlipstreamError):
+    """A world broke its promises about shapes, dtypes or ends of episodes."""
+
+
+class RunFolderError(SlipstreamError):
+    """A run folder cannot be created, read or continued."""
+
+
+def suggest(word: str, options: Iterable[str]) -> str:
+    """Returns "; did you mean 'x'?" for the option closest to `word`, or nothing when none is close."""
+    known = list(options)
+    by_lower = {option.lower(): option for option in known}
+    close = difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=0.6)
+    return f"; did you mean '{by_lower[close[0]]}'?" if close else ""

@@ -1,0 +1,273 @@
+"""From a name or file to a frozen Scenario: includes merged, overrides applied, all mistakes told at once."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pydantic import BaseModel, ValidationError
+
+from slipstream.config.errors import ScenarioError, suggest
+from slipstream.config.explain import explain
+from slipstream.config.names import check_name, name_from
+from slipstream.config.scenario import Scenario
+from slipstream.config.yaml import KeyPath, dump_yaml, load_yaml, parse_yaml
+
+SCENARIOS = Path(__file__).resolve().parent.parent / "scenarios"
+PRESETS = ("published", "published_cpu", "published_gpu")
+MAX_INCLUDES = 16  # files merged into one scenario
+
+Overrides = Mapping[str, object] | Sequence[str]
+
+
+class ScenarioInfo(NamedTuple):
+    """What `slipstream scenarios` lists."""
+
+    name: str
+    family: str
+    description: str
+    path: Path
+
+
+class Tree(NamedTuple):
+    """Merged plain values and, for each path, the file and line (or override) it came from."""
+
+    values: dict[str, Any]
+    origins: dict[KeyPath, str]
+
+    def where(self, path: KeyPath) -> str:
+        """The origin of a path, or of the nearest mapping around it."""
+        around = (path[:length] for length in range(len(path), -1, -1))
+        return next((self.origins[place] for place in around if place in self.origins), "")
+
+
+def load(name_or_path: str | os.PathLike[str], overrides: Overrides = (), preset: str | None = None) -> Scenario:
+    """Reads a packaged scenario by name, or a YAML file by path, and returns it frozen.
+
+    A preset is laid over the file, then the overrides over both: `{"algo.learning_rate": 1e-3}`,
+    `{"algo": {"learning_rate": 1e-3}}`, `{"algo__learning_rate": 1e-3}` or `["algo.learning_rate=1e-3"]`.
+    """
+    path = find(name_or_path)
+    tree = _read(path, _folder(path), (), [])
+    tree.values.setdefault("name", name_from(path.stem))
+    tree.origins[()] = _label(path)
+    nested = list(_nested(overrides))
+    if preset is not None:
+        devices = [values["device"] for values in (tree.values, *nested) if "device" in values]
+        tree = _merge(tree, _read_preset(preset, devices[-1] if devices else "auto"))
+    for values in nested:
+        tree = _merge(tree, _as_override(values))
+    return _validate(tree)
+
+
+def override(scenario: Scenario, overrides: Overrides) -> Scenario:
+    """The same scenario with some values changed and everything checked again."""
+    tree = Tree(to_plain(scenario), {})
+    for values in _nested(overrides):
+        tree = _merge(tree, _as_override(values))
+    return _validate(tree)
+
+
+def from_plain(values: Mapping[str, Any], source: str = "") -> Scenario:
+    """A scenario from plain values such as config.json holds; `source` names them in errors."""
+    return _validate(Tree(dict(values), {(): source} if source else {}))
+
+
+def to_plain(scenario: Scenario) -> dict[str, Any]:
+    """A scenario as plain values: dictionaries, lists, numbers, text, null."""
+    plain: dict[str, Any] = _plain(scenario)
+    return plain
+
+
+def dump(scenario: Scenario) -> str:
+    """A scenario as YAML that loads back equal, every value written out."""
+    return dump_yaml(to_plain(scenario))
+
+
+def to_json(scenario: Scenario) -> str:
+    """A scenario as JSON for programs; `from_plain(json.loads(text))` gives it back."""
+    return json.dumps(to_plain(scenario), indent=2) + "\n"
+
+
+def find(name_or_path: str | os.PathLike[str]) -> Path:
+    """The file a name or path stands for: a path ends in .yaml or holds a separator, all else is a name."""
+    text = os.fspath(name_or_path)
+    if isinstance(name_or_path, str) and not (set(text) & {"/", "\\"} or text.endswith((".yaml", ".yml"))):
+        return find_packaged(text)
+    return Path(text)
+
+
+def find_packaged(name: str) -> Path:
+    """The packaged scenario called `name`; no name can reach outside the package."""
+    check_name(name, "scenario")
+    names = {path.stem: path for path in _packaged()}
+    if name not in names:
+        raise ScenarioError(
+            f"there is no scenario '{name}'{suggest(name, names)} (`slipstream scenarios` lists them; "
+            "a file of yours is given by its path, ending in .yaml)"
+        )
+    return names[name]
+
+
+def list_scenarios() -> list[ScenarioInfo]:
+    """Every packaged scenario, by family and name."""
+    infos = []
+    for path in _packaged():
+        values = load_yaml(path).value
+        infos.append(ScenarioInfo(path.stem, path.parent.name, str(values.get("description", "")), path))
+    return infos
+
+
+def _packaged() -> Iterator[Path]:
+    for path in sorted(SCENARIOS.glob("*/*.yaml")):
+        if path.parent.name != "presets" and path.resolve().is_relative_to(SCENARIOS):
+            yield path
+
+
+def _folder(path: Path) -> Path:
+    try:
+        return path.resolve().parent
+    except (OSError, ValueError, RuntimeError):  # too long, a NUL byte, a loop of links: reading it says so
+        return path.parent
+
+
+def _label(path: Path) -> str:
+    """How a file is named in errors: packaged ones from the package on, others as the user wrote them."""
+    return str(path.relative_to(SCENARIOS.parent)) if path.is_relative_to(SCENARIOS) else str(path)
+
+
+def _read(path: Path, root: Path, parents: tuple[Path, ...], seen: list[Path]) -> Tree:
+    """One file over its includes, depth first; `root` is the folder that includes must stay in."""
+    label = _label(path)
+    document = load_yaml(path, label)
+    values = {} if document.value is None else document.value
+    if not isinstance(values, dict):
+        raise ScenarioError(f"{label}:1: a scenario maps keys to values, found a {type(values).__name__}")
+    own = Tree(values, {key: f"{label}:{line}" for key, line in document.lines.items() if key})
+    includes = values.pop("includes", [])
+    if not isinstance(includes, list) or not all(isinstance(item, str) for item in includes):
+        raise ScenarioError(f"{own.where(('includes',))}: includes: must be a list of file names")
+    parents = (*parents, path.resolve())
+    tree = Tree({}, {})
+    for i, item in enumerate(includes):
+        where = f"{own.where(('includes', i))}: includes"
+        target = _included(item, path, root, where)
+        seen.append(target)
+        if target in parents:
+            raise ScenarioError(f"{where}: '{item}' leads back to itself; a file cannot include its includer")
+        if len(seen) > MAX_INCLUDES:
+            raise ScenarioError(f"{where}: more than {MAX_INCLUDES} files are included")
+        tree = _merge(tree, _read(target, root, parents, seen))
+    return _merge(tree, own)
+
+
+def _included(item: str, path: Path, root: Path, where: str) -> Path:
+    """The file an include names: `presets/...` is the package's, all else is relative to the includer."""
+    packaged = item.startswith("presets/")
+    base, limit = (SCENARIOS, SCENARIOS / "presets") if packaged else (path.resolve().parent, root)
+    try:
+        target = (base / item).resolve()
+    except (OSError, ValueError):
+        raise ScenarioError(f"{where}: {item!r} cannot be the name of a file") from None
+    if Path(item).is_absolute() or not target.is_relative_to(limit):
+        raise ScenarioError(
+            f"{where}: '{item}' is outside {_label(limit)}; an included file is named relative to the file "
+            "that includes it and lies in the scenario's own folder or below, or is one of presets/..."
+        )
+    if not target.is_file():
+        hint = suggest(target.name, [p.name for p in target.parent.glob("*.yaml")])
+        raise ScenarioError(f"{where}: there is no file '{item}'{hint}")
+    return target
+
+
+def _read_preset(preset: str, device: object) -> Tree:
+    """The values of a preset; plain `published` is the CPU or the GPU column, by device."""
+    if preset not in PRESETS:
+        known = ", ".join(PRESETS)
+        raise ScenarioError(f"there is no preset '{preset}' (there is {known}){suggest(preset, PRESETS)}")
+    if preset == "published":
+        if device == "auto":
+            raise ScenarioError(
+                "preset 'published' is chosen by device, and device is 'auto'; say device cpu or cuda, "
+                "or preset published_cpu or published_gpu"
+            )
+        preset = "published_gpu" if device == "cuda" else "published_cpu"
+    return _read(SCENARIOS / "presets" / f"ppo_{preset}.yaml", SCENARIOS, (), [])
+
+
+def _nested(overrides: Overrides) -> Iterator[dict[str, Any]]:
+    """Each override as nested mappings: {"algo.gamma": 1} -> {"algo": {"gamma": 1}}."""
+    pairs = overrides.items() if isinstance(overrides, Mapping) else map(_split, overrides)
+    for key, value in pairs:
+        value = _plain(value)
+        if key == "algo" and isinstance(value, str):
+            value = {"kind": value.lower()}  # train(..., algo="ppo")
+        for part in reversed(str(key).replace("__", ".").split(".")):
+            value = {part: value}
+        yield value
+
+
+def _split(text: str) -> tuple[str, Any]:
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise ScenarioError(f"override '{text}' must be written key=value, as in algo.learning_rate=1e-3")
+    return key.strip(), parse_yaml(value, f"override {key.strip()}").value
+
+
+def _as_override(values: dict[str, Any]) -> Tree:
+    return Tree(values, dict.fromkeys(_paths(values, ()), "override"))
+
+
+def _paths(values: Any, path: KeyPath) -> Iterator[KeyPath]:
+    if path:
+        yield path
+    for key, value in values.items() if isinstance(values, dict) else ():
+        yield from _paths(value, (*path, key))
+
+
+def _merge(base: Tree, over: Tree) -> Tree:
+    """Lays `over` onto `base`: mappings merge deeply, all else is replaced, a mapping of another kind too."""
+    values = dict(base.values)
+    replaced = set(_lay(values, over.values, ()))
+    kept = {
+        path: origin
+        for path, origin in base.origins.items()
+        if not any(path[:length] in replaced for length in range(1, len(path) + 1))
+    }
+    return Tree(values, kept | over.origins)
+
+
+def _lay(base: dict[str, Any], over: dict[str, Any], path: KeyPath) -> Iterator[KeyPath]:
+    """Merges in place and yields the paths that were replaced."""
+    for key, value in over.items():
+        current = base.get(key)
+        if isinstance(current, dict) and isinstance(value, dict) and _same_kind(current, value):
+            base[key] = dict(current)  # the original may be shared by an alias
+            yield from _lay(base[key], value, (*path, key))
+        else:
+            base[key] = value
+            yield (*path, key)
+
+
+def _same_kind(base: dict[str, Any], over: dict[str, Any]) -> bool:
+    return "kind" not in base or "kind" not in over or base["kind"] == over["kind"]
+
+
+def _validate(tree: Tree) -> Scenario:
+    try:
+        return Scenario.model_validate(tree.values)
+    except ValidationError as error:
+        raise ScenarioError(explain(error, tree.values, tree.where)) from None
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, BaseModel):
+        return {name: _plain(getattr(value, name)) for name in type(value).model_fields}
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return value.tolist() if hasattr(value, "tolist") else value  # numpy scalars and arrays in overrides

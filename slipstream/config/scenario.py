@@ -1,0 +1,335 @@
+"""The scenario: one frozen value that says which world, who acts in it, how they learn and when to stop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from slipstream.config.airspace import AirspaceConfig
+from slipstream.config.algos import AlgoConfig, PpoConfig
+from slipstream.config.base import Config
+from slipstream.config.errors import ScenarioError, suggest
+from slipstream.config.foreign import GymnasiumConfig, PettingZooConfig
+from slipstream.config.horizontal_cr import HorizontalCrConfig
+from slipstream.config.names import NAME_PATTERN
+from slipstream.config.probe import ProbeConfig
+
+Name = Annotated[str, Field(pattern=NAME_PATTERN)]
+Count = Annotated[int, Field(ge=1)]
+
+WorldConfig = Annotated[
+    AirspaceConfig | HorizontalCrConfig | ProbeConfig | GymnasiumConfig | PettingZooConfig,
+    Field(discriminator="kind"),
+]
+
+
+class LearningPolicy(Config):
+    """A policy that is trained in this run."""
+
+    kind: Literal["learning"] = Field("learning", description="A policy that is trained in this run.")
+    algo: AlgoConfig | None = Field(None, description="Its own algorithm; null: the scenario's algo.")
+
+
+class FrozenPolicy(Config):
+    """A policy trained before, which acts and does not learn."""
+
+    kind: Literal["frozen"] = Field("frozen", description="A policy trained before, which does not learn.")
+    path: str = Field(min_length=1, description="A checkpoint or exported model, relative to where the command is run.")
+
+
+class ScriptedPolicy(Config):
+    """A policy the world itself can act with, such as noop or mvp."""
+
+    kind: Literal["scripted"] = Field("scripted", description="A policy the world itself can act with.")
+    script: Name = Field(description="Its name among the world's scripts, such as noop or mvp.")
+
+
+PolicyConfig = Annotated[LearningPolicy | FrozenPolicy | ScriptedPolicy, Field(discriminator="kind")]
+
+
+def _one_learner() -> dict[str, PolicyConfig]:
+    return {"main": LearningPolicy()}
+
+
+class CollectConfig(Config):
+    """How experience is gathered."""
+
+    num_worlds: Count = Field(16, le=65_536, description="Worlds stepped as one batch.")
+    rollout_length: Count = Field(128, le=1_000_000, description="Steps of each world in one rollout.")
+    world_threads: Literal["auto"] | Count = Field(
+        "auto",
+        description="Threads that step the worlds, which change no result; auto is resolved once.",
+    )
+    inference_shard: int = Field(
+        256,
+        ge=16,
+        multiple_of=16,
+        description="Rows per forward pass when acting; fixed, so that bits do not depend on the batch.",
+    )
+    shaping_coef: float = Field(
+        1.0,
+        ge=0,
+        description="Weight κ of the shaping κ(γ^duration Φ′ − Φ), in worlds that have a potential Φ.",
+    )
+
+
+class EvaluateConfig(Config):
+    """How the policies are judged during training: exploration off, seeds apart from training's."""
+
+    evaluation_interval: Count | None = Field(
+        5, description="Updates between evaluations (one more follows the last update); null: no evaluation."
+    )
+    evaluation_duration: Count = Field(
+        10, le=100_000, description="Episodes in one evaluation, each in a world of its own."
+    )
+    seed: int = Field(
+        12345, ge=0, lt=2**63, description="Seed of the evaluation episodes, drawn apart from training's."
+    )
+
+
+class BandRule(Config):
+    """Stop when consecutive bands of training were judged good."""
+
+    band_steps: Count = Field(100_000, description="Length of a band in steps of training.")
+    min_bands: Count = Field(3, description="Bands to see before the rule may stop training.")
+    good_bands: Count = Field(2, description="Consecutive good bands that stop training.")
+    clean_episodes: Count = Field(
+        20,
+        description="A band is good when its evaluations hold at least this many episodes, all clean.",
+    )
+
+
+class StopConfig(Config):
+    """When to stop before the budget is spent; null switches a rule off, the first rule met stops training.
+
+    A clean episode is what the world reports as clean: in airspace, no loss of separation at any 1 s substep
+    and every aircraft at its waypoint.
+    """
+
+    zero_conflict_streak: Count | None = Field(
+        None, description="Stop after this many consecutive clean evaluation episodes."
+    )
+    target_return: float | None = Field(
+        None, description="Stop when an evaluation's mean return (summed over agents) reaches this."
+    )
+    wall_time_s: float | None = Field(None, gt=0, description="Stop after this many seconds of wall time.")
+    bands: BandRule | None = Field(None, description="Stop after consecutive good bands of training.")
+
+
+class CheckpointConfig(Config):
+    """What is saved while training; the final state is always saved."""
+
+    checkpoint_every: Count | None = Field(
+        None, description="Steps between periodic checkpoints; null: a tenth of the budget."
+    )
+    keep: Count = Field(3, description="Periodic checkpoints kept; the best is never deleted.")
+    best_min_improvement: float = Field(
+        0.0, ge=0, description="How far an evaluation's mean return must exceed the best to be saved as best."
+    )
+
+
+class LogConfig(Config):
+    """What is written for people and viewers."""
+
+    log_trajectories: bool = Field(
+        False, description="Write the track of every evaluation episode as CSV (traj_ep_*.csv)."
+    )
+    frames_every: Count | None = Field(
+        1, description="Record the first episode of every n-th evaluation for the viewers; null: never."
+    )
+    frames_keep: Count = Field(50, description="Recorded episodes kept, the latest ones.")
+
+
+class Scenario(Config):
+    """Everything a run needs: the same scenario and seed give the same bits on the same machine."""
+
+    name: Name = Field("scenario", description="Used in folder names; the file's own name unless given.")
+    description: str = Field("", max_length=2000, description="What happens here, for people.")
+    preset: Name | None = Field(
+        None, description="Which preset set the hyper-parameters (a note: the values are written out below)."
+    )
+    seed: int = Field(42, ge=0, lt=2**63, description="Seed of everything drawn in training.")
+    timesteps: Count = Field(100_000, description="Budget in steps of worlds (not agent steps), all together.")
+    device: Literal["auto", "cpu", "cuda"] = Field(
+        "auto", description="Where networks run; auto is resolved once and saved."
+    )
+    learner_threads: Literal["auto"] | Count = Field(
+        "auto",
+        description="Threads of the learners; auto is measured once and saved (the result is the same).",
+    )
+    world: WorldConfig = Field(description="The world and its settings.")
+    algo: AlgoConfig = Field(default_factory=PpoConfig, description="The algorithm of the learning policies.")
+    policies: dict[Name, PolicyConfig] = Field(
+        default_factory=_one_learner,
+        min_length=1,
+        max_length=64,
+        description="Who acts: policies by name, each learning, frozen or scripted.",
+    )
+    teams: dict[str, Name] = Field(
+        default_factory=dict,
+        description="Agent name or role -> policy. An agent's name beats its role; agents that are not "
+        "listed belong to the policy 'main', or to the only one.",
+    )
+    collect: CollectConfig = Field(default_factory=CollectConfig, description="How experience is gathered.")
+    evaluate: EvaluateConfig = Field(default_factory=EvaluateConfig, description="How policies are judged.")
+    stop: StopConfig = Field(default_factory=StopConfig, description="When to stop early.")
+    checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig, description="What is saved.")
+    log: LogConfig = Field(default_factory=LogConfig, description="What is written.")
+
+    @property
+    def rollout_steps(self) -> int:
+        """Steps of a world in one rollout, over all worlds: what an update advances the budget by."""
+        return self.collect.num_worlds * self.collect.rollout_length
+
+    @property
+    def checkpoint_steps(self) -> int:
+        """Steps between periodic checkpoints."""
+        return self.checkpoint.checkpoint_every or max(1, self.timesteps // 10)
+
+    def algo_of(self, policy: str) -> PpoConfig | None:
+        """The algorithm that trains `policy`; None for frozen and scripted ones."""
+        config = self.policies[policy]
+        return (config.algo or self.algo) if isinstance(config, LearningPolicy) else None
+
+    @model_validator(mode="after")
+    def _check(self) -> Scenario:
+        problems = list(_problems(self))
+        if problems:
+            text = "; ".join(f"{dotted(path)}: {sentence}" for path, sentence in problems)
+            raise PydanticCustomError("cross_field", "{text}", {"text": text, "problems": problems})
+        return self
+
+
+def assign_teams(scenario: Scenario, agents: Sequence[str], roles: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """Policy name -> indices of the agents it acts for; raises when a name fits nothing or a policy idles.
+
+    `agents` and `roles` are the world spec's, one entry per agent.
+    """
+    problems = list(_team_problems(scenario, agents, roles))
+    _refuse(scenario, problems)
+    owners = [_owner(scenario, agent, role) for agent, role in zip(agents, roles, strict=True)]
+    return {name: tuple(i for i, owner in enumerate(owners) if owner == name) for name in scenario.policies}
+
+
+def check_batch(scenario: Scenario, num_agents_by_policy: Mapping[str, int]) -> None:
+    """Raises when a learning policy's minibatch does not divide the agent steps of its rollout."""
+    problems = list(_batch_problems(scenario, num_agents_by_policy))
+    _refuse(scenario, problems)
+
+
+def dotted(path: Iterable[str | int]) -> str:
+    """A path as people write it: world.aircraft.0.speed_kt."""
+    return ".".join(map(str, path))
+
+
+Problem = tuple[tuple[str, ...], str]  # path, sentence
+
+
+def _refuse(scenario: Scenario, problems: list[Problem]) -> None:
+    if problems:
+        lines = (f"{scenario.name}: {dotted(path)}: {sentence}" for path, sentence in problems)
+        raise ScenarioError("\n".join(lines))
+
+
+def _problems(scenario: Scenario) -> Iterator[Problem]:
+    """Everything wrong between fields that are each right alone."""
+    yield from _unknown_policies(scenario)
+    yield from _stop_problems(scenario)
+    if isinstance(scenario.world, AirspaceConfig) and not any(_unknown_policies(scenario)):
+        aircraft = scenario.world.aircraft  # empty for random traffic, whose names only the built world knows
+        yield from _crew_problems(scenario, [a.id for a in aircraft], [a.role for a in aircraft])
+
+
+def _crew_problems(scenario: Scenario, agents: Sequence[str], roles: Sequence[str]) -> Iterator[Problem]:
+    """Everything wrong between the scenario and the agents of its world, where they are known."""
+    problems = list(_team_problems(scenario, agents, roles)) if agents else []
+    yield from problems
+    if agents and not problems:
+        teams = assign_teams(scenario, agents, roles)
+        yield from _batch_problems(scenario, {policy: len(members) for policy, members in teams.items()})
+
+
+def _unknown_policies(scenario: Scenario) -> Iterator[Problem]:
+    for key, policy in scenario.teams.items():
+        if policy not in scenario.policies:
+            known = ", ".join(scenario.policies)
+            hint = suggest(policy, scenario.policies)
+            yield ("teams", key), f"there is no policy '{policy}' (policies: {known}){hint}"
+
+
+def _owner(scenario: Scenario, agent: str, role: str) -> str | None:
+    named = scenario.teams.get(agent) or scenario.teams.get(role)
+    if named is not None:
+        return named
+    only = next(iter(scenario.policies)) if len(scenario.policies) == 1 else None
+    return "main" if "main" in scenario.policies else only
+
+
+def _team_problems(scenario: Scenario, agents: Sequence[str], roles: Sequence[str]) -> Iterator[Problem]:
+    known = list(dict.fromkeys([*agents, *roles]))
+    for key in scenario.teams:
+        if key not in known:
+            hint = suggest(key, known)
+            yield ("teams", key), f"the world has no agent or role '{key}' (it has {', '.join(known)}){hint}"
+    owners = [_owner(scenario, agent, role) for agent, role in zip(agents, roles, strict=True)]
+    for agent, owner in zip(agents, owners, strict=True):
+        if owner is None:
+            yield (
+                ("teams",),
+                f"agent '{agent}' has no policy; list it here, or call one of the policies 'main'",
+            )
+    for policy in scenario.policies:
+        if policy not in owners:
+            yield ("policies", policy), "no agent is on its team; name one under teams, or remove the policy"
+
+
+def _batch_problems(scenario: Scenario, num_agents_by_policy: Mapping[str, int]) -> Iterator[Problem]:
+    for policy, agents in num_agents_by_policy.items():
+        algo = scenario.algo_of(policy)
+        rows = scenario.rollout_steps * agents
+        if algo is None or rows % algo.minibatch_size == 0:
+            continue
+        own = isinstance(config := scenario.policies[policy], LearningPolicy) and config.algo is not None
+        path = ("policies", policy, "algo", "minibatch_size") if own else ("algo", "minibatch_size")
+        collect = scenario.collect
+        tries = " or ".join(map(str, _nearest_divisors(rows, algo.minibatch_size)))
+        yield (
+            path,
+            f"{algo.minibatch_size} does not divide the rollout of {rows} agent steps "
+            f"({collect.rollout_length} steps × {collect.num_worlds} worlds × {agents} "
+            f"agent{'s' * (agents != 1)}); try {tries}",
+        )
+
+
+def _nearest_divisors(rows: int, wanted: int) -> list[int]:
+    """The two divisors of `rows` nearest to `wanted`, ascending."""
+    small = [d for d in range(1, int(rows**0.5) + 1) if rows % d == 0]
+    divisors = {*small, *(rows // d for d in small)}
+    return sorted(sorted(divisors, key=lambda d: (abs(d - wanted), d))[:2])
+
+
+def _stop_problems(scenario: Scenario) -> Iterator[Problem]:
+    """A rule that can never fire is a mistake, not a preference."""
+    stop, evaluate = scenario.stop, scenario.evaluate
+    if evaluate.evaluation_interval is None:
+        for rule in ("zero_conflict_streak", "target_return", "bands"):
+            if getattr(stop, rule) is not None:
+                yield (
+                    ("stop", rule),
+                    "is judged by evaluation episodes, but evaluate.evaluation_interval is null; "
+                    "set an interval or remove the rule",
+                )
+    elif stop.bands is not None:
+        wanted, duration = stop.bands.clean_episodes, evaluate.evaluation_duration
+        spacing = evaluate.evaluation_interval * scenario.rollout_steps
+        evaluations = stop.bands.band_steps // spacing
+        if evaluations * duration < wanted:
+            yield (
+                ("stop", "bands", "clean_episodes"),
+                f"{wanted} clean episodes cannot happen in a band of {stop.bands.band_steps} steps, which "
+                f"holds {evaluations} evaluations of {duration} episodes (one every {spacing} steps); "
+                f"try stop.bands.band_steps {-(-wanted // duration) * spacing}",
+            )

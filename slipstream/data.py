@@ -1,0 +1,82 @@
+"""Typed data that travels from collectors to learners."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slipstream.worlds.spec import WorldSpec
+
+F32 = NDArray[np.float32]
+U8 = NDArray[np.uint8]
+I32 = NDArray[np.int32]
+Blocks = dict[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Ends:
+    """Where episodes were truncated inside a rollout, and the observation they stopped at."""
+
+    index: NDArray[np.int64]  # [E], flat (row, world, agent)
+    obs: Blocks  # per block [E, ...]
+    state: F32 | None  # [E, S]
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """A slab [R, N, A] of decisions and what they led to; arrays are allocated once and reused.
+
+    Row 0 holds decisions carried over from the slab before, because their outcome was still open (worlds with
+    durations); rows 1..T are this slab's ticks. `decided` marks a decision of a learning agent; its outcome stands on
+    the first row at or after it with `paid`.
+    """
+
+    obs: Blocks  # per block [R, N, A, ...], at the decision
+    state: F32 | None  # [R, N, A, S], of the agent's world at its decision
+    action: NDArray[Any]  # f32 [R, N, A, K] or i32 [R, N, A]
+    mask: U8 | None  # [R, N, A, M]
+    logp: F32  # [R, N, A], of the action when it was taken
+    decided: U8
+    version: I32  # [R], of the policy that acted
+    paid: U8  # outcome columns: after the tick
+    reward: F32  # with shaping, discounted over the decision's ticks
+    duration: I32
+    terminated: U8
+    truncated: U8
+    last_obs: Blocks  # per block [N, A, ...], after the last tick
+    last_state: F32 | None  # [N, A, S]
+    ends: Ends | None = None  # filled when the slab is complete
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Rows, worlds, agents."""
+        rows, worlds, agents = self.decided.shape
+        return rows, worlds, agents
+
+
+def allocate_rollout(spec: WorldSpec, ticks: int, worlds: int, agents: int, discrete: bool, choices: int) -> Rollout:
+    """An empty slab for `ticks` steps; `choices` is the width of a mask, 0 for none."""
+    shape = (ticks + 1, worlds, agents)
+
+    def flags() -> U8:
+        return np.zeros(shape, np.uint8)
+
+    return Rollout(
+        obs={b.name: np.zeros((*shape, *b.shape), b.dtype) for b in spec.obs},
+        state=np.zeros((*shape, spec.state_size), np.float32) if spec.state_size else None,
+        action=np.zeros(shape, np.int32) if discrete else np.zeros((*shape, spec.action.size), np.float32),
+        mask=np.ones((*shape, choices), np.uint8) if choices else None,
+        logp=np.zeros(shape, np.float32),
+        decided=flags(),
+        version=np.zeros(ticks + 1, np.int32),
+        paid=flags(),
+        reward=np.zeros(shape, np.float32),
+        duration=np.zeros(shape, np.int32),
+        terminated=flags(),
+        truncated=flags(),
+        last_obs={b.name: np.zeros((worlds, agents, *b.shape), b.dtype) for b in spec.obs},
+        last_state=np.zeros((*shape[1:], spec.state_size), np.float32) if spec.state_size else None,
+    )

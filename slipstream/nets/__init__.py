@@ -1,0 +1,1 @@
+"""Networks: torsos, heads, normalisers. Modules only, no training logic."""

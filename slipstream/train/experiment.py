@@ -1,0 +1,462 @@
+"""The experiment loop: collect, update, evaluate, report, save; until the budget, a rule or a person stops it.
+
+Everything between two updates is in the checkpoint, so a resumed run is, bit for bit, the run that was interrupted.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import numpy as np
+
+from slipstream.algos.protocol import Arrays, Progress, Stats
+from slipstream.collect.episodes import Episodes
+from slipstream.collect.serial import Collector, Episode
+from slipstream.config.errors import CheckpointError, ScenarioError
+from slipstream.config.load import dump, load, override, to_json, to_plain
+from slipstream.config.scenario import Scenario
+from slipstream.train import checkpoint, run_folder
+from slipstream.train.checkpoint import Checkpoint
+from slipstream.train.disk import replace_file
+from slipstream.train.evaluation import Evaluator, clean_flags, make_evaluator, summary
+from slipstream.train.metrics import MetricsWriter, cut_back
+from slipstream.train.policy_file import policy_arrays
+from slipstream.train.progress import Display, Interrupts, Quiet, clock
+from slipstream.train.run_folder import RunFolder, Track
+from slipstream.train.setup import Cast, choose_threads, gammas, make_cast, make_training_worlds, resolve
+from slipstream.train.stopping import StopState, after_evaluation
+from slipstream.worlds.vec_env import VecEnv
+
+T = TypeVar("T")
+
+
+class Counters(msgspec.Struct, frozen=True):
+    """How far a run is; saved in checkpoints."""
+
+    steps: int = 0  # environment steps, over all worlds
+    agent_steps: int = 0
+    updates: int = 0
+    episodes: int = 0
+    best_return: float | None = None  # of an evaluation
+    seconds: float = 0.0  # of wall time, all sessions
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a training session ended."""
+
+    run: Path
+    checkpoint: Path
+    model: Path | None  # None when interrupted, or when there was no room for it
+    interrupted: bool  # by Ctrl+C or SIGTERM
+    reason: str
+    counters: Counters
+    stop: StopState
+    evaluation: Mapping[str, float]  # eval/… of the last evaluation
+
+
+def train(
+    scenario: Scenario,
+    *,
+    root: Path = Path("runs"),
+    models: Path = Path("models"),
+    out: Path | None = None,
+    display: Display | None = None,
+) -> Result:
+    """Train a scenario from the start in a new run folder."""
+    scenario = resolve(scenario)
+    worlds = make_training_worlds(scenario)
+    cast = make_cast(scenario, worlds.spec)
+    scenario = choose_threads(scenario, cast.learners)
+    now = datetime.now().astimezone()
+    with run_folder.create(
+        root,
+        scenario.name,
+        scenario.algo.kind,
+        now,
+        scenario_yaml=dump(scenario),
+        config=to_plain(scenario),
+        metadata=run_folder.describe_run(seed=scenario.seed, command=sys.argv, now=now),
+        out=out,
+    ) as run:
+        session = Session(scenario, run, worlds, cast, display or Quiet(), models)
+        return session.run_to_end(f"training {scenario.name} with {scenario.algo.kind} in {run.path}")
+
+
+def resume(
+    path: Path, *, timesteps: int | None = None, models: Path = Path("models"), display: Display | None = None
+) -> Result:
+    """Continue a run from its newest good checkpoint, to its budget or to `timesteps` steps in all."""
+    with run_folder.open_existing(path) as run:
+        checkpoint.clean_stray(run.checkpoints)
+        latest = checkpoint.load_latest(run.checkpoints)
+        for skipped in latest.skipped:
+            (display or Quiet()).note(f"{skipped.path.name} is not usable and was passed over: {skipped.reason}")
+        checkpoint.set_aside(latest.skipped)
+        scenario = resolve(load(run.path / run_folder.SCENARIO_FILE))
+        if timesteps is not None:
+            scenario = _extended(scenario, latest.checkpoint, timesteps, display or Quiet())
+            replace_file(run.path / run_folder.SCENARIO_FILE, dump(scenario).encode())
+            replace_file(run.path / run_folder.CONFIG_FILE, to_json(scenario).encode())
+        worlds = make_training_worlds(scenario)
+        cast = make_cast(scenario, worlds.spec)
+        session = Session(scenario, run, worlds, cast, display or Quiet(), models, latest.checkpoint)
+        run_folder.begin_session(run, sys.argv, datetime.now().astimezone(), session.counters.steps)
+        if not worlds.exact_resume:
+            session.display.note(
+                f"{worlds.spec.name} cannot be saved in mid-episode: its worlds go on with their next episodes"
+            )
+        return session.run_to_end(f"resuming {scenario.name} at step {session.counters.steps:,} in {run.path}")
+
+
+def _extended(scenario: Scenario, saved: Checkpoint, timesteps: int, display: Display) -> Scenario:
+    """The scenario with a larger budget; a rule that has ended the run once will not end it again at once."""
+    done = int(saved.meta.get("counters", {}).get("steps", 0))
+    if timesteps <= done:
+        raise ScenarioError(f"--timesteps {timesteps}: this run has already done {done} steps; ask for more than that")
+    changes: dict[str, Any] = {"timesteps": timesteps}
+    if rule := saved.meta.get("ended_by_rule"):
+        changes |= {"stop.zero_conflict_streak": None, "stop.target_return": None, "stop.bands": None}
+        display.note(f"the run had ended early ({rule}); its stopping rules are off from here on")
+    return override(scenario, changes)
+
+
+class Session:
+    """One process's work on a run, from its start or from a checkpoint to its end."""
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        run: RunFolder,
+        worlds: VecEnv,
+        cast: Cast,
+        display: Display,
+        models: Path,
+        saved: Checkpoint | None = None,
+    ) -> None:
+        self.scenario, self.run, self.cast, self.display, self.models = scenario, run, cast, display, models
+        self.collector = Collector(
+            worlds,
+            cast.teams,
+            scenario.collect.rollout_length,
+            scenario.seed,
+            gammas(scenario),
+            scenario.collect.shaping_coef,
+        )
+        self.evaluator: Evaluator | None = None
+        if scenario.evaluate.evaluation_interval is not None:
+            self.evaluator = make_evaluator(scenario, cast.teams)
+        self.counters = Counters()
+        self.stop = StopState()
+        self.ended_by_rule: str | None = None
+        self.newest = run.checkpoints  # the last checkpoint this session wrote
+        self.evaluation: dict[str, float] = {}
+        if saved is not None:
+            self._restore(saved)
+        self.writer = MetricsWriter(run.path, display.note)
+        self._began = time.monotonic() - self.counters.seconds
+        self._saved_at = self.counters.steps
+        self._seconds: dict[str, float] = {}
+
+    def run_to_end(self, title: str) -> Result:
+        """Work until there is a reason to stop; then save, export and say how it went."""
+        scenario = self.scenario
+        self.writer.log(title)
+        self.display.start(title, self.counters.steps, scenario.timesteps)
+        with self.writer, Interrupts() as interrupts:
+            try:
+                reason = self._already_done()
+                while reason is None:
+                    reason = self._advance()
+                    if reason is None and interrupts.signal is not None:
+                        reason = interrupts.signal
+            finally:
+                self.display.stop()
+            finished = interrupts.signal is None
+            self._save()
+            model = self._finish(reason) if finished else None
+            self._say_goodbye(reason, finished)
+            with self.writer.surviving_full_disk("metadata"):
+                end = datetime.now().astimezone()
+                run_folder.end_session(self.run, end, self.counters.seconds, reason, self.counters.steps)
+        return Result(
+            self.run.path, self.newest, model, not finished, reason, self.counters, self.stop, self.evaluation
+        )
+
+    def _already_done(self) -> str | None:
+        if self.counters.steps < self.scenario.timesteps:
+            return None
+        return f"the budget of {self.scenario.timesteps:,} steps was spent before"
+
+    def _advance(self) -> str | None:
+        """One update and all that belongs to it; returns why to stop, if there is a reason."""
+        rollouts, episodes = self._timed("collect", lambda: self.collector.collect(self.counters.updates))
+        progress = Progress(min(1.0, self.counters.steps / self.scenario.timesteps), self.counters.updates)
+        stats = self._timed(
+            "update",
+            lambda: {name: learner.update(rollouts[name], progress) for name, learner in self.cast.learners.items()},
+        )
+        rows = sum(int(s.get("rows", 0)) for s in stats.values())
+        self.counters = msgspec.structs.replace(
+            self.counters,
+            steps=self.counters.steps + self.scenario.rollout_steps,
+            agent_steps=self.counters.agent_steps + rows,
+            updates=self.counters.updates + 1,
+            episodes=self.counters.episodes + len(episodes),
+            seconds=time.monotonic() - self._began,
+        )
+        reason, is_best = self._maybe_evaluate()
+        self.ended_by_rule = reason
+        self._report(stats, episodes)  # before any checkpoint of this step: a resumed run must not miss the row
+        if is_best:
+            self._write(checkpoint.best_path(self.run.checkpoints, self.counters.steps), "best")
+        if reason is None and self.counters.steps >= self.scenario.timesteps:
+            reason = f"the budget of {self.scenario.timesteps:,} steps is spent"
+        limit = self.scenario.stop.wall_time_s
+        if reason is None and limit is not None and self.counters.seconds >= limit:
+            reason = f"{limit:g} s of wall time are over"
+        if reason is None and self.counters.steps - self._saved_at >= self.scenario.checkpoint_steps:
+            self._save()
+        return reason
+
+    def _maybe_evaluate(self) -> tuple[str | None, bool]:
+        """Evaluate when it is due; returns why to stop, if a rule was met, and whether this was the best so far."""
+        interval = self.scenario.evaluate.evaluation_interval
+        self.evaluation = {}
+        if self.evaluator is None or interval is None or self.counters.updates % interval:
+            return None, False
+        episodes = self._evaluate()
+        mean = float(episodes.team_returns.mean())
+        self.stop, reason = after_evaluation(
+            self.scenario.stop, self.stop, self.counters.steps, mean, clean_flags(episodes)
+        )
+        best = self.counters.best_return
+        is_best = best is None or mean > best + self.scenario.checkpoint.best_min_improvement
+        if is_best:
+            self.counters = msgspec.structs.replace(self.counters, best_return=mean)
+        return reason, is_best
+
+    def _evaluate(self) -> Episodes:
+        evaluator = self.evaluator
+        assert evaluator is not None
+        update, every = self.counters.updates, self.scenario.log.frames_every
+        number = update // (self.scenario.evaluate.evaluation_interval or 1)
+        show = every is not None and number % every == 0 and bool(evaluator.worlds.spec.frame_fields)
+        record = evaluator.episodes if self.scenario.log.log_trajectories else int(show)
+        episodes = self._timed("evaluate", lambda: evaluator.evaluate(update, record))
+        self.evaluation = summary(episodes)
+        with self.writer.surviving_full_disk("frames"):
+            if show and every is not None:
+                self._write_track(episodes, number // every)
+            if self.scenario.log.log_trajectories:
+                self._write_trajectories(episodes, update)
+        return episodes
+
+    def _report(self, stats: Mapping[str, Stats], episodes: Sequence[Episode]) -> None:
+        """One row of metrics, one event per finished episode's batch, one line on the screen."""
+        counters = self.counters
+        row: dict[str, Any] = {
+            "timesteps_total": counters.steps,
+            "agent_steps_total": counters.agent_steps,
+            "updates_total": counters.updates,
+            "episodes_total": counters.episodes,
+            "time_total_s": counters.seconds,
+            "stop/zero_conflict_streak": self.stop.streak,
+            **episode_summary(episodes, self.collector.env.spec.stats),
+            **{key: value for name, s in stats.items() for key, value in _named(name, s, len(stats)).items()},
+            **self.evaluation,
+            **self._phase_shares(),
+        }
+        self.writer.report(row)
+        if self.evaluation:
+            self.writer.event("evaluation", counters.steps, **self.evaluation)
+        shown = {"return": row.get("env/return_mean"), "eval": self.evaluation.get("eval/return_mean")}
+        text = "  ".join(f"{name} {value:.2f}" for name, value in shown.items() if value is not None)
+        if self.scenario.stop.zero_conflict_streak is not None:
+            text += f"  clean streak {self.stop.streak}/{self.scenario.stop.zero_conflict_streak}"
+        self.display.advance(counters.steps, text)
+
+    def _phase_shares(self) -> dict[str, float]:
+        seconds = {**self._seconds, **self.collector.clock.take()}
+        seconds.pop("collect", None)  # its parts are act, world and record
+        self._seconds = {}
+        total = max(sum(seconds.values()), 1e-9)
+        rates = {
+            "perf/steps_per_s": self.scenario.rollout_steps / total,
+            "perf/agent_steps_per_s": self.scenario.rollout_steps * self.collector.env.spec.num_agents / total,
+        }
+        return {**rates, **{f"perf/time_{phase}_frac": s / total for phase, s in sorted(seconds.items())}}
+
+    def _timed(self, phase: str, work: Callable[[], T]) -> T:
+        start = time.perf_counter()
+        result = work()
+        self._seconds[phase] = self._seconds.get(phase, 0.0) + time.perf_counter() - start
+        return result
+
+    # --- saving and restoring ---
+
+    def _state(self) -> Checkpoint:
+        arrays: Arrays = {f"collector.{k}": v for k, v in self.collector.state_arrays().items()}
+        for name, learner in self.cast.learners.items():
+            arrays |= {f"policy.{name}.{k}": v for k, v in learner.state_dict().items()}
+        meta = {
+            "kind": "run",
+            "scenario": to_plain(self.scenario),
+            "counters": msgspec.to_builtins(self.counters),
+            "collector_steps": self.collector.steps,
+            "stop": msgspec.to_builtins(self.stop),
+            "ended_by_rule": self.ended_by_rule,
+            "policies": msgspec.to_builtins(dict(self.cast.records)),
+        }
+        return Checkpoint(arrays, meta)
+
+    def _restore(self, saved: Checkpoint) -> None:
+        meta = saved.meta
+        if meta.get("kind") != "run":
+            raise CheckpointError(f"{self.run.path}: its newest checkpoint is no state of a run and cannot be resumed")
+        try:
+            self.counters = msgspec.convert(meta["counters"], Counters)
+            self.stop = msgspec.convert(meta["stop"], StopState)
+            for name, learner in self.cast.learners.items():
+                learner.load_state_dict(_under(saved.arrays, f"policy.{name}."))
+            self.collector.load_state(_under(saved.arrays, "collector."), int(meta["collector_steps"]))
+        except (KeyError, TypeError, ValueError, msgspec.ValidationError) as error:
+            raise CheckpointError(
+                f"{self.run.path}: its newest checkpoint does not fit this run ({error!r:.200}); was scenario.yaml "
+                "changed, or the checkpoint brought from elsewhere?"
+            ) from error
+        cut_back(self.run.path, self.counters.steps)
+        run_folder.drop_tracks_after(self.run, self.counters.steps)
+
+    def _save(self) -> None:
+        self._write(checkpoint.checkpoint_path(self.run.checkpoints, self.counters.steps), "periodic")
+        self._saved_at = self.counters.steps
+
+    def _write(self, path: Path, kind: str) -> None:
+        self.writer.sync()
+        with self.writer.surviving_full_disk("checkpoint"):
+            checkpoint.save(path, self._state())
+            self.newest = path
+            checkpoint.prune(self.run.checkpoints, self.scenario.checkpoint.keep)
+            self.writer.event("checkpoint", self.counters.steps, path=path.name, why=kind)
+
+    def _finish(self, reason: str) -> Path | None:
+        """Judge the final policy once more where its last update was not, and export it."""
+        if self.evaluator is not None and not self.evaluation:
+            self._evaluate()
+        self.writer.event("finished", self.counters.steps, reason=reason, **self.evaluation)
+        with self.writer.surviving_full_disk("export"):
+            return export(self, reason)
+        return None
+
+    def _say_goodbye(self, reason: str, finished: bool) -> None:
+        took = clock(self.counters.seconds)
+        text = f"stopped after {self.counters.steps:,} steps and {took}: {reason}"
+        if not finished:
+            is_saved = self.newest == checkpoint.checkpoint_path(self.run.checkpoints, self.counters.steps)
+            saved = "everything is saved" if is_saved else "the last good checkpoint stays"
+            text += f"\n{saved}; continue with: slipstream resume {self.run.path}"
+        self.writer.log(text)
+        self.display.note(text)
+
+    def _write_track(self, episodes: Episodes, number: int) -> None:
+        spec = self.collector.env.spec
+        frames = np.round(episodes.frames[0], 6)
+        track = Track(number, self.counters.steps, spec.frame_fields, spec.agents, spec.tick_seconds, frames.tolist())
+        run_folder.write_track(self.run.path, track, self.scenario.log.frames_keep)
+
+    def _write_trajectories(self, episodes: Episodes, update: int) -> None:
+        """One CSV per evaluation episode: a row per agent and step."""
+        spec = self.collector.env.spec
+        folder = self.run.path / "trajectories"
+        folder.mkdir(exist_ok=True)
+        for number, frames in enumerate(episodes.frames):
+            text = io.StringIO()
+            rows = csv.writer(text, lineterminator="\n")
+            rows.writerow(["episode_id", "step_idx", "sim_time_s", "agent_id", *spec.frame_fields])
+            for step, frame in enumerate(frames):
+                for agent, values in zip(spec.agents, frame.tolist(), strict=True):
+                    rows.writerow([number, step, step * spec.tick_seconds, agent, *values])
+            replace_file(folder / f"traj_ep_{update:06d}_{number:04d}.csv", text.getvalue().encode(), durable=False)
+
+
+def export(session: Session, reason: str) -> Path:
+    """Write models/<ALGO>_<scenario>_<timestamp>/: acting networks, shapes and a page for people."""
+    scenario, counters = session.scenario, session.counters
+    stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
+    name = f"{scenario.algo.kind.upper()}_{scenario.name}_{stamp}"
+    path = session.models / name
+    for attempt in range(2, 1000):
+        if not path.exists():
+            break
+        path = session.models / f"{name}-{attempt}"
+    arrays: Arrays = {}
+    for policy, learner in session.cast.learners.items():
+        arrays |= policy_arrays(policy, learner)
+    record = {
+        "kind": "model",
+        "scenario": to_plain(scenario),
+        "algorithm": scenario.algo.kind,
+        "reason": reason,
+        "counters": msgspec.to_builtins(counters),
+        "evaluation": dict(session.evaluation),
+        "zero_conflict_streak": session.stop.streak,
+        "policies": msgspec.to_builtins(dict(session.cast.records)),
+    }
+    session.models.mkdir(parents=True, exist_ok=True)
+    checkpoint.save(path, Checkpoint(arrays, record))
+    replace_file(path / "metadata.json", msgspec.json.format(msgspec.json.encode(record), indent=2))
+    replace_file(path / "README.txt", _model_readme(scenario, session, path, reason).encode())
+    return path
+
+
+def _model_readme(scenario: Scenario, session: Session, path: Path, reason: str) -> str:
+    lines = [
+        f"{scenario.name}, trained with {scenario.algo.kind.upper()} for {session.counters.steps:,} steps ({reason}).",
+        f"Run: {session.run.path}",
+        "",
+        "Last evaluation (exploration off):",
+        *[f"  {key.removeprefix('eval/')}: {value:.4g}" for key, value in session.evaluation.items()],
+        "",
+        "Use it:",
+        "  import slipstream",
+        f'  policy = slipstream.load_policy("{path}")',
+        "  action = policy.act(observation)",
+        f"  $ slipstream eval {path}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def episode_summary(episodes: Sequence[Episode], stats: Sequence[str]) -> dict[str, float]:
+    """Means over the training episodes that ended since the last report; empty when none did."""
+    if not episodes:
+        return {}
+    returns = np.array([sum(e.returns) for e in episodes])
+    row = {
+        "env/return_mean": float(returns.mean()),
+        "env/return_min": float(returns.min()),
+        "env/return_max": float(returns.max()),
+        "env/length_mean": float(np.mean([e.length for e in episodes])),
+    }
+    for i, name in enumerate(stats):
+        row[f"env/{name}_mean"] = float(np.mean([e.stats[i] for e in episodes]))
+    return row
+
+
+def _named(policy: str, stats: Stats, policies: int) -> dict[str, float]:
+    """train/…, or train/<policy>/… where several learn."""
+    prefix = "train/" if policies == 1 else f"train/{policy}/"
+    return {prefix + key: value for key, value in stats.items()}
+
+
+def _under(arrays: Arrays, prefix: str) -> Arrays:
+    return {key.removeprefix(prefix): value for key, value in arrays.items() if key.startswith(prefix)}

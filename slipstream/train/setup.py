@@ -1,0 +1,207 @@
+"""From a scenario to the things a run is made of: worlds, teams and learners."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from slipstream.algos.ppo import Ppo
+from slipstream.algos.protocol import Algorithm, refuse_mismatch
+from slipstream.collect.teams import Team
+from slipstream.config.algos import PpoConfig
+from slipstream.config.errors import ScenarioError, suggest
+from slipstream.config.load import override
+from slipstream.config.scenario import (
+    FrozenPolicy,
+    LearningPolicy,
+    Scenario,
+    ScriptedPolicy,
+    assign_teams,
+    check_batch,
+)
+from slipstream.data import F32, U8, Blocks
+from slipstream.nets.actor import Acted
+from slipstream.train.policy_file import Policy, PolicyRecord, load_policy
+from slipstream.worlds.registry import make_worlds
+from slipstream.worlds.spec import WorldSpec
+from slipstream.worlds.vec_env import EnvOptions, VecEnv
+
+MANY_ROWS = 512  # agents in a batch from which a second world thread pays (bench/worlds.py)
+
+
+@dataclass(frozen=True)
+class Cast:
+    """Who takes part: the learners by policy name, and every team."""
+
+    learners: Mapping[str, Algorithm]
+    teams: tuple[Team, ...]
+    records: Mapping[str, PolicyRecord]  # how to build each learner's acting network again
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A frozen policy as a player."""
+
+    policy: Policy
+
+    def act(self, obs: Blocks, mask: U8 | None, noise: F32 | None) -> Acted:
+        """Choose for every row."""
+        return self.policy.choose(obs, mask, noise)
+
+
+def resolve(scenario: Scenario, cuda: bool | None = None) -> Scenario:
+    """Replace every `auto` of the scenario that needs no measurement: device and world threads."""
+    changes: dict[str, object] = {}
+    if scenario.device == "auto":
+        available = torch.cuda.is_available() if cuda is None else cuda
+        changes["device"] = "cuda" if available else "cpu"
+    elif scenario.device == "cuda" and not torch.cuda.is_available():
+        raise ScenarioError("device: cuda was asked for, but this machine has no usable GPU; try --no-gpu")
+    if scenario.collect.world_threads == "auto":
+        many = scenario.collect.num_worlds >= MANY_ROWS
+        changes["collect.world_threads"] = min(2, os.cpu_count() or 1) if many else 1
+    return override(scenario, changes) if changes else scenario
+
+
+def make_training_worlds(scenario: Scenario) -> VecEnv:
+    """The worlds a run learns in."""
+    collect = scenario.collect
+    assert collect.world_threads != "auto"
+    return make_worlds(
+        scenario.world,
+        collect.num_worlds,
+        EnvOptions(seed=scenario.seed, threads=collect.world_threads, tick_discount=_tick_discount(scenario)),
+    )
+
+
+def make_evaluation_worlds(scenario: Scenario, episodes: int) -> VecEnv:
+    """Worlds for evaluation: streams of their own, no autoreset."""
+    return make_worlds(
+        scenario.world,
+        min(episodes, 64),
+        EnvOptions(
+            seed=scenario.evaluate.seed,
+            evaluation=True,
+            autoreset=False,
+            tick_discount=_tick_discount(scenario),
+        ),
+    )
+
+
+def gammas(scenario: Scenario) -> dict[str, float]:
+    """Discount of every learning policy."""
+    return {name: algo.gamma for name in scenario.policies if (algo := scenario.algo_of(name)) is not None}
+
+
+def make_cast(scenario: Scenario, spec: WorldSpec) -> Cast:
+    """Build every policy of the scenario for this world, refusing what cannot work in one sentence."""
+    assigned = assign_teams(scenario, spec.agents, spec.roles)
+    check_batch(scenario, {name: len(agents) for name, agents in assigned.items()})
+    if scenario.stop.zero_conflict_streak is not None and "clean" not in spec.stats:
+        raise ScenarioError(
+            f"stop.zero_conflict_streak: {spec.name} does not say which episodes are clean; remove the rule or use "
+            "stop.target_return"
+        )
+    if spec.has_durations and len(set(gammas(scenario).values())) > 1:
+        raise ScenarioError(
+            f"policies: decisions in {spec.name} last several ticks, and it pays rewards with one discount per tick; "
+            f"give its learners the same gamma (now {', '.join(map(str, gammas(scenario).values()))})"
+        )
+    learners: dict[str, Algorithm] = {}
+    teams, records = [], {}
+    for index, (name, agents) in enumerate(assigned.items()):
+        policy = scenario.policies[name]
+        if isinstance(policy, LearningPolicy):
+            learner, table = _learner(scenario, name, spec, index)
+            learners[name] = learner
+            actor = learner.actor_spec()
+            records[name] = PolicyRecord(
+                actor=actor,
+                world=spec,
+                agents=agents,
+                table=table,
+                inference_shard=scenario.collect.inference_shard,
+            )
+            teams.append(Team(name, agents, learner, learns=True, discrete=actor.discrete, table=table))
+        elif isinstance(policy, ScriptedPolicy):
+            teams.append(scripted_team(name, agents, policy.script, spec, f"policies.{name}.script"))
+        else:
+            teams.append(frozen_team(name, agents, policy, spec))
+    if not learners:
+        raise ScenarioError("policies: none of them learns, so there is nothing to train; try slipstream eval")
+    return Cast(learners, tuple(teams), records)
+
+
+def scripted_team(name: str, agents: tuple[int, ...], script: str, spec: WorldSpec, where: str) -> Team:
+    """A team the world itself acts for."""
+    if script not in spec.scripts:
+        known = ", ".join(spec.scripts) or "none"
+        raise ScenarioError(
+            f"{where}: {spec.name} has no scripted policy '{script}' (it has: {known})"
+            + suggest(script, spec.scripts)
+        )
+    return Team(name, agents, script=script)
+
+
+def frozen_team(name: str, agents: tuple[int, ...], config: FrozenPolicy, spec: WorldSpec) -> Team:
+    """A team that plays a policy trained before."""
+    policy = load_policy(Path(config.path))
+    refuse_other_world(policy, spec, f"policies.{name}.path: {config.path}")
+    return Team(
+        name, agents, Loaded(policy), discrete=policy.record.actor.discrete, table=policy.record.table
+    )
+
+
+def refuse_other_world(policy: Policy, spec: WorldSpec, where: str) -> None:
+    """A clear error when a policy's shapes are not this world's."""
+    trained = policy.record.world
+    if trained.obs != spec.obs or trained.action != spec.action:
+        raise ScenarioError(
+            f"{where}: this policy was trained on {trained.name} ({trained.obs_size} inputs, {trained.action.size} "
+            f"{'choices' if trained.action.discrete else 'action axes'}) and cannot act in {spec.name} "
+            f"({spec.obs_size} inputs, {spec.action.size})"
+        )
+
+
+def _learner(
+    scenario: Scenario, name: str, spec: WorldSpec, index: int
+) -> tuple[Algorithm, tuple[tuple[float, ...], ...]]:
+    algo = scenario.algo_of(name)
+    assert isinstance(algo, PpoConfig)
+    if (problem := refuse_mismatch(Ppo.traits, spec, f"policies.{name}")) is not None:
+        raise ScenarioError(problem)
+    if algo.centralised_critic and not spec.state_size:
+        raise ScenarioError(
+            f"algo.centralised_critic: {spec.name} has no global state for a centralised critic; set it to false"
+        )
+    if algo.discrete_actions and not spec.action.discrete and not spec.action.table:
+        raise ScenarioError(f"algo.discrete_actions: {spec.name} has no action table; set it to false")
+    table = spec.action.table if algo.discrete_actions and not spec.action.discrete else ()
+    learner = Ppo(
+        algo,
+        spec,
+        seed=(scenario.seed * 1_000_003 + index) % 2**63,
+        device=torch.device(scenario.device),
+        inference_shard=scenario.collect.inference_shard,
+        threads=scenario.learner_threads if isinstance(scenario.learner_threads, int) else 1,
+    )
+    return learner, table
+
+
+def choose_threads(scenario: Scenario, learners: Mapping[str, Algorithm]) -> Scenario:
+    """Measure once how many threads the learners should use, unless the scenario says; bits do not depend on it."""
+    if scenario.learner_threads != "auto":
+        return scenario
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    candidates = sorted({1, min(2, cores), min(4, cores)})
+    best = [learner.choose_threads(candidates) for learner in learners.values()]
+    return override(scenario, {"learner_threads": max(best, default=1)})
+
+
+def _tick_discount(scenario: Scenario) -> float:
+    """The one γ rewards are discounted with while a decision lasts; it matters only in worlds with durations."""
+    return next(iter(gammas(scenario).values()), 1.0)

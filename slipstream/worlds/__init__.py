@@ -1,0 +1,1 @@
+"""Worlds: the batched contract, the registry, and adapters to and from Gymnasium and PettingZoo."""

@@ -1,0 +1,60 @@
+"""From an airspace config to a batch of native worlds."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from slipstream import _core
+from slipstream.config.airspace import AirspaceConfig
+from slipstream.config.base import Config
+from slipstream.config.errors import ScenarioError
+from slipstream.worlds.vec_env import EnvOptions, NativeVecEnv
+
+LEGACY_DEADBAND = 3.0  # degrees and kt
+
+Native = TypeVar("Native")
+
+_ENUMS: dict[str, Any] = {
+    "preset": _core.AirspacePreset,
+    "observation": _core.AirspaceObservation,
+    "reward": _core.AirspaceReward,
+    "team_share": _core.AirspaceTeamShare,
+}
+
+
+def make(config: AirspaceConfig, num_worlds: int, options: EnvOptions) -> NativeVecEnv:
+    """A batch of one scene."""
+    try:
+        return NativeVecEnv(_core.make_airspace(native_config(config), num_worlds, options.native()))
+    except ValueError as error:
+        raise ScenarioError(f"world: {error}") from None
+
+
+def native_config(config: AirspaceConfig) -> _core.AirspaceConfig:
+    """The same for the core, with what the preset leaves open filled in."""
+    legacy = config.preset == "legacy"
+    preset = {
+        "observation": "legacy" if legacy else "own_frame",
+        "reward": config.preset,
+        "heading_deadband_deg": LEGACY_DEADBAND if legacy else 0.0,
+        "speed_deadband_kt": LEGACY_DEADBAND if legacy else 0.0,
+    }
+    values = {name: getattr(config, name) for name in AirspaceConfig.model_fields if name != "kind"}
+    values |= {name: value for name, value in preset.items() if values[name] is None}
+    values |= {name: getattr(enum, values[name]) for name, enum in _ENUMS.items()}
+    values["aircraft"] = [_fill(_core.AircraftConfig(), _fields(a)) for a in config.aircraft]
+    sector = values.pop("random_sector")
+    native = _fill(_core.AirspaceConfig(), values)
+    if sector is not None:
+        native.random_sector = _fill(_core.RandomSectorConfig(), _fields(sector) | {"types": list(sector.types)})
+    return native
+
+
+def _fields(config: Config) -> dict[str, Any]:
+    return {name: getattr(config, name) for name in type(config).model_fields}
+
+
+def _fill(native: Native, values: dict[str, Any]) -> Native:
+    for name, value in values.items():
+        setattr(native, name, value)
+    return native

@@ -1,0 +1,120 @@
+"""Our worlds as PettingZoo parallel environments: every agent shown, each leaving when it ends."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from gymnasium import Space, spaces
+from gymnasium.error import InvalidAction
+from numpy.typing import NDArray
+from pettingzoo import ParallelEnv
+
+from slipstream.worlds.registry import make_worlds, world_config
+from slipstream.worlds.spaces import action_space, checked_actions, in_form, observation_space
+from slipstream.worlds.vec_env import EnvOptions
+
+if TYPE_CHECKING:
+    from slipstream.config.scenario import Scenario, WorldConfig
+
+Step = tuple[dict[str, Any], dict[str, float], dict[str, bool], dict[str, bool], dict[str, dict[str, Any]]]
+
+
+class SlipstreamParallelEnv(ParallelEnv[str, Any, Any]):  # type: ignore[misc]  # pettingzoo is untyped
+    """One native world with all its agents.
+
+    An agent's last observation and reward come with the step in which it ends; then it is no longer in
+    `agents`. Its info holds `action_mask` (int8) where the world has one, `acting` (whether its next action
+    will be read) where decisions last several steps, and, in the step that ends the world's episode, `stats`:
+    the world's own figures by name.
+
+    `reset(seed=s)` gives the first episode of seed s, later resets the episodes after it; without any seed
+    one is drawn from the operating system.
+    """
+
+    def __init__(self, world: str | Scenario | WorldConfig, **world_overrides: Any) -> None:
+        self._env = make_worlds(world_config(world, world_overrides), 1, EnvOptions(autoreset=False))
+        spec = self._env.spec
+        self.spec = spec
+        self.metadata = {"name": spec.name, "render_modes": [], "is_parallelizable": True}
+        self.render_mode = None
+        self.possible_agents = list(spec.agents)
+        self.agents: list[str] = []
+        self._columns = {agent: k for k, agent in enumerate(spec.agents)}
+        self.observation_spaces = {agent: observation_space(spec) for agent in spec.agents}
+        self.action_spaces = {agent: action_space(spec) for agent in spec.agents}
+        if spec.state_size:
+            self.state_space = spaces.Box(-np.inf, np.inf, (spec.state_size,), np.float32)
+        self._seeded = False
+
+    def observation_space(self, agent: str) -> Space[Any]:
+        """The same object at every call."""
+        return self.observation_spaces[agent]
+
+    def action_space(self, agent: str) -> Space[Any]:
+        """The same object at every call."""
+        return self.action_spaces[agent]
+
+    def reset(
+        self, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+        """Start an episode with all agents."""
+        if seed is not None or not self._seeded:
+            number = int.from_bytes(os.urandom(8)) if seed is None else seed % 2**64
+            self._env.reseed(np.array([number], np.uint64), np.zeros(1, np.uint32))
+            self._seeded = True
+        self._env.reset()
+        self.agents = list(self.possible_agents)
+        columns = self._columns
+        obs = {agent: self._observation(self._env.obs, columns[agent]) for agent in self.agents}
+        return obs, {agent: self._info(columns[agent]) for agent in self.agents}
+
+    def step(self, actions: dict[str, Any]) -> Step:
+        """One tick of the world; every agent in `agents` needs an action."""
+        if not self.agents:
+            return {}, {}, {}, {}, {}
+        env = self._env
+        for agent in self.agents:
+            if agent not in actions:
+                raise InvalidAction(f"{self.spec.name}: live agent {agent} was given no action")
+            env.actions[0, self._columns[agent]] = checked_actions(self.spec, actions[agent])
+        env.step()
+        step: Step = ({}, {}, {}, {}, {})
+        obs, rewards, terminated, truncated, infos = step
+        for agent in self.agents:
+            k = self._columns[agent]
+            rewards[agent] = float(env.rewards[0, k])
+            terminated[agent], truncated[agent] = bool(env.terminated[0, k]), bool(env.truncated[0, k])
+            ended = terminated[agent] or truncated[agent]
+            obs[agent] = self._observation(env.final_obs if ended else env.obs, k)
+            infos[agent] = self._info(k)
+        self.agents = [agent for agent in self.agents if not (terminated[agent] or truncated[agent])]
+        return step
+
+    def _observation(self, source: dict[str, NDArray[Any]], column: int) -> Any:
+        return in_form({name: block[0, column].copy() for name, block in source.items()})
+
+    def _info(self, column: int) -> dict[str, Any]:
+        env, info = self._env, dict[str, Any]()
+        if env.action_mask is not None:
+            info["action_mask"] = env.action_mask[0, column].astype(np.int8)
+        if self.spec.has_durations:
+            info["acting"] = bool(env.acting[0, column])
+        if env.episode_done[0] and self.spec.stats:
+            info["stats"] = dict(zip(self.spec.stats, env.episode_stats[0].tolist(), strict=True))
+        return info
+
+    def state(self) -> NDArray[np.float32]:
+        """The global state, as centralised critics see it."""
+        if self._env.state is None:
+            raise NotImplementedError(f"{self.spec.name} has no global state; use the agents' observations")
+        return np.array(self._env.state[0], np.float32)
+
+    def render(self) -> None:
+        """Not yet: worlds are drawn by Slipstream's own viewers."""
+        raise NotImplementedError(f"{self.spec.name} cannot be rendered through PettingZoo")
+
+    def close(self) -> None:
+        """Let go of the world."""
+        self._env.close()

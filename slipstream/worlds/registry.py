@@ -1,0 +1,72 @@
+"""The one place that knows which package builds which kind of world."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, cast
+
+from slipstream.config.errors import ScenarioError, suggest
+from slipstream.worlds.spec import WorldSpec
+from slipstream.worlds.vec_env import F64, EnvOptions, VecEnv
+
+if TYPE_CHECKING:
+    from slipstream.config.scenario import Scenario, WorldConfig
+
+# Imported on first use: a foreign environment's libraries are loaded only by those who train on one.
+FAMILIES = {
+    "airspace": "slipstream.worlds.airspace",
+    "horizontal_cr": "slipstream.worlds.airspace.horizontal_cr",
+    "probe": "slipstream.worlds.probe",
+    "gymnasium": "slipstream.worlds.foreign",
+    "pettingzoo": "slipstream.worlds.foreign",
+}
+
+
+class Family(Protocol):
+    """What a world package offers. Optional beside it: `HEADLINE`, the figures a table shows, and `picture(…)`."""
+
+    def make(self, config: WorldConfig, num_worlds: int, options: EnvOptions) -> VecEnv:
+        """Build a batch of worlds."""
+
+
+def family(kind: str) -> Family:
+    """The package behind a `world.kind`."""
+    if kind not in FAMILIES:
+        raise ScenarioError(f"world.kind: unknown world '{kind}'" + suggest(kind, FAMILIES))
+    return cast(Family, import_module(FAMILIES[kind]))
+
+
+def world_config(world: str | Scenario | WorldConfig, overrides: Mapping[str, object] | None = None) -> WorldConfig:
+    """The `world:` block of a scenario (by name, path or value) with keys changed, or a block as it is."""
+    from slipstream.config.load import load, override
+    from slipstream.config.scenario import Scenario
+
+    changes = {f"world.{key}": value for key, value in (overrides or {}).items()}
+    if isinstance(world, str):
+        return load(world, changes).world
+    if isinstance(world, Scenario):
+        return override(world, changes).world if changes else world.world
+    if changes:
+        raise ScenarioError(f"{', '.join(changes)}: a world config is complete; give these values to it instead")
+    return world
+
+
+def make_worlds(config: WorldConfig, num_worlds: int, options: EnvOptions | None = None) -> VecEnv:
+    """A batch of worlds as the scenario's `world:` block describes them."""
+    return family(config.kind).make(config, num_worlds, options or EnvOptions())
+
+
+def headline(kind: str, spec: WorldSpec) -> tuple[str, ...]:
+    """The episode figures a table shows for this kind of world: what its package chose, or the first few."""
+    return tuple(getattr(family(kind), "HEADLINE", spec.stats[:5]))
+
+
+def draw(kind: str, spec: WorldSpec, frames: F64 | None, path: Path, title: str) -> Path | None:
+    """Draw a recorded episode [T, A, F] where this kind of world has a picture; None where it has not."""
+    picture = getattr(family(kind), "picture", None)
+    if picture is None or frames is None:
+        return None
+    picture(spec, frames, path, title)
+    return path

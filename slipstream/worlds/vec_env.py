@@ -1,0 +1,168 @@
+"""Many worlds stepped as one: the Python face of the world contract.
+
+Arrays are created once and written in place; N worlds, A agents. After `step`:
+
+* `alive` says who was alive before that step, so whose row counts; `acting` whose action the next step reads.
+* `rewards` is paid on the row where an agent decides again or ends, over `duration` ticks.
+* `final_obs`, `final_state`, `final_potential` are valid where `terminated` or `truncated`; with autoreset the other
+  arrays already show the next episode.
+* `episode_*` are valid where `episode_done`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from slipstream import _core
+from slipstream.config.errors import WorldContractError, suggest
+from slipstream.worlds.spec import WorldSpec
+
+U8 = NDArray[np.uint8]
+I32 = NDArray[np.int32]
+U32 = NDArray[np.uint32]
+U64 = NDArray[np.uint64]
+F32 = NDArray[np.float32]
+F64 = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class EnvOptions:
+    """How a batch of worlds is seeded and stepped; the world itself is described by its config."""
+
+    seed: int = 0
+    evaluation: bool = False  # draws from streams no training world ever uses
+    first_world: int = 0  # global index of world 0, so that workers draw what one process would
+    threads: int = 1
+    autoreset: bool = True  # same-step
+    reward_parts: bool = False
+    tick_discount: float = 1.0  # the learner's gamma, for rewards paid several ticks after a decision
+
+    def native(self) -> _core.VecEnvOptions:
+        """The same for the core."""
+        return _core.VecEnvOptions(**asdict(self))
+
+
+class VecEnv(Protocol):
+    """What collectors, adapters and checks need of a batch of worlds, native or foreign."""
+
+    spec: WorldSpec
+    num_worlds: int
+    exact_resume: bool  # restore() continues bit for bit; False: at each world's next episode
+    obs: dict[str, NDArray[Any]]  # per block [N, A, ...]
+    final_obs: dict[str, NDArray[Any]]
+    state: F32 | None  # [N, S]
+    final_state: F32 | None
+    actions: NDArray[Any]  # f32 [N, A, K] or i32 [N, A]
+    action_mask: U8 | None  # [N, A, M]
+    rewards: F32  # [N, A]
+    potential: F32 | None
+    final_potential: F32 | None
+    reward_parts: F32 | None  # [N, A, P]
+    terminated: U8  # [N, A]
+    truncated: U8
+    alive: U8
+    acting: U8
+    duration: I32
+    episode_done: U8  # [N]
+    episode_length: I32
+    episode_return: F64  # [N, A]
+    episode_stats: F64  # [N, Q]
+    episode_index: U32  # [N]
+
+    def reset(self, mask: U8 | None = None) -> None:
+        """Start the next episode of every world, or of the masked ones."""
+
+    def step(self, active: U8 | None = None) -> None:
+        """Advance every world, or the active ones, by one tick."""
+
+    def act_scripted(self, name: str, agents: Sequence[int]) -> None:
+        """Write the actions of these agent columns as the world's script would choose them."""
+
+    def reseed(self, seeds: U64, worlds: U32, mask: U8 | None = None) -> None:
+        """Give worlds streams of their own; takes effect at their next reset."""
+
+    def snapshot(self) -> bytes:
+        """The whole batch as bytes."""
+
+    def restore(self, data: bytes) -> None:
+        """Continue exactly where `snapshot` was taken."""
+
+    def frame(self, world: int) -> F64:
+        """What a viewer needs of one world: [A, fields] named by `spec.frame_fields`."""
+
+    def close(self) -> None:
+        """Let go of threads, processes and windows."""
+
+
+class NativeVecEnv:
+    """A batch of native worlds; every array is a view of memory the core owns."""
+
+    exact_resume = True
+    spec: WorldSpec
+    obs: dict[str, NDArray[Any]]
+    final_obs: dict[str, NDArray[Any]]
+    state: F32 | None
+    final_state: F32 | None
+    actions: NDArray[Any]
+    action_mask: U8 | None
+    rewards: F32
+    potential: F32 | None
+    final_potential: F32 | None
+    reward_parts: F32 | None
+    terminated: U8
+    truncated: U8
+    alive: U8
+    acting: U8
+    duration: I32
+    episode_done: U8
+    episode_length: I32
+    episode_return: F64
+    episode_stats: F64
+    episode_index: U32
+
+    def __init__(self, native: _core.VecEnv) -> None:
+        self._native = native
+        self.spec = msgspec.convert(native.spec(), WorldSpec)
+        self.num_worlds = native.num_worlds
+        for name, array in native.views().items():
+            setattr(self, name, array)
+        self.step = native.step  # bound once: this is the hot call
+        self.reset = native.reset
+
+    def act_scripted(self, name: str, agents: Sequence[int]) -> None:
+        """Write the actions of these agent columns as the world's script would choose them."""
+        if name not in self.spec.scripts:
+            known = ", ".join(self.spec.scripts) or "none"
+            raise WorldContractError(
+                f"{self.spec.name} has no scripted policy '{name}' (it has: {known})"
+                + suggest(name, self.spec.scripts)
+            )
+        self._native.act_scripted(self.spec.scripts.index(name), list(agents))
+
+    def reseed(self, seeds: U64, worlds: U32, mask: U8 | None = None) -> None:
+        """Give worlds streams of their own; takes effect at their next reset."""
+        self._native.reseed(seeds, worlds, mask)
+
+    def snapshot(self) -> bytes:
+        """The whole batch as bytes."""
+        return self._native.snapshot()
+
+    def restore(self, data: bytes) -> None:
+        """Continue exactly where `snapshot` was taken."""
+        try:
+            self._native.restore(data)
+        except ValueError as error:
+            raise WorldContractError(f"{self.spec.name}: cannot restore {len(data)} bytes: {error}") from None
+
+    def frame(self, world: int) -> F64:
+        """What a viewer needs of one world: [A, fields] named by `spec.frame_fields`."""
+        return self._native.frame(world)
+
+    def close(self) -> None:
+        """Nothing to do: threads end with the object."""

@@ -1,0 +1,409 @@
+"""Names, files, includes, overrides and the sentences that say what is wrong with them."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slipstream.config import ScenarioError, from_plain, list_scenarios, load, override, to_json
+from slipstream.config.load import SCENARIOS, find, find_packaged
+from slipstream.config.names import is_name
+
+PROBE = "world: {kind: probe, task: constant}\n"
+
+
+@pytest.fixture
+def write(tmp_path):
+    def _write(text: str, name: str = "mine.yaml") -> Path:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return path
+
+    return _write
+
+
+def refusal(path, *args, **kwargs) -> list[str]:
+    with pytest.raises(ScenarioError) as caught:
+        load(path, *args, **kwargs)
+    return str(caught.value).splitlines()
+
+
+def only(lines: list[str]) -> str:
+    assert len(lines) == 1, lines
+    return lines[0]
+
+
+# Packaged scenarios
+
+
+@pytest.mark.parametrize("name", [info.name for info in list_scenarios()])
+def test_every_packaged_scenario_loads_under_its_own_name(name):
+    scenario = load(name)
+    assert scenario.name == name
+    assert scenario.description, "say what happens here"
+
+
+@pytest.mark.parametrize("preset", sorted(path.name for path in (SCENARIOS / "presets").glob("*.yaml")))
+def test_every_preset_fits_the_schema(write, preset):
+    load(write(f"includes: [presets/{preset}]\n" + PROBE))
+
+
+def test_names_are_unique_and_listed_with_family_and_description():
+    infos = list_scenarios()
+    names = [info.name for info in infos]
+    assert len(names) == len(set(names))
+    cartpole = next(info for info in infos if info.name == "cartpole")
+    assert (cartpole.family, cartpole.path) == ("classic", SCENARIOS / "classic" / "cartpole.yaml")
+    assert "CartPole" in cartpole.description
+
+
+def test_there_is_a_scenario_for_every_probe_task():
+    from slipstream.config.probe import ProbeConfig
+
+    tasks = ProbeConfig.model_fields["task"].annotation.__args__
+    assert {load(f"probe_{task}").world.task for task in tasks} == set(tasks)
+
+
+def test_an_unknown_name_gets_a_suggestion():
+    assert "did you mean 'cartpole'?" in only(refusal("cartpol"))
+
+
+# Path tricks
+
+TRICKS = [
+    "..",
+    ".",
+    ".hidden",
+    "-rf",
+    "",
+    " ",
+    "a b",
+    "cartpole\n",
+    "cartpole\0",
+    "\0",
+    "x" * 65,
+    "x" * 300,
+    "%2e%2e",
+    "%252e%252e%252fpasswd",
+    "..%2fpresets",
+    "‥",
+    "．．",
+    "․․",
+    "cart∕pole",
+    "ｃartpole",
+    "~root",
+    "$HOME",
+    "*",
+    "c:cartpole",
+    "a;b",
+]
+
+
+@pytest.mark.parametrize("name", TRICKS, ids=repr)
+def test_names_outside_the_allow_list_are_refused(name):
+    assert not is_name(name)
+    assert "is not a name" in only(refusal(name))
+
+
+@pytest.mark.parametrize("separator", ["/", "\\"])
+@pytest.mark.parametrize(
+    "trick", ["..{0}classic{0}cartpole", "classic{0}cartpole", "{0}etc{0}passwd", "presets{0}probe"]
+)
+def test_no_name_with_a_separator_reaches_a_packaged_file(trick, separator):
+    with pytest.raises(ScenarioError, match="is not a name"):
+        find_packaged(trick.format(separator))
+
+
+@given(st.text(max_size=80))
+def test_whatever_the_name_only_packaged_files_are_found(name):
+    try:
+        path = find_packaged(name)
+    except ScenarioError:
+        return
+    assert path.resolve().is_relative_to(SCENARIOS)
+
+
+def test_a_link_that_leaves_the_package_is_not_a_scenario(tmp_path, monkeypatch, write):
+    target = write(PROBE, "outside/secret.yaml")
+    root = tmp_path / "scenarios"
+    (root / "family").mkdir(parents=True)
+    (root / "family" / "secret.yaml").symlink_to(target)
+    monkeypatch.setattr(sys.modules[find_packaged.__module__], "SCENARIOS", root)
+    with pytest.raises(ScenarioError, match="there is no scenario 'secret'"):
+        find_packaged("secret")
+
+
+def test_paths_are_told_from_names():
+    assert find("cartpole") == SCENARIOS / "classic" / "cartpole.yaml"
+    assert find("cartpole.yaml") == Path("cartpole.yaml")
+    assert find("./cartpole") == Path("cartpole")
+    assert find(Path("cartpole")) == Path("cartpole")
+
+
+def test_a_file_is_named_after_its_stem_unless_it_says_otherwise(write):
+    assert load(write(PROBE, "my run (2).yaml")).name == "my_run_2_"
+    assert load(write(PROBE + "name: other")).name == "other"
+
+
+# Includes
+
+
+def test_later_files_win_mappings_merge_and_lists_replace(write):
+    write("seed: 1\ntimesteps: 5000\nalgo: {kind: ppo, hidden: [1, 2, 3], gamma: 0.5}\n", "base.yaml")
+    write("includes: [base.yaml]\nseed: 2\n" + PROBE, "middle.yaml")
+    scenario = load(write("includes: [middle.yaml]\nalgo: {hidden: [7]}\n"))
+    assert (scenario.seed, scenario.timesteps) == (2, 5000)
+    assert (scenario.algo.hidden, scenario.algo.gamma) == ((7,), 0.5)
+
+
+def test_a_mapping_of_another_kind_replaces_instead_of_merging(write):
+    write("world: {kind: gymnasium, id: CartPole-v1, kwargs: {a: 1}}\n", "base.yaml")
+    assert load(write("includes: [base.yaml]\n" + PROBE)).world.kind == "probe"
+
+
+def test_includes_are_relative_to_the_file_that_names_them(write):
+    write("includes: [../common.yaml]\n", "parts/a.yaml")
+    write(PROBE, "common.yaml")
+    assert load(write("includes: [parts/a.yaml]\n")).world.task == "constant"
+
+
+def test_a_packaged_preset_can_be_included_by_anyone(write):
+    scenario = load(write("includes: [presets/ppo_published_gpu.yaml]\n" + PROBE))
+    assert (scenario.preset, scenario.algo.minibatch_size, scenario.collect.num_worlds) == (
+        "published_gpu",
+        512,
+        64,
+    )
+
+
+@pytest.mark.parametrize(
+    ("include", "words"),
+    [
+        ("[nowhere.yaml]", "there is no file 'nowhere.yaml'"),
+        ("[bsae.yaml]", "did you mean 'base.yaml'?"),
+        ("[mine.yaml]", "leads back to itself"),
+        ("[loop.yaml]", "leads back to itself"),
+        ("[/etc/passwd]", "is outside"),
+        ("[../../../../etc/passwd]", "is outside"),
+        ("[presets/../../config/base.py]", "is outside"),
+        ("[presets/../classic/cartpole.yaml]", "is outside"),
+        ("[link.yaml]", "is outside"),
+        ('["nul\\0.yaml"]', "cannot be the name of a file"),
+        ("base.yaml", "must be a list of file names"),
+        ("[3]", "must be a list of file names"),
+    ],
+)
+def test_bad_includes_are_refused_with_their_line(write, tmp_path, include, words):
+    write(PROBE, "base.yaml")
+    write("includes: [mine.yaml]\n", "loop.yaml")
+    (tmp_path / "link.yaml").symlink_to("/etc/passwd")
+    sentence = only(refusal(write(f"seed: 1\nincludes: {include}\n")))
+    assert words in sentence
+    assert ".yaml:1: includes: " in sentence or ".yaml:2: includes: " in sentence
+
+
+def test_includes_that_multiply_are_cut_off(write):
+    for depth in range(12):
+        write(f"includes: [d{depth + 1}.yaml, d{depth + 1}.yaml]\n", f"d{depth}.yaml")
+    write(PROBE, "d12.yaml")
+    assert "more than 16 files" in only(refusal(write("includes: [d0.yaml]\n")))
+
+
+# Presets
+
+
+def test_published_preset_is_chosen_by_device_and_noted():
+    cpu = load("cartpole", {"device": "cpu"}, preset="published")
+    gpu = load("cartpole", {"device": "cuda"}, preset="published")
+    assert (cpu.preset, gpu.preset) == ("published_cpu", "published_gpu")
+    published = (3e-4, 4096, 256, 8), (5e-4, 8192, 512, 10)  # README column of the reference table
+    for scenario, numbers in zip((cpu, gpu), published, strict=True):
+        algo = scenario.algo
+        assert (algo.learning_rate, scenario.rollout_steps, algo.minibatch_size, algo.epochs) == numbers
+        assert (algo.hidden, algo.activation) == ((256, 256), "tanh")
+        assert (algo.gamma, algo.gae_lambda, algo.clip_coef) == (0.995, 0.95, 0.1)
+        assert (algo.max_grad_norm, algo.entropy_coef, algo.kl_coef) == (1.0, 0.01, 0.2)
+
+
+def test_overrides_beat_the_preset():
+    assert load("cartpole", {"algo.epochs": 3}, preset="published_cpu").algo.epochs == 3
+
+
+def test_published_needs_a_device_and_a_right_name():
+    assert "say device cpu or cuda" in only(refusal("cartpole", preset="published"))
+    assert "did you mean 'published_cpu'?" in only(refusal("cartpole", preset="publishd_cpu"))
+
+
+# Overrides
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        {"algo.learning_rate": 1e-3, "seed": 7},
+        {"algo__learning_rate": 1e-3, "seed": 7},
+        {"algo": {"learning_rate": 1e-3}, "seed": 7},
+        {"algo.learning_rate": np.float32(0.001).astype(float), "seed": np.int64(7)},
+        ["algo.learning_rate=1e-3", "seed=7"],
+    ],
+)
+def test_overrides_in_every_spelling(overrides):
+    scenario = load("cartpole", overrides)
+    assert scenario.seed == 7
+    assert scenario.algo.learning_rate == pytest.approx(1e-3)
+    assert scenario.algo.epochs == load("cartpole").algo.epochs
+    assert override(load("cartpole"), overrides) == scenario
+
+
+def test_an_algorithm_can_be_named_by_a_word():
+    assert load("cartpole", {"algo": "PPO"}) == load("cartpole")
+    assert "there is no algorithm of kind 'ppq'" in only(refusal("cartpole", {"algo": "ppq"}))
+
+
+def test_a_bad_override_says_so_instead_of_blaming_the_file():
+    lines = refusal("cartpole", {"algo.clip_coef": -1, "algo.epoch": 3})
+    assert lines == [
+        "override: algo.clip_coef: found -1, must be greater than 0.0",
+        "override: algo.epoch: unknown key; did you mean 'epochs'?",
+    ]
+
+
+def test_what_an_override_replaces_is_no_longer_blamed_on_the_file(write):
+    path = write(PROBE + "algo:\n  kind: ppo\n  learning_rate:\n  - [0, 1]\n  - [1, 0]\n  hidden: [1, 2]\n")
+    assert only(refusal(path, {"algo": {"hidden": [1, "x"]}})).startswith(
+        "override: algo.hidden.1: found 'x'"
+    )
+
+
+def test_an_override_without_a_value_is_refused():
+    assert "must be written key=value" in only(refusal("cartpole", ["seed"]))
+
+
+# Sentences
+
+
+def test_all_mistakes_are_reported_at_once_with_file_line_path_and_hint(write):
+    path = write(
+        "seed: -4\n"
+        "timestep: 1e5\n"
+        "learner_threads: many\n"
+        "world:\n"
+        "  kind: probe\n"
+        "  task: constnt\n"
+        "  horizn: 3\n"
+        "algo: {kind: ppo, hidden: [64, x]}\n"
+        "collect:\n"
+        "  num_worlds: no\n"
+        "log: {log_trajectories: 'yes'}\n"
+        "learning_rate: 1\n"
+        "colour: red\n"
+    )
+    lines = refusal(path)
+    expected = [
+        (1, "seed: found -4, must be at least 0"),
+        (2, "timestep: unknown key; did you mean 'timesteps'?"),
+        (3, "learner_threads: found 'many', must be 'auto' or a whole number"),
+        (7, "world.horizn: unknown key; did you mean 'horizon'?"),
+        (8, "algo.hidden.1: found 'x', must be a whole number"),
+        (10, "collect.num_worlds: found 'no', must be a whole number"),
+        (11, "log.log_trajectories: found 'yes', must be true or false"),
+        (12, "learning_rate: unknown key; did you mean 'algo.learning_rate'?"),
+    ]
+    for line, sentence in expected:
+        assert f"{path}:{line}: {sentence}" in lines
+    task = next(line for line in lines if "world.task" in line)
+    assert task.startswith(f"{path}:6: world.task: found 'constnt', must be 'constant', ")
+    assert task.endswith("did you mean 'constant'?")
+    assert any(line.startswith(f"{path}:13: colour: unknown key; the keys here are ") for line in lines)
+    assert len(lines) == len(expected) + 2
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("seed: 1\n", "mine.yaml: world: is required (The world and its settings)"),
+        ("world: {task: constant}\n", "mine.yaml:1: world: needs a kind: "),
+        ("world: {kind: prob}\n", "mine.yaml:1: world: there is no world of kind 'prob' (there is "),
+        ("world: {kind: prob}\n", "did you mean 'probe'?"),
+        ("world: {kind: probe}\n", "mine.yaml:1: world.task: is required (Which probe world)"),
+        ("world: 3\n", "world: found 3, must be "),
+        (
+            "world: {kind: airspace}\n",
+            "mine.yaml:1: world: give either a list of aircraft or a random_sector",
+        ),
+        (
+            "world:\n  kind: airspace\n  aircraft:\n  - {id: A1, lat: 1}\n",
+            "mine.yaml:4: world.aircraft.0.lat: unknown key; did you mean 'lat_deg'?",
+        ),
+        (PROBE + "algo: {kind: ppoo}\n", "algo.kind: there is no algorithm of kind 'ppoo' (there is ppo)"),
+        (PROBE + "seed: true\n", "seed: found true, must be a whole number"),
+        (PROBE + "seed: '3'\n", "seed: found '3', must be a whole number"),
+        (PROBE + "name: 3\n", "name: found 3, must be text"),
+        (PROBE + "name: ../../x\n", "name: found '../../x', must be 1 to 64 letters"),
+        (PROBE + "algo: {kind: ppo, gamma: .nan}\n", "algo.gamma: found nan, must be a finite number"),
+        (PROBE + "algo: {kind: ppo, gamma: null}\n", "algo.gamma: found null, must be a number"),
+        (PROBE + "algo: {kind: ppo, learning_rate: fast}\n", "found 'fast': must be a number, or a list of"),
+        (PROBE + "algo: {kind: ppo, learning_rate: [[0, 1], [0, 2]]}\n", "must rise within 0..1"),
+        (PROBE + "algo: {kind: ppo, learning_rate: [[0, 1], [2, 2]]}\n", "must rise within 0..1"),
+        (PROBE + "algo: {kind: ppo, learning_rate: [1, 2]}\n", "each point of a schedule must be"),
+        (PROBE + "algo: {kind: ppo, learning_rate: []}\n", "must be a number, or a list of"),
+        (PROBE + "algo: {kind: ppo, entropy_coef: -1}\n", "must not be negative"),
+        (PROBE + "policies: {}\n", "policies: found {}, must be at least 1 long"),
+        (PROBE + "policies: {a b: {kind: learning}}\n", "policies.a b: this key must be 1 to 64 letters"),
+        (PROBE + "policies: {x: {script: noop}}\n", "policies.x: needs a kind: learning, frozen or scripted"),
+        (PROBE + "policies: {x: {kind: scriptd}}\n", "there is no policy of kind 'scriptd'"),
+        (
+            PROBE + "policies: {x: {kind: scripted, scrip: a}}\n",
+            "policies.x.scrip: unknown key; did you mean 'script'?",
+        ),
+        (
+            PROBE + "stop: {bands: {band_step: 1}}\n",
+            "stop.bands.band_step: unknown key; did you mean 'band_steps'?",
+        ),
+        ("- 1\n", "mine.yaml:1: a scenario maps keys to values, found a list"),
+        ("", "world: is required"),
+        ("world: {kind: pettingzoo, env: 'os; rm'}\n", "world.env: found 'os; rm', must be"),
+    ],
+)
+def test_each_mistake_has_its_sentence(write, text, sentence):
+    assert sentence in "\n".join(refusal(write(text)))
+
+
+def test_an_alias_blames_the_line_where_it_is_used(write):
+    path = write("world: &w {kind: probe, task: constant}\nalgo:\n  kind: ppo\n  gamma: *w\n")
+    assert only(refusal(path)).startswith(f"{path}:4: algo.gamma: ")
+
+
+def test_whole_numbers_may_be_written_as_1e6(write):
+    scenario = load(write(PROBE + "timesteps: 1e6\ncollect: {num_worlds: 8.0}\n"))
+    assert (scenario.timesteps, scenario.collect.num_worlds) == (1_000_000, 8)
+    assert isinstance(scenario.timesteps, int)
+
+
+def test_loading_never_imports_a_foreign_environment(write, tmp_path):
+    (tmp_path / "trap.py").write_text("raise SystemExit('imported')")
+    path = write("world: {kind: pettingzoo, env: 'trap:make'}\n")
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1]); from slipstream.config import load; load(sys.argv[2])"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path), str(path)], check=True)
+
+
+def test_config_imports_nothing_heavy():
+    code = (
+        "import sys, slipstream.config; "
+        "print([m for m in ('torch', 'numpy', 'gymnasium', 'pettingzoo', 'tyro') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_json_gives_the_scenario_back():
+    scenario = load("cartpole")
+    assert from_plain(json.loads(to_json(scenario))) == scenario

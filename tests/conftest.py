@@ -1,0 +1,18 @@
+"""What every test shares: one torch thread, no stray environment, and the golden data where it is given."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+torch.set_num_threads(1)  # two pytest workers share two cores, and the bits depend on it
+
+
+@pytest.fixture(scope="session")
+def golden() -> Path:
+    """The folder of golden data, named by SLIPSTREAM_GOLDEN."""
+    folder = os.environ.get("SLIPSTREAM_GOLDEN")
+    if not folder:
+        pytest.skip("SLIPSTREAM_GOLDEN does not name the folder of golden data")
+    return Path(folder)

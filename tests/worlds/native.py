@@ -1,0 +1,25 @@
+"""The worlds of all packaged scenarios, for tests that every world must pass."""
+
+from slipstream.config.load import list_scenarios, load
+from slipstream.config.scenario import WorldConfig
+from slipstream.worlds.registry import make_worlds
+from slipstream.worlds.vec_env import EnvOptions, VecEnv
+
+FOREIGN = ("gymnasium", "pettingzoo")
+
+
+def native_worlds() -> dict[str, WorldConfig]:
+    """Scenario name to world, each different native world once."""
+    worlds: dict[WorldConfig, str] = {}
+    for info in list_scenarios():
+        world = load(info.name).world
+        if world.kind not in FOREIGN:
+            worlds.setdefault(world, info.name)
+    return {name: world for world, name in worlds.items()}
+
+
+def maker(config: WorldConfig):
+    def make(num_worlds: int, options: EnvOptions) -> VecEnv:
+        return make_worlds(config, num_worlds, options)
+
+    return make
