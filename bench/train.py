@@ -17,8 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "studies"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "studies"))
 
 from cells import RESULTS, machine
 

@@ -1,10 +1,10 @@
 """Slipstream trains agents that share a world: fast on one machine, exact, and to be trusted.
 
-    import slipstream
-    env = slipstream.make("head_on", num_worlds=256, seed=1)     # a batch of native worlds
-    checkpoint = slipstream.train("head_on", timesteps=100_000)  # the path of the final checkpoint
-    policy = slipstream.load_policy(checkpoint)                  # acts without world or config
-    action = policy.act(env.obs["obs"])
+import slipstream
+env = slipstream.make("head_on", num_worlds=256, seed=1)     # a batch of native worlds
+checkpoint = slipstream.train("head_on", timesteps=100_000)  # the path of the final checkpoint
+policy = slipstream.load_policy(checkpoint)                  # acts without world or config
+action = policy.act(env.obs["obs"])
 """
 
 from __future__ import annotations
@@ -56,9 +56,7 @@ def make(
     return worlds
 
 
-def train(
-    scenario: str | Scenario, algo: str | None = None, timesteps: int | None = None, **overrides: Any
-) -> Path:
+def train(scenario: str | Scenario, algo: str | None = None, timesteps: int | None = None, **overrides: Any) -> Path:
     """Train a scenario and return the path of its final checkpoint.
 
     Args:

@@ -1,6 +1,6 @@
 """How long until 20 clean evaluation episodes in a row: the scenarios in which doing nothing loses separation.
 
-    python studies/time_to_streak.py            # 5 seeds each, one at a time, so that seconds mean something
+python studies/time_to_streak.py            # 5 seeds each, one at a time, so that seconds mean something
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def write_page(cells: list[Cell]) -> None:
         "aircraft at its waypoint; exploration off, jittered starts never trained on). One run at a time, default",
         "scenario files. Published: minutes on an RTX 3080 and 12 cores, as the seed project's page states them.",
         "",
-        "| scenario | seeds that reached it | median s (min – max) | median steps | extra distance NM | published min |",
+        "| scenario | reached it | median s (min – max) | median steps | extra distance NM | published min |",
         "|---|---|---|---|---|---|",
     ]
     for name in SCENARIOS:

@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <new>
 
+#include "airspace/horizontal_cr.hpp"
 #include "airspace/world.hpp"
 #include "check.hpp"
 #include "probe/probe.hpp"
@@ -43,6 +44,9 @@ int main() {
   for (const int threads : {1, 2}) {
     VecEnv airspace(std::make_unique<WorldsOf<airspace::AirspaceWorld>>(sector, 16), {.threads = threads});
     stepping_and_restarting_episodes_allocates_nothing(airspace);
+    VecEnv horizontal(std::make_unique<WorldsOf<airspace::HorizontalCrWorld>>(airspace::HorizontalCrConfig{}, 16),
+                      {.threads = threads});
+    stepping_and_restarting_episodes_allocates_nothing(horizontal);
     stepping_and_restarting_episodes_allocates_nothing(*test::make_tick_env({}, 64, {.threads = threads}));
     for (const std::string& task : probe::task_names()) {
       VecEnv env(probe::make_worlds({task, 8}, 64), {.threads = threads, .reward_parts = true});

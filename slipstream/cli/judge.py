@@ -71,6 +71,11 @@ def bench(argv: Sequence[str]) -> int:
     parser.add_argument("--seconds", type=float, default=0.5, help="per measurement")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     args = parser.parse_args(argv)
+    for flag, least in (("--worlds", min(args.worlds)), ("--threads", min(args.threads))):
+        if least < 1:
+            raise ScenarioError(f"{flag} {least}: at least 1 is needed")
+    if not 0 < args.seconds < 3600:
+        raise ScenarioError(f"--seconds {args.seconds:g}: must be above 0 and below 3600")
     from slipstream.worlds.speed import measure
 
     scenario = load(args.scenario)

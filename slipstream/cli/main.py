@@ -58,6 +58,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output went away, as `head` does
         sys.stderr.close()
         return 0
+    except OSError as error:  # a path that cannot be read or written
+        if debug:
+            raise
+        print(
+            f"slipstream: {error.filename}: {error.strerror}" if error.filename else f"slipstream: {error}",
+            file=sys.stderr,
+        )
+        return 2
 
 
 def _help() -> str:

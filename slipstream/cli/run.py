@@ -118,7 +118,7 @@ def _compare(scenarios: Sequence[Scenario], results: Sequence[Result]) -> None:
             "–" if clean is None else f"{clean:.0%}",
             result.reason,
         )
-    Console().print(table)
+    Console(width=None if Console().is_terminal else 160).print(table)
 
 
 def _train_parser() -> argparse.ArgumentParser:

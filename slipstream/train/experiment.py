@@ -193,6 +193,11 @@ class Session:
         )
 
     def _already_done(self) -> str | None:
+        """Why a resumed run has nothing left to do, if so."""
+        stop = self.scenario.stop
+        has_rule = (stop.zero_conflict_streak, stop.target_return, stop.bands) != (None, None, None)
+        if self.ended_by_rule is not None and has_rule:
+            return f"it had ended before: {self.ended_by_rule}"
         if self.counters.steps < self.scenario.timesteps:
             return None
         return f"the budget of {self.scenario.timesteps:,} steps was spent before"
@@ -326,6 +331,7 @@ class Session:
         try:
             self.counters = msgspec.convert(meta["counters"], Counters)
             self.stop = msgspec.convert(meta["stop"], StopState)
+            self.ended_by_rule = meta.get("ended_by_rule")
             for name, learner in self.cast.learners.items():
                 learner.load_state_dict(_under(saved.arrays, f"policy.{name}."))
             self.collector.load_state(_under(saved.arrays, "collector."), int(meta["collector_steps"]))

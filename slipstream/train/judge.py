@@ -83,9 +83,7 @@ def judge(
     rows, frames = [], None
     for name, teams in casts.items():
         record = 1 if frames is None and spec.frame_fields else 0
-        played = play(
-            worlds, teams, episodes, scenario.evaluate.seed if seed is None else seed, FIRST_JUDGED, record
-        )
+        played = play(worlds, teams, episodes, scenario.evaluate.seed if seed is None else seed, FIRST_JUDGED, record)
         frames = played.frames[0] if played.frames else frames
         rows.append(Row(name, episodes, figures(played)))
     worlds.close()

@@ -29,9 +29,7 @@ class PolicyRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     actor: ActorSpec
     world: WorldSpec
     agents: tuple[int, ...]  # columns of the world it acts for
-    table: tuple[
-        tuple[float, ...], ...
-    ] = ()  # axes of each choice, for a discrete policy on a continuous world
+    table: tuple[tuple[float, ...], ...] = ()  # axes of each choice, for a discrete policy on a continuous world
     # Rows per forward pass: part of the arithmetic, so it is the learner's own.
     inference_shard: Annotated[int, msgspec.Meta(ge=1, le=65_536)] = 256
 
@@ -53,9 +51,7 @@ class Policy:
         Answers in the world's own terms: axes within the bounds of its spec, or numbers of choices.
         """
         spec = self.record.world
-        blocks = (
-            {k: np.asarray(v) for k, v in obs.items()} if isinstance(obs, Mapping) else _as_blocks(obs, spec)
-        )
+        blocks = {k: np.asarray(v) for k, v in obs.items()} if isinstance(obs, Mapping) else _as_blocks(obs, spec)
         leading: tuple[int, ...] = ()
         rows: Blocks = {}
         for block in spec.obs:
@@ -75,7 +71,7 @@ class Policy:
             action = np.asarray(self.record.table, np.float32)[action]
         elif not self.record.actor.discrete:
             action = np.clip(action, spec.action.low, spec.action.high)
-        return action.reshape(*leading, *action.shape[1:])
+        return action.reshape((*leading, *action.shape[1:]))[()]
 
 
 def _as_blocks(obs: Any, spec: WorldSpec) -> Blocks:

@@ -44,7 +44,6 @@ VERSIONS_OF = (
     "gymnasium",
     "pettingzoo",
     "pydantic",
-    "safetensors",
     "msgspec",
 )
 

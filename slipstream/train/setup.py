@@ -141,8 +141,7 @@ def scripted_team(name: str, agents: tuple[int, ...], script: str, spec: WorldSp
     if script not in spec.scripts:
         known = ", ".join(spec.scripts) or "none"
         raise ScenarioError(
-            f"{where}: {spec.name} has no scripted policy '{script}' (it has: {known})"
-            + suggest(script, spec.scripts)
+            f"{where}: {spec.name} has no scripted policy '{script}' (it has: {known})" + suggest(script, spec.scripts)
         )
     return Team(name, agents, script=script)
 
@@ -151,9 +150,7 @@ def frozen_team(name: str, agents: tuple[int, ...], config: FrozenPolicy, spec: 
     """A team that plays a policy trained before."""
     policy = load_policy(Path(config.path))
     refuse_other_world(policy, spec, f"policies.{name}.path: {config.path}")
-    return Team(
-        name, agents, Loaded(policy), discrete=policy.record.actor.discrete, table=policy.record.table
-    )
+    return Team(name, agents, Loaded(policy), discrete=policy.record.actor.discrete, table=policy.record.table)
 
 
 def refuse_other_world(policy: Policy, spec: WorldSpec, where: str) -> None:

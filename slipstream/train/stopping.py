@@ -49,9 +49,7 @@ def after_evaluation(
     return state, reason
 
 
-def _after_bands(
-    rule: BandRule, state: StopState, steps: int, clean: Sequence[bool]
-) -> tuple[StopState, str | None]:
+def _after_bands(rule: BandRule, state: StopState, steps: int, clean: Sequence[bool]) -> tuple[StopState, str | None]:
     """Count this evaluation into the present band, and close the band when its steps are over."""
     episodes = state.band_episodes + len(clean)
     unclean = state.band_unclean + sum(not episode for episode in clean)

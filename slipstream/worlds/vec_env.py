@@ -140,8 +140,7 @@ class NativeVecEnv:
         if name not in self.spec.scripts:
             known = ", ".join(self.spec.scripts) or "none"
             raise WorldContractError(
-                f"{self.spec.name} has no scripted policy '{name}' (it has: {known})"
-                + suggest(name, self.spec.scripts)
+                f"{self.spec.name} has no scripted policy '{name}' (it has: {known})" + suggest(name, self.spec.scripts)
             )
         self._native.act_scripted(self.spec.scripts.index(name), list(agents))
 

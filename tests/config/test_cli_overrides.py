@@ -33,9 +33,7 @@ def test_a_schedule_is_given_as_pairs():
 
 
 def test_null_is_spelled_none():
-    scenario = cli_overrides(
-        load("cartpole"), ["--algo.max-grad-norm", "None", "--world.max-episode-steps", "7"]
-    )
+    scenario = cli_overrides(load("cartpole"), ["--algo.max-grad-norm", "None", "--world.max-episode-steps", "7"])
     assert scenario.algo.max_grad_norm is None
     assert scenario.world.max_episode_steps == 7
 
@@ -61,9 +59,7 @@ def test_a_misspelled_flag_is_refused_with_a_suggestion(capsys):
 
 
 def test_values_the_schema_refuses_are_scenario_errors():
-    with pytest.raises(
-        ScenarioError, match=r"override: algo\.clip_coef: found -1\.0, must be greater than 0"
-    ):
+    with pytest.raises(ScenarioError, match=r"override: algo\.clip_coef: found -1\.0, must be greater than 0"):
         cli_overrides(load("cartpole"), ["--algo.clip-coef", "-1"])
 
 

@@ -276,9 +276,7 @@ def test_a_bad_override_says_so_instead_of_blaming_the_file():
 
 def test_what_an_override_replaces_is_no_longer_blamed_on_the_file(write):
     path = write(PROBE + "algo:\n  kind: ppo\n  learning_rate:\n  - [0, 1]\n  - [1, 0]\n  hidden: [1, 2]\n")
-    assert only(refusal(path, {"algo": {"hidden": [1, "x"]}})).startswith(
-        "override: algo.hidden.1: found 'x'"
-    )
+    assert only(refusal(path, {"algo": {"hidden": [1, "x"]}})).startswith("override: algo.hidden.1: found 'x'")
 
 
 def test_an_override_without_a_value_is_refused():
@@ -389,9 +387,7 @@ def test_whole_numbers_may_be_written_as_1e6(write):
 def test_loading_never_imports_a_foreign_environment(write, tmp_path):
     (tmp_path / "trap.py").write_text("raise SystemExit('imported')")
     path = write("world: {kind: pettingzoo, env: 'trap:make'}\n")
-    code = (
-        "import sys; sys.path.insert(0, sys.argv[1]); from slipstream.config import load; load(sys.argv[2])"
-    )
+    code = "import sys; sys.path.insert(0, sys.argv[1]); from slipstream.config import load; load(sys.argv[2])"
     subprocess.run([sys.executable, "-c", code, str(tmp_path), str(path)], check=True)
 
 

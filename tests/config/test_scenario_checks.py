@@ -28,9 +28,7 @@ def refusal(act, *args) -> str:
 
 
 def test_a_minibatch_that_does_not_divide_the_rollout_is_refused_with_two_that_do():
-    chosen = scenario(
-        name="duel", collect={"num_worlds": 8, "rollout_length": 256}, algo={"minibatch_size": 4096}
-    )
+    chosen = scenario(name="duel", collect={"num_worlds": 8, "rollout_length": 256}, algo={"minibatch_size": 4096})
     assert refusal(check_batch, chosen, {"main": 3}) == (
         "duel: algo.minibatch_size: 4096 does not divide the rollout of 6144 agent steps "
         "(256 steps × 8 worlds × 3 agents); try 2048 or 3072"
@@ -91,9 +89,7 @@ def test_an_agent_without_a_policy_is_named():
         "policies": {"a": {"kind": "learning"}, "b": {"kind": "learning"}},
         "teams": {"same": "a"},
     }
-    sentence = refusal(
-        assign_teams, Scenario.model_validate(values), ["same", "complement"], ["same", "complement"]
-    )
+    sentence = refusal(assign_teams, Scenario.model_validate(values), ["same", "complement"], ["same", "complement"])
     assert "x: teams: agent 'complement' has no policy" in sentence
 
 
@@ -121,12 +117,8 @@ def test_teams_and_batches_are_checked_at_load_where_the_agents_are_known():
         "(256 steps × 8 worlds × 3 agents); try 2048 or 3072"
     )
     mvp = {"policies.mvp": {"kind": "scripted", "script": "mvp"}}
-    assert "policies.mvp: no agent is on its team" in refusal(
-        override, load("probe_constant"), {**AIRSPACE, **mvp}
-    )
-    assert override(load("probe_constant"), {**AIRSPACE, **mvp, "teams.heavy": "mvp"}).teams == {
-        "heavy": "mvp"
-    }
+    assert "policies.mvp: no agent is on its team" in refusal(override, load("probe_constant"), {**AIRSPACE, **mvp})
+    assert override(load("probe_constant"), {**AIRSPACE, **mvp, "teams.heavy": "mvp"}).teams == {"heavy": "mvp"}
 
 
 def test_stop_rules_that_need_evaluation_are_refused_without_it():
@@ -184,9 +176,7 @@ def _models(annotation) -> set[type[BaseModel]]:
     return set().union(*map(_models, typing.get_args(annotation)), set())
 
 
-@pytest.mark.parametrize(
-    "model", sorted(_models(Scenario), key=lambda m: m.__name__), ids=lambda m: m.__name__
-)
+@pytest.mark.parametrize("model", sorted(_models(Scenario), key=lambda m: m.__name__), ids=lambda m: m.__name__)
 def test_every_config_class_is_frozen_closed_and_documented(model):
     assert model.model_config["frozen"]
     assert model.model_config["extra"] == "forbid"

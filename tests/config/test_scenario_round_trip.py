@@ -12,11 +12,7 @@ names = st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,10}", fullmatch=True)
 counts = st.integers(1, 1000)
 rates = st.floats(0, 1e3, allow_nan=False)
 scalars = (
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(max_size=9)
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=9)
 )
 json_values = st.recursive(
     scalars,

@@ -67,14 +67,15 @@ class Crash(Quiet):
             raise RuntimeError("the machine went down")
 
 
-def test_a_run_that_died_between_checkpoints_lives_those_steps_again_the_same_way(tmp_path):
-    scenario = override(CASES["probe_alternating"], {"checkpoint.checkpoint_every": 40})
+@pytest.mark.parametrize(("every", "newest"), [(40, "checkpoint_80"), (10**9, "best_reward_40")])
+def test_a_run_that_died_between_checkpoints_lives_those_steps_again_the_same_way(every, newest, tmp_path):
+    scenario = override(CASES["probe_alternating"], {"checkpoint.checkpoint_every": every, "seed": 4})
     whole = train(scenario, out=tmp_path / "whole", models=tmp_path / "models")
     with pytest.raises(RuntimeError):
         train(scenario, out=tmp_path / "died", models=tmp_path / "models", display=Crash())
     rows = list(read_rows(tmp_path / "died" / "metrics.jsonl"))
     assert rows[-1]["timesteps_total"] == 100  # further than its last checkpoint
-    assert checkpoint.list_checkpoints(tmp_path / "died" / "checkpoints")[0].name == "checkpoint_80"
+    assert checkpoint.list_checkpoints(tmp_path / "died" / "checkpoints")[0].name == newest
     resume(tmp_path / "died", models=tmp_path / "models")
     assert fingerprint(tmp_path / "died") == fingerprint(whole.run)
 

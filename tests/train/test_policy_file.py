@@ -5,9 +5,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from learning import TINY, build, digest, python, recast, scenario_of
 
 import slipstream
-from learning import TINY, build, digest, python, recast, scenario_of
 from slipstream.config.errors import CheckpointError
 from slipstream.train import checkpoint
 from slipstream.train.experiment import Result, train
@@ -26,9 +26,7 @@ def trained(tmp_path_factory) -> dict[str, Result]:
             {"stays": "stay", "leaves": "leave"},
         ),
     }
-    return {
-        name: train(scenario, out=folder / name, models=folder / "models") for name, scenario in wanted.items()
-    }
+    return {name: train(scenario, out=folder / name, models=folder / "models") for name, scenario in wanted.items()}
 
 
 def learner_of(name: str, result: Result) -> tuple:

@@ -1,9 +1,7 @@
 """The rules that end training early, as pure functions, and once in a run."""
 
-import pytest
-
 from learning import TINY, scenario_of
-from slipstream.config.load import override
+
 from slipstream.config.scenario import BandRule, StopConfig
 from slipstream.train.experiment import train
 from slipstream.train.metrics import read_rows
@@ -89,20 +87,23 @@ def test_a_run_stops_after_its_wall_time(tmp_path):
     assert result.model is not None
 
 
-@pytest.mark.parametrize("rule", ["streak", "bands"])
-def test_a_run_stops_when_its_evaluations_are_clean(rule, tmp_path):
-    # parallel is a control: doing nothing is right, and an untrained policy's mean action does next to nothing.
-    rules = {
-        "streak": {"stop.zero_conflict_streak": 6},
-        "bands": {
-            "stop.zero_conflict_streak": None,
-            "stop.bands": {"band_steps": 48, "min_bands": 2, "good_bands": 2, "clean_episodes": 3},
-        },
-    }
-    changes = {**TINY, "timesteps": 100_000, "algo.learning_rate": 0.0, "algo.minibatch_size": 8}
-    scenario = override(scenario_of("parallel", changes), rules[rule])
+QUIET_TRAFFIC = {**TINY, "timesteps": 100_000, "algo.minibatch_size": 8, "algo.learning_rate": 0.0}
+
+
+def test_a_run_stops_when_its_evaluations_are_clean(tmp_path):
+    # parallel is a control: doing nothing is right, and the mean action of an untrained policy is next to nothing.
+    scenario = scenario_of("parallel", {**QUIET_TRAFFIC, "stop.zero_conflict_streak": 6})
     result = train(scenario, out=tmp_path / "run", models=tmp_path / "models")
-    assert ("clean evaluation episodes" if rule == "streak" else "good bands") in result.reason
-    assert result.counters.updates == 4
-    streaks = [row["stop/zero_conflict_streak"] for row in read_rows(tmp_path / "run" / "metrics.jsonl")]
-    assert streaks == [0, 3, 3, 6]
+    assert result.reason == f"{result.stop.streak} consecutive clean evaluation episodes"
+    rows = list(read_rows(tmp_path / "run" / "metrics.jsonl"))
+    streaks = [row["stop/zero_conflict_streak"] for row in rows]
+    assert streaks[-1] >= 6 > max(streaks[:-1])
+    assert sum(row.get("eval/episodes", 0) for row in rows) >= 6
+
+
+def test_a_run_stops_after_good_bands(tmp_path):
+    bands = {"band_steps": 64, "min_bands": 2, "good_bands": 2, "clean_episodes": 3}
+    changes = {**QUIET_TRAFFIC, "stop.zero_conflict_streak": None, "stop.bands": bands}
+    result = train(scenario_of("parallel", changes), out=tmp_path / "run", models=tmp_path / "models")
+    assert result.reason == "2 consecutive good bands of 64 steps"
+    assert result.stop.bands * 64 == result.counters.steps

@@ -1,0 +1,273 @@
+"""Mistakes of the user: one clear sentence on stderr, exit code 2, no traceback, nothing overwritten."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from slipstream.cli.main import main
+from slipstream.config.errors import SlipstreamError
+from slipstream.train import checkpoint
+
+SMALL = ["--collect.num-worlds", "4", "--collect.rollout-length", "8", "--algo.minibatch-size", "8"]
+SMALL += ["--algo.epochs", "1", "--learner-threads", "1"]
+
+
+@pytest.fixture(autouse=True)
+def in_an_empty_folder(tmp_path, monkeypatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def complain(words: list[str], capsys) -> str:
+    """What the command says on stderr; it must end with code 2 and without a traceback."""
+    try:
+        code = main(words)
+    except SystemExit as stop:  # argparse and tyro end the program themselves
+        code = stop.code
+    said = capsys.readouterr()
+    assert code == 2, said
+    assert "Traceback" not in said.err
+    assert said.err.strip()
+    return said.err
+
+
+def assert_one_sentence(text: str) -> None:
+    lines = text.strip().splitlines()
+    assert len(lines) == 1, text
+    assert lines[0].startswith("slipstream: ")
+
+
+BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
+    f"{chr(98 + i)}: &{chr(98 + i)} [{','.join([f'*{chr(97 + i)}'] * 9)}]\n" for i in range(9)
+)
+
+SENTENCES = [
+    # words of the command, what the sentence must hold
+    (["train", "head_no"], ["no scenario 'head_no'", "did you mean 'head_on'"]),
+    (["train", "head_on", "--algo", "pop"], ["no algorithm 'pop'", "did you mean 'ppo'"]),
+    (["train", "head_on", "--algo", "ppo", "sac"], ["no algorithm 'sac'", "known: ppo"]),
+    (["train", "head_on", "--preset", "publisht"], ["no preset 'publisht'", "published"]),
+    (["train", "../head_on"], ["head_on"]),
+    (["train", "..%2fhead_on"], ["is not a name"]),
+    (["train", ""], ["is not a name"]),
+    (["train", "a" * 300], ["is not a name"]),
+    (["train", "/etc/passwd"], ["/etc/passwd"]),
+    (["train", "missing.yaml"], ["missing.yaml"]),
+    (["train"], ["name a scenario"]),
+    (["train", "--seed", "3"], ["name a scenario"]),
+    (["train", "head_on", "--seed", "-1"], ["seed", "at least 0"]),
+    (["train", "head_on", "--algo.minibatch-size", "1000"], ["does not divide", "try"]),
+    (["train", "head_on", "--collect.inference-shard", "7"], ["inference_shard", "multiple of 16"]),
+    (["train", "probe_bandit", "--algo.centralised-critic"], ["centralised_critic", "no global state"]),
+    (["train", "probe_bandit", "--stop.zero-conflict-streak", "5"], ["zero_conflict_streak", "clean"]),
+    (["train", "probe_bandit", "probe_leaver", "--out", "x"], ["one folder cannot hold 2 runs"]),
+    (["train", "probe_bandit", "--gpu", "--timesteps", "32"], ["no usable GPU", "--no-gpu"]),
+    (["resume", "nowhere"], ["no such folder"]),
+    (["resume", "."], ["not a run folder"]),
+    (["eval", "nowhere/at/all"], ["no such run"]),
+    (["eval", "head_no"], ["did you mean 'head_on'"]),
+    (["eval", "head_on", "--episodes", "0"], ["at least one episode"]),
+    (["eval", "cartpole", "--episodes", "1"], ["no scripted policy"]),
+    (["eval", "."], ["no Slipstream checkpoint"]),
+    (["eval", "nowhere", "--scenario", "head_on"], ["no such run"]),
+    (["scenarios", "head_no"], ["did you mean 'head_on'"]),
+    (["bench", "head_no"], ["did you mean 'head_on'"]),
+    (["bench", "probe_constant", "--worlds", "0"], ["--worlds", "at least 1"]),
+    (["bench", "probe_constant", "--threads", "0"], ["--threads", "at least 1"]),
+    (["bench", "probe_constant", "--seconds", "-1"], ["--seconds"]),
+    (["check-world", "head_no"], ["did you mean 'head_on'"]),
+    (["trian", "head_on"], ["no verb 'trian'", "did you mean 'train'"]),
+]
+
+
+@pytest.mark.parametrize(("words", "parts"), SENTENCES, ids=[" ".join(w)[:60] or "-" for w, _ in SENTENCES])
+def test_a_mistake_is_one_sentence(words, parts, capsys, in_an_empty_folder):
+    said = complain(words, capsys)
+    assert_one_sentence(said)
+    for part in parts:
+        assert part in said
+    assert not list(in_an_empty_folder.iterdir())  # nothing was begun
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        (["train", "head_on", "--algo.clip-coeff", "0.1"], ["clip-coef"]),
+        (["train", "head_on", "--timesteps", "many"], ["'many' is not a whole number"]),
+        (["train", "head_on", "--timesteps", "inf"], ["'inf' is not a whole number"]),
+        (["train", "head_on", "--timesteps", "nan"], ["'nan' is not a whole number"]),
+        (["train", "head_on", "--timesteps", "-5"], ["-5"]),
+        (["resume"], ["run"]),
+        (["eval", "head_on", "--episodes", "some"], ["invalid int value"]),
+    ],
+)
+def test_a_wrong_flag_is_explained(words, parts, capsys):
+    said = complain(words, capsys)
+    for part in parts:
+        assert part in said
+
+
+FILES = {
+    "unreadable": ("world: [unclosed\n", ["mine.yaml:2", "is not YAML"]),
+    "tabs": ("world:\n\tkind: probe\n", ["mine.yaml:"]),
+    "binary": ("\x00\x01\x02", ["mine.yaml"]),
+    "code": ("world: !!python/object/apply:os.system ['touch hacked']\n", ["mine.yaml:1"]),
+    "bomb": (BOMB, ["mine.yaml"]),
+    "deep": ("[" * 5000 + "]" * 5000, ["mine.yaml"]),
+    "list": ("- a\n- b\n", ["maps keys to values"]),
+    "nothing": ("", ["world", "is required"]),
+    "twice": ("world: {kind: probe, task: bandit}\nseed: 1\nseed: 2\n", ["mine.yaml:3", "seed"]),
+    "key": (
+        "world: {kind: probe, task: bandit}\nalgo: {kind: ppo, learning_rat: 1}\n",
+        ["mine.yaml:2", "learning_rate"],
+    ),
+    "algorithm": ("world: {kind: probe, task: bandit}\nalgo: {kind: sac}\n", ["mine.yaml:2", "sac"]),
+    "world": ("world: {kind: prob, task: bandit}\n", ["mine.yaml:1", "probe"]),
+    "value": ("world: {kind: probe, task: bandit}\nseed: no\n", ["mine.yaml:2", "'no'", "whole number"]),
+    "script": (
+        "world: {kind: probe, task: bandit}\npolicies: {main: {kind: scripted, script: bset}}\n",
+        ["has no scripted policy 'bset'"],
+    ),
+    "include": ("includes: [../../../etc/passwd]\nworld: {kind: probe, task: bandit}\n", ["outside"]),
+    "name": ("name: ../../evil\nworld: {kind: probe, task: bandit}\n", ["mine.yaml:1", "name"]),
+    "frozen": (
+        "world: {kind: probe, task: leaver}\npolicies: {main: {kind: learning}, old: {kind: frozen, path: nope}}\n"
+        "teams: {leaves: old}\n",
+        ["nope", "no checkpoint here"],
+    ),
+    "id": ("world: {kind: gymnasium, id: NoSuchThing-v0}\n", ["NoSuchThing"]),
+}
+
+
+@pytest.mark.parametrize("case", FILES)
+def test_a_bad_file_is_one_sentence_with_its_place(case, capsys, in_an_empty_folder):
+    text, parts = FILES[case]
+    Path("mine.yaml").write_text(text)
+    said = complain(["train", "mine.yaml", "--timesteps", "32", *SMALL], capsys)
+    assert_one_sentence(said)
+    for part in parts:
+        assert part in said
+    assert [path.name for path in in_an_empty_folder.iterdir()] == ["mine.yaml"]
+
+
+def trained(capsys) -> Path:
+    words = ["train", "probe_bandit", "--timesteps", "64", "--out", "run", "--models", "models"]
+    assert main([*words, "--checkpoint-every", "32", *SMALL]) == 0
+    capsys.readouterr()
+    return Path("run")
+
+
+def contents(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def test_a_second_run_in_the_same_folder_is_refused_and_nothing_is_overwritten(capsys):
+    before = contents(trained(capsys))
+    said = complain(["train", "probe_bandit", "--timesteps", "64", "--out", "run", *SMALL], capsys)
+    assert_one_sentence(said)
+    assert "already holds a run" in said
+    assert "slipstream resume run" in said
+    assert contents(Path("run")) == before
+
+
+def spoil_bits(path: Path) -> None:
+    data = bytearray((path / "arrays.safetensors").read_bytes())
+    data[len(data) // 2] ^= 4
+    (path / "arrays.safetensors").write_bytes(data)
+
+
+def truncate(path: Path) -> None:
+    data = (path / "arrays.safetensors").read_bytes()
+    (path / "arrays.safetensors").write_bytes(data[: len(data) // 2])
+
+
+def spoil_record(path: Path) -> None:
+    (path / "meta.json").write_text((path / "meta.json").read_text().replace("bandit", "bandid", 1))
+
+
+def lose_arrays(path: Path) -> None:
+    (path / "arrays.safetensors").unlink()
+
+
+@pytest.mark.parametrize("spoil", [spoil_bits, truncate, spoil_record, lose_arrays])
+def test_a_damaged_model_is_refused(spoil, capsys):
+    trained(capsys)
+    (model,) = Path("models").iterdir()
+    spoil(model)
+    before = contents(model)
+    said = complain(["eval", str(model), "--episodes", "2"], capsys)
+    assert_one_sentence(said)
+    assert model.name in said
+    assert contents(model) == before
+
+
+def test_a_run_whose_checkpoints_are_all_damaged_cannot_be_resumed_and_keeps_its_files(capsys):
+    run = trained(capsys)
+    for path in (run / "checkpoints").iterdir():
+        truncate(path)
+    rows = (run / "metrics.jsonl").read_bytes()
+    said = complain(["resume", "run", "--timesteps", "128"], capsys)
+    assert_one_sentence(said)
+    assert "no checkpoint can be loaded" in said
+    assert (run / "metrics.jsonl").read_bytes() == rows
+
+
+def test_foreign_files_are_never_taken_for_checkpoints(capsys):
+    Path("model.pt").write_bytes(b"PK\x03\x04 not ours")
+    assert "a checkpoint is a folder" in complain(["eval", "model.pt"], capsys)
+    Path("keras").mkdir()
+    Path("keras/saved_model.pb").write_bytes(b"x")
+    assert_one_sentence(complain(["eval", "keras"], capsys))
+    # A whole checkpoint of ours that holds no run.
+    checkpoint.save(Path("checkpoint_1"), checkpoint.Checkpoint({"x": np.zeros(3)}, {"kind": "other"}))
+    assert "which scenario" in complain(["eval", "checkpoint_1"], capsys)
+
+
+def test_a_model_cannot_be_resumed(capsys):
+    trained(capsys)
+    (model,) = Path("models").iterdir()
+    assert_one_sentence(complain(["resume", str(model)], capsys))
+
+
+def test_a_policy_of_another_world_is_refused_naming_both(capsys):
+    trained(capsys)
+    said = complain(["eval", "run", "--scenario", "probe_corridor", "--episodes", "2"], capsys)
+    assert_one_sentence(said)
+    assert "probe/bandit" in said
+    assert "probe/corridor" in said
+
+
+def test_a_folder_that_cannot_be_written_is_one_sentence(capsys):
+    Path("file").write_text("x")
+    said = complain(["train", "probe_bandit", "--timesteps", "32", "--out", "file/run", *SMALL], capsys)
+    assert_one_sentence(said)
+    said = complain(["train", "probe_bandit", "--timesteps", "32", "--runs", "file", *SMALL], capsys)
+    assert_one_sentence(said)
+    assert Path("file").read_text() == "x"
+
+
+def test_models_that_cannot_be_written_are_one_sentence_and_the_run_stays(capsys):
+    Path("file").write_text("x")
+    words = ["train", "probe_bandit", "--timesteps", "32", "--out", "run", "--models", "file", *SMALL]
+    said = complain(words, capsys)
+    assert_one_sentence(said)
+    assert "file" in said
+    assert main(["resume", "run", "--models", "models"]) == 0
+
+
+def test_debug_shows_the_traceback():
+    with pytest.raises(SlipstreamError):
+        main(["train", "head_no", "--debug"])
+
+
+def test_a_scenario_edited_into_nonsense_is_explained_on_resume(capsys):
+    run = trained(capsys)
+    text = (run / "scenario.yaml").read_text()
+    (run / "scenario.yaml").write_text(text.replace("gamma: 0.9\n", "gamma: 9\n"))
+    said = complain(["resume", "run"], capsys)
+    assert_one_sentence(said)
+    assert "gamma" in said
+    config = json.loads((run / "config.json").read_text())
+    assert config["algo"]["gamma"] == 0.9

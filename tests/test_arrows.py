@@ -1,0 +1,101 @@
+"""Who may import whom (DESIGN section 3), and that help is quick because it loads no torch."""
+
+import ast
+from pathlib import Path
+
+import pytest
+from learning import python
+
+PACKAGE = Path(__file__).parents[1] / "slipstream"
+
+# Part of the package -> the parts it may import. `_core` is the native extension, open to those who work on arrays.
+MAY_IMPORT = {
+    "config": set(),
+    "stats": set(),
+    "worlds": {"config", "_core"},
+    "nets": {"config"},
+    "data": {"config", "worlds.spec"},
+    "algos": {"nets", "data", "config", "worlds.spec", "_core"},
+    "collect": {"worlds", "data", "_core"},
+    "train": {"config", "stats", "worlds", "nets", "data", "algos", "collect"},
+    "cli": {"config", "stats", "worlds", "nets", "data", "algos", "collect", "train", "__init__"},
+}
+
+
+def imports(path: Path) -> set[str]:
+    """Dotted names under slipstream that a file imports, those inside functions and for type checkers too."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names if alias.name.split(".")[0] == "slipstream"}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative imports hide the arrows"
+            module = node.module or ""
+            if module == "slipstream":
+                found |= {f"slipstream.{alias.name}" for alias in node.names}
+            elif module.startswith("slipstream."):
+                found.add(module)
+    return {name.removeprefix("slipstream.") for name in found if name != "slipstream"}
+
+
+def part_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+FILES = [path for path in sorted(PACKAGE.rglob("*.py")) if part_of(path) != "__init__"]
+
+
+def test_every_part_of_the_package_has_its_arrows():
+    assert {part_of(path) for path in FILES} == set(MAY_IMPORT)
+
+
+@pytest.mark.parametrize("part", MAY_IMPORT)
+def test_imports_follow_the_arrows(part):
+    wrong = []
+    for path in FILES:
+        if part_of(path) != part:
+            continue
+        for name in imports(path):
+            own = name.split(".")[0] == part or name in ("__version__",)
+            allowed = any(name == ok or name.startswith(ok + ".") for ok in MAY_IMPORT[part])
+            if not own and not allowed:
+                wrong.append(f"{path.relative_to(PACKAGE)} imports {name}")
+    assert not wrong
+
+
+def test_nothing_outside_its_package_names_a_world():
+    """One registry knows the worlds; everything else works with any."""
+    wrong = []
+    for path in FILES:
+        if part_of(path) in ("worlds", "config"):
+            continue
+        names = [n for n in imports(path) if n.startswith(("worlds.airspace", "worlds.probe", "worlds.foreign"))]
+        wrong += [f"{path.relative_to(PACKAGE)} imports {name}" for name in names]
+    assert not wrong
+
+
+HEAVY = """
+import sys
+from slipstream.cli.main import main
+try:
+    code = main(sys.argv[1:])
+except SystemExit as stop:
+    code = stop.code or 0
+loaded = [name for name in ("torch", "scipy", "gymnasium", "pettingzoo", "matplotlib") if name in sys.modules]
+print("loaded:", loaded, file=sys.stderr)
+sys.exit(code)
+"""
+
+
+@pytest.mark.parametrize("words", [["--help"], ["train", "head_on", "--help"], ["scenarios"], ["train", "head_no"]])
+def test_help_and_mistakes_are_quick_because_they_load_nothing_heavy(words, tmp_path):
+    done = python("-c", HEAVY, *words, cwd=tmp_path)
+    assert done.returncode == (2 if "head_no" in words else 0), done.stderr
+    assert "loaded: []" in done.stderr
+
+
+def test_importing_the_package_loads_nothing_heavy(tmp_path):
+    done = python(
+        "-c", "import sys, slipstream; print([m for m in ('torch', 'numpy') if m in sys.modules])", cwd=tmp_path
+    )
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,329 @@
+"""The loop: what it evaluates, what it keeps, what it writes, and what it leaves to resume from."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+from learning import TINY, digest, recast, scenario_of
+
+import slipstream
+from slipstream.config.errors import CheckpointError, RunFolderError, ScenarioError, SlipstreamError
+from slipstream.config.load import dump, from_plain, load, override, to_plain
+from slipstream.train import checkpoint, run_folder
+from slipstream.train.experiment import Result, episode_summary, resume, train
+from slipstream.train.metrics import metrics_hash, read_rows
+from slipstream.train.progress import Lines, Quiet, clock
+
+
+def run(name, tmp_path, folder="run", display=None, **changes) -> Result:
+    scenario = scenario_of(name, {**TINY, **{key.replace("__", "."): value for key, value in changes.items()}})
+    return train(scenario, out=tmp_path / folder, models=tmp_path / "models", display=display)
+
+
+def rows_of(result: Result) -> list[dict]:
+    return list(read_rows(result.run / "metrics.jsonl"))
+
+
+def names_in(result: Result) -> set[str]:
+    return {path.name for path in (result.run / "checkpoints").iterdir()}
+
+
+# --- evaluation ---
+
+
+def test_evaluations_come_every_interval_and_once_after_the_last_update(tmp_path):
+    result = run("probe_leaver", tmp_path, evaluate__evaluation_interval=3, algo__minibatch_size=8)
+    evaluated = [row["updates_total"] for row in rows_of(result) if "eval/return_mean" in row]
+    assert evaluated == [3, 6]
+    assert {row["eval/episodes"] for row in rows_of(result) if "eval/episodes" in row} == {3.0}
+    assert result.evaluation["eval/episodes"] == 3
+    (finished,) = (e for e in read_rows(result.run / "events.jsonl") if e["event"] == "finished")
+    assert finished["eval/return_mean"] == result.evaluation["eval/return_mean"]
+
+
+def test_no_two_evaluations_share_an_episode(tmp_path, monkeypatch):
+    from slipstream.train import evaluation
+
+    played = []
+    real = evaluation.play
+
+    def spy(env, teams, episodes, seed, first=0, record=0):
+        played.extend(range(first, first + episodes))
+        return real(env, teams, episodes, seed, first, record)
+
+    monkeypatch.setattr(evaluation, "play", spy)
+    run("probe_constant", tmp_path)
+    assert len(played) == len(set(played)) == 4 * 3
+    assert max(played) < 2**31  # where judging begins
+
+
+def test_without_an_interval_nothing_is_evaluated(tmp_path):
+    result = run("probe_constant", tmp_path, evaluate__evaluation_interval=None)
+    assert not [row for row in rows_of(result) if "eval/return_mean" in row]
+    assert result.evaluation == {}
+    assert not [name for name in names_in(result) if name.startswith("best")]
+
+
+def test_evaluating_does_not_disturb_training(tmp_path):
+    often = run("probe_alternating", tmp_path, "a", evaluate__evaluation_interval=1)
+    never = run("probe_alternating", tmp_path, "b", evaluate__evaluation_interval=None)
+    assert digest(checkpoint.load(often.checkpoint).arrays) == digest(checkpoint.load(never.checkpoint).arrays)
+
+
+# --- checkpoints ---
+
+
+def test_the_best_checkpoint_is_that_of_the_highest_evaluation(tmp_path):
+    result = run("probe_target", tmp_path, algo__learning_rate=0.05, timesteps=24 * 32, checkpoint__keep=1)
+    means = {r["timesteps_total"]: r["eval/return_mean"] for r in rows_of(result) if "eval/return_mean" in r}
+    best = max(means, key=lambda steps: means[steps])
+    assert names_in(result) == {f"best_reward_{best}", f"checkpoint_{24 * 32}"}
+    saved = checkpoint.load(result.run / "checkpoints" / f"best_reward_{best}")
+    assert saved.meta["counters"]["best_return"] == means[best] == result.counters.best_return
+
+
+def test_an_equal_evaluation_is_not_a_better_one(tmp_path):
+    result = run("probe_constant", tmp_path)  # every evaluation returns 8
+    assert [name for name in names_in(result) if name.startswith("best")] == ["best_reward_64"]
+
+
+def test_periodic_checkpoints_come_when_asked_and_only_the_newest_stay(tmp_path):
+    result = run("probe_constant", tmp_path, checkpoint__checkpoint_every=64, checkpoint__keep=2)
+    written = [e["path"] for e in read_rows(result.run / "events.jsonl") if e["event"] == "checkpoint"]
+    assert written == ["best_reward_64", *(f"checkpoint_{steps}" for steps in (64, 128, 192, 256))]
+    assert names_in(result) == {"best_reward_64", "checkpoint_192", "checkpoint_256"}
+    assert result.checkpoint.name == "checkpoint_256"
+
+
+# --- the run folder ---
+
+
+def test_a_run_folder_is_what_the_design_says(tmp_path):
+    result = run("head_on", tmp_path)
+    assert {path.name for path in result.run.iterdir()} == {
+        "scenario.yaml",
+        "config.json",
+        "metadata.json",
+        "metrics.jsonl",
+        "training_progress.csv",
+        "events.jsonl",
+        "training_log.txt",
+        "checkpoints",
+        "frames",
+        ".lock",
+    }
+    assert result.model is not None
+    assert result.model.parent == tmp_path / "models"
+    assert result.model.name.startswith("PPO_head_on_")
+    with (result.run / "training_progress.csv").open() as file:
+        table = list(csv.DictReader(file))
+    columns = ["timesteps_total", "episode_reward_mean", "episode_reward_min", "episode_reward_max"]
+    columns += ["episode_len_mean", "zero_conflict_streak", "num_env_steps_sampled", "num_agent_steps_sampled"]
+    assert list(table[0])[: len(columns)] == columns
+    assert [int(row["timesteps_total"]) for row in table] == [32 * i for i in range(1, 9)]
+    record = json.loads((result.run / "metadata.json").read_text())
+    assert record["sessions"][-1]["outcome"] == result.reason
+    assert len(run_folder.read_tracks(result.run)) == 4  # the first episode of every evaluation
+
+
+def test_the_saved_scenario_is_resolved_and_repeats_the_run(tmp_path):
+    auto = {"learner_threads": "auto", "collect.world_threads": "auto", "device": "auto"}
+    scenario = override(load("probe_coordination"), {**TINY, **auto, "algo.gradient_shards": 2})
+    first = train(scenario, out=tmp_path / "first", models=tmp_path / "models")
+    text = (first.run / "scenario.yaml").read_text()
+    assert "auto" not in text
+    saved = load(first.run / "scenario.yaml")
+    assert to_plain(saved) == json.loads((first.run / "config.json").read_text())
+    again = train(saved, out=tmp_path / "again", models=tmp_path / "models")
+    assert digest(checkpoint.load(again.checkpoint).arrays) == digest(checkpoint.load(first.checkpoint).arrays)
+    assert metrics_hash(again.run / "metrics.jsonl") == metrics_hash(first.run / "metrics.jsonl")
+
+
+def test_a_second_run_in_the_same_folder_is_refused_and_the_first_stays(tmp_path):
+    first = run("probe_constant", tmp_path)
+    before = {path: path.read_bytes() for path in first.run.rglob("*") if path.is_file()}
+    with pytest.raises(RunFolderError, match="already holds a run"):
+        run("probe_constant", tmp_path)
+    assert {path: path.read_bytes() for path in first.run.rglob("*") if path.is_file()} == before
+
+
+def test_exports_of_the_same_second_do_not_collide(tmp_path):
+    models = {run("probe_constant", tmp_path, f"run{i}", timesteps=32).model for i in range(3)}
+    assert len(models) == 3
+    assert all(path is not None and path.is_dir() for path in models)
+
+
+def test_trajectories_are_written_as_csv_when_asked(tmp_path):
+    result = run("probe_corridor", tmp_path, log__log_trajectories=True, timesteps=64)
+    files = sorted(path.name for path in (result.run / "trajectories").iterdir())
+    assert files == [f"traj_ep_000002_{k:04d}.csv" for k in range(3)]
+    with (result.run / "trajectories" / files[0]).open() as file:
+        rows = list(csv.DictReader(file))
+    assert [int(row["step_idx"]) for row in rows] == list(range(len(rows)))
+    assert {row["agent_id"] for row in rows} == {"walker"}
+
+
+def test_the_recorded_episodes_are_a_ring(tmp_path):
+    result = run("probe_corridor", tmp_path, log__frames_keep=2)
+    assert [track.timesteps_total for track in run_folder.read_tracks(result.run)] == [192, 256]
+
+
+# --- several policies ---
+
+
+def test_two_learners_and_a_script_train_together_and_report_apart(tmp_path):
+    three = {"a": {"kind": "learning"}, "b": {"kind": "learning"}, "c": {"kind": "scripted", "script": "best"}}
+    teams = {"stays_0": "a", "stays_1": "c", "leaves": "b"}
+    scenario = recast(scenario_of("probe_leaver", {**TINY, "algo.minibatch_size": 8}), three, teams)
+    result = train(scenario, out=tmp_path / "run", models=tmp_path / "models")
+    row = rows_of(result)[-1]
+    assert {"train/a/policy_loss", "train/b/policy_loss"} <= set(row)
+    assert not [key for key in row if key.startswith("train/c")]
+    state = checkpoint.load(result.checkpoint)
+    assert {name.split(".")[1] for name in state.arrays if name.startswith("policy.")} == {"a", "b"}
+    weights = [state.arrays[f"policy.{p}.actor.head.weight"] for p in "ab"]
+    assert not np.array_equal(*weights)
+
+
+def test_a_learner_may_have_an_algorithm_of_its_own(tmp_path):
+    scenario = scenario_of("probe_leaver", {**TINY, "algo.minibatch_size": 8})
+    own = {**to_plain(scenario)["algo"], "hidden": [5], "gamma": 0.5}
+    two = {"a": {"kind": "learning"}, "b": {"kind": "learning", "algo": own}}
+    result = train(
+        recast(scenario, two, {"stays": "a", "leaves": "b"}), out=tmp_path / "run", models=tmp_path / "models"
+    )
+    arrays = checkpoint.load(result.checkpoint).arrays
+    assert arrays["policy.a.actor.head.weight"].shape == (2, 16)
+    assert arrays["policy.b.actor.head.weight"].shape == (2, 5)
+
+
+def test_learners_with_different_discounts_are_refused_where_decisions_last(tmp_path):
+    scenario = scenario_of("probe_alternating", TINY)
+    own = {**to_plain(scenario)["algo"], "gamma": 0.5}
+    two = {"a": {"kind": "learning"}, "b": {"kind": "learning", "algo": own}}
+    with pytest.raises(ScenarioError, match="same gamma"):
+        train(recast(scenario, two, {"every_2": "a", "every_3": "b"}), out=tmp_path / "run")
+
+
+# --- resuming ---
+
+
+def test_a_damaged_newest_checkpoint_is_passed_over_and_said(tmp_path):
+    class Notes(Quiet):
+        def __init__(self):
+            self.said = []
+
+        def note(self, text):
+            self.said.append(text)
+
+    result = run("probe_delayed", tmp_path, checkpoint__checkpoint_every=64)
+    whole = digest(checkpoint.load(result.checkpoint).arrays)
+    with (result.checkpoint / "arrays.safetensors").open("r+b") as file:
+        file.seek(2000)
+        file.write(b"\xff\xff")
+    notes = Notes()
+    again = resume(result.run, models=tmp_path / "models", display=notes)
+    assert "checkpoint_256 is not usable and was passed over" in notes.said[0]
+    assert digest(checkpoint.load(again.checkpoint).arrays) == whole
+    assert [name for name in names_in(again) if name.startswith("damaged_checkpoint_256")]
+    assert [row["timesteps_total"] for row in rows_of(again)] == [32 * i for i in range(1, 9)]
+
+
+def test_resuming_a_finished_run_changes_nothing_and_says_so(tmp_path):
+    result = run("probe_constant", tmp_path)
+    before = digest(checkpoint.load(result.checkpoint).arrays)
+    again = resume(result.run, models=tmp_path / "models")
+    assert "was spent before" in again.reason
+    assert digest(checkpoint.load(again.checkpoint).arrays) == before
+    assert len(rows_of(again)) == 8
+    sessions = json.loads((result.run / "metadata.json").read_text())["sessions"]
+    assert [s["timesteps_at_start"] for s in sessions] == [0, 256]
+
+
+def test_a_run_that_its_rule_ended_stays_ended_unless_more_steps_are_asked_for(tmp_path):
+    first = run("probe_constant", tmp_path, stop__target_return=8.0)
+    assert first.counters.steps == 64
+    again = resume(first.run, models=tmp_path / "models")
+    assert again.counters.steps == 64
+    assert "it had ended before: evaluation return 8.00" in again.reason
+    with pytest.raises(ScenarioError, match="has already done 64 steps"):
+        resume(first.run, timesteps=64, models=tmp_path / "models")
+    more = resume(first.run, timesteps=192, models=tmp_path / "models")
+    assert more.counters.steps == 192
+    assert [row["timesteps_total"] for row in rows_of(more)] == [32 * i for i in range(1, 7)]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"), [({"algo.hidden": [24]}, "hidden sizes"), ({"collect.num_worlds": 8}, "cannot restore")]
+)
+def test_a_scenario_that_no_longer_fits_its_checkpoint_is_refused(change, words, tmp_path):
+    result = run("probe_delayed", tmp_path)
+    changed = override(load(result.run / "scenario.yaml"), change)
+    (result.run / "scenario.yaml").write_text(dump(changed))
+    with pytest.raises(SlipstreamError, match=words):
+        resume(result.run, timesteps=512, models=tmp_path / "models")
+
+
+@pytest.mark.parametrize("spoil", ["counters", "stop", "collector_steps", "kind"])
+def test_a_checkpoint_that_is_no_state_of_a_run_is_refused(spoil, tmp_path):
+    result = run("probe_constant", tmp_path)
+    saved = checkpoint.load(result.checkpoint)
+    saved.meta[spoil] = "nonsense"
+    checkpoint.save(result.checkpoint, saved)
+    with pytest.raises(CheckpointError, match="newest checkpoint"):
+        resume(result.run, models=tmp_path / "models")
+
+
+def test_a_run_without_a_checkpoint_cannot_be_resumed(tmp_path):
+    import shutil
+
+    result = run("probe_constant", tmp_path)
+    shutil.rmtree(result.run / "checkpoints")
+    with pytest.raises(CheckpointError, match="there is none"):
+        resume(result.run)
+
+
+# --- the Python face, and what people see ---
+
+
+def test_the_python_call_returns_the_final_checkpoint(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    path = slipstream.train(
+        "probe_constant",
+        algo="PPO",
+        timesteps=64,
+        collect__num_worlds=4,
+        collect={"rollout_length": 8},
+        algo__minibatch_size=16,
+    )
+    assert path.parent.parent.parent.resolve() == tmp_path / "runs"
+    assert checkpoint.load(path).meta["counters"]["steps"] == 64
+    assert slipstream.load_policy(path).act(np.zeros(1)) in (0, 1)
+    assert "stopped after 64 steps" in capsys.readouterr().out
+
+
+def test_lines_say_rate_and_time_left(capsys):
+    lines = Lines()
+    lines.start("training x", 0, 1000)
+    lines.advance(10, "return 1.00")  # too soon for another line
+    lines.advance(1000, "return 2.00")
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[0] == "training x"
+    assert len(shown) == 2
+    assert "1,000 steps 100%" in shown[1]
+    assert "left  return 2.00" in shown[1]
+
+
+def test_clock_reads_as_people_say_it():
+    assert [clock(s) for s in (0, 65.9, 3723)] == ["0:00", "1:05", "1:02:03"]
+
+
+def test_no_finished_episode_gives_no_row():
+    assert episode_summary([], ["x"]) == {}
+
+
+def test_saved_scenarios_load_from_their_checkpoint(tmp_path):
+    result = run("probe_bandit", tmp_path)
+    saved = checkpoint.load(result.checkpoint)
+    assert from_plain(saved.meta["scenario"]) == load(result.run / "scenario.yaml")

@@ -1,0 +1,114 @@
+"""A judgement: the same fresh episodes for every row, intervals on every figure."""
+
+import numpy as np
+import pytest
+from learning import TINY, recast, scenario_of
+
+from slipstream.collect.episodes import Episodes
+from slipstream.config.errors import CheckpointError, ScenarioError
+from slipstream.config.load import override
+from slipstream.stats import mean_interval, wilson
+from slipstream.train import checkpoint
+from slipstream.train.experiment import Result, train
+from slipstream.train.judge import figures, judge, load_cast
+
+
+@pytest.fixture(scope="module")
+def bandit(tmp_path_factory) -> Result:
+    folder = tmp_path_factory.mktemp("judged")
+    changes = {"timesteps": 8192, "evaluate.evaluation_interval": None}
+    return train(scenario_of("probe_bandit", changes), out=folder / "run", models=folder / "models")
+
+
+def test_learned_and_scripted_rows_play_the_same_episodes(bandit):
+    scenario, saved = load_cast(bandit.run)
+    judgement = judge(scenario, saved, episodes=30)
+    assert [row.policy for row in judgement.rows] == ["learned", "best"]
+    learned, best = (row.figures for row in judgement.rows)
+    assert learned["return"] == best["return"]  # the bandit is solved, so equal episodes give equal figures
+    assert learned["return"].low < learned["return"].estimate < learned["return"].high
+    assert judgement.frames is not None
+
+
+def test_the_seed_chooses_the_episodes_and_the_same_seed_repeats_them(bandit):
+    scenario, saved = load_cast(bandit.run)
+    one, again, other = (judge(scenario, saved, 20, seed).rows[0].figures["return"] for seed in (1, 1, 2))
+    assert one == again != other
+
+
+def test_run_checkpoint_and_model_are_judged_alike(bandit):
+    assert bandit.model is not None
+    results = [judge(*load_cast(path), 10) for path in (bandit.run, bandit.checkpoint, bandit.model)]
+    assert results[0].rows == results[1].rows == results[2].rows
+
+
+def test_scripts_alone_can_be_judged():
+    assert [row.policy for row in judge(scenario_of("probe_bandit"), None, 5).rows] == ["best"]
+
+
+def test_a_policy_of_another_world_is_refused_naming_both(bandit):
+    _, saved = load_cast(bandit.run)
+    with pytest.raises(ScenarioError, match=r"trained on probe/bandit .*cannot act in probe/corridor"):
+        judge(scenario_of("probe_corridor"), saved, 5)
+
+
+def test_scripted_and_frozen_partners_play_along(bandit, tmp_path):
+    scenario = scenario_of("probe_leaver", {**TINY, "algo.minibatch_size": 8})
+    master = {"pupil": {"kind": "learning"}, "master": {"kind": "scripted", "script": "best"}}
+    first = train(
+        recast(scenario, master, {"stays": "master", "leaves": "pupil"}), out=tmp_path / "a", models=tmp_path / "m"
+    )
+    assert first.model is not None
+    frozen = {"pupil": {"kind": "learning"}, "old": {"kind": "frozen", "path": str(first.model)}}
+    second = train(
+        recast(scenario, frozen, {"stays": "pupil", "leaves": "old"}), out=tmp_path / "b", models=tmp_path / "m"
+    )
+    saved = checkpoint.load(second.checkpoint)
+    assert not [name for name in saved.arrays if name.startswith("policy.old")]
+    rows = judge(*load_cast(second.run), 10).rows
+    assert [row.policy for row in rows] == ["learned", "best"]
+    assert rows[0].figures["return"].estimate <= rows[1].figures["return"].estimate
+
+
+def test_an_unknown_script_or_a_frozen_policy_of_another_world_is_refused(bandit, tmp_path):
+    leaver = scenario_of("probe_leaver", {**TINY, "algo.minibatch_size": 8})
+    wrong = {"a": {"kind": "learning"}, "b": {"kind": "scripted", "script": "bset"}}
+    with pytest.raises(ScenarioError, match=r"policies.b.script: probe/leaver has no .*did you mean 'best'"):
+        train(recast(leaver, wrong, {"stays": "a", "leaves": "b"}), out=tmp_path / "x")
+    foreign = {"a": {"kind": "learning"}, "b": {"kind": "frozen", "path": str(bandit.run)}}
+    with pytest.raises(ScenarioError, match=r"trained on probe/bandit .*cannot act in probe/leaver"):
+        train(recast(leaver, foreign, {"stays": "a", "leaves": "b"}), out=tmp_path / "x")
+    assert not (tmp_path / "x").exists()
+
+
+def test_figures_are_means_with_intervals_and_a_proportion_for_clean():
+    rng = np.random.default_rng(0)
+    done = Episodes(
+        names=("clean", "laps"),
+        returns=rng.normal(size=(40, 2)),
+        lengths=np.full(40, 9.0),
+        stats=np.stack([np.ones(40), rng.normal(size=40)], 1),
+    )
+    shown = figures(done)
+    assert shown["clean"] == wilson(40, 40)
+    assert shown["clean"].low < 1.0  # forty clean episodes are not certainty
+    assert shown["laps"] == mean_interval(done.stats[:, 1])
+    assert shown["return"].estimate == pytest.approx(done.returns.sum(1).mean())
+
+
+def test_what_is_no_run_is_refused(tmp_path):
+    with pytest.raises(CheckpointError, match="no such run"):
+        load_cast(tmp_path / "nothing")
+    checkpoint.save(tmp_path / "checkpoint_1", checkpoint.Checkpoint({}, {"kind": "run"}))
+    with pytest.raises(CheckpointError, match="does not say which scenario"):
+        load_cast(tmp_path / "checkpoint_1")
+
+
+def test_impossible_options_are_refused_in_one_sentence():
+    for name, changes, words in [
+        ("probe_bandit", {"algo.centralised_critic": True}, "no global state"),
+        ("probe_target", {"stop.zero_conflict_streak": 3}, "which episodes are clean"),
+    ]:
+        scenario = override(scenario_of(name, TINY), changes)
+        with pytest.raises(ScenarioError, match=words):
+            train(scenario)

@@ -1,0 +1,111 @@
+"""Ctrl+C and SIGTERM finish the update, save and exit 0; a second signal ends the program at once."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from learning import python
+
+from slipstream.train import checkpoint
+from slipstream.train.metrics import read_rows
+from slipstream.train.progress import Interrupts
+
+ENDLESS = ["train", "probe_leaver", "--timesteps", "1e9", "--checkpoint-every", "1e9", "--out", "run"]
+ENDLESS += ["--collect.num-worlds", "4", "--collect.rollout-length", "8", "--learner-threads", "1"]
+ENDLESS += ["--algo.minibatch-size", "8", "--algo.epochs", "1"]
+
+# An update that lasts for ever, as a very large one would seem to.
+STUCK = """
+import time
+from pathlib import Path
+from learning import TINY, scenario_of
+from slipstream.train.experiment import train
+from slipstream.train.progress import Quiet
+class Stuck(Quiet):
+    def advance(self, done, text):
+        print("working", flush=True)
+        time.sleep(60)
+train(scenario_of("probe_constant", TINY), out=Path("run"), display=Stuck())
+"""
+
+
+def start(*argv: str, cwd: Path) -> subprocess.Popen[str]:
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[1])}
+    return subprocess.Popen(
+        [sys.executable, *argv], cwd=cwd, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def wait_for_rows(run: Path, process: subprocess.Popen[str], count: int = 3) -> None:
+    deadline = time.monotonic() + 90
+    while time.monotonic() < deadline and process.poll() is None:
+        if (run / "metrics.jsonl").exists() and len(list(read_rows(run / "metrics.jsonl"))) >= count:
+            return
+        time.sleep(0.05)
+    process.kill()
+    raise AssertionError(process.communicate())
+
+
+@pytest.mark.parametrize(("number", "called"), [(signal.SIGINT, "Ctrl+C"), (signal.SIGTERM, "SIGTERM")])
+def test_a_signal_saves_says_how_to_go_on_and_exits_0(number, called, tmp_path):
+    process = start("-m", "slipstream.cli.main", *ENDLESS, cwd=tmp_path)
+    wait_for_rows(tmp_path / "run", process)
+    sent = time.monotonic()
+    process.send_signal(number)
+    out, err = process.communicate(timeout=30)
+    assert time.monotonic() - sent < 10
+    assert process.returncode == 0, err
+    assert f": {called}" in out
+    assert re.search(r"everything is saved; continue with: slipstream resume run$", out, re.MULTILINE)
+    assert "Traceback" not in out + err
+    assert not (tmp_path / "models").exists()  # an interrupted run exports nothing
+
+    steps = [row["timesteps_total"] for row in read_rows(tmp_path / "run" / "metrics.jsonl")][-1]
+    latest = checkpoint.load_latest(tmp_path / "run" / "checkpoints")
+    assert latest.checkpoint.meta["counters"]["steps"] == steps
+    if number == signal.SIGTERM:  # the sentence it printed is a command that works
+        more = str(steps + 64)
+        done = python("-m", "slipstream.cli.main", "resume", "run", "--timesteps", more, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert f"stopped after {steps + 64:,} steps" in done.stdout
+
+
+def test_a_second_signal_ends_the_program_at_once(tmp_path):
+    process = start("-c", STUCK, cwd=tmp_path)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "working\n"
+    process.send_signal(signal.SIGINT)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(timeout=0.5)  # the first waits for the update
+    process.send_signal(signal.SIGTERM)
+    process.wait(timeout=5)
+    assert process.returncode == 128 + signal.SIGTERM
+    process.communicate()
+
+
+def test_handlers_are_given_back():
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    with Interrupts() as interrupts:
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert interrupts.signal == "SIGTERM"
+    assert {number: signal.getsignal(number) for number in before} == before
+
+
+def test_a_run_in_another_thread_leaves_signals_alone():
+    import threading
+
+    before, seen = signal.getsignal(signal.SIGINT), []
+
+    def work() -> None:
+        with Interrupts():
+            seen.append(signal.getsignal(signal.SIGINT))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert seen == [before]
