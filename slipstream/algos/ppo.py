@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from slipstream import _core
+from slipstream.algos.adam import FlatAdam
 from slipstream.algos.protocol import Arrays, Progress, Stats, Traits
 from slipstream.algos.sharding import Shards, fastest_threads, split
-from slipstream.algos.state import load_module, load_optimiser, module_arrays, optimiser_arrays
+from slipstream.algos.state import load_module, module_arrays
 from slipstream.config.algos import PpoConfig, schedule_at
 from slipstream.data import Blocks, Rollout
 from slipstream.nets.actor import Acted, Actor, ActorSpec, act
@@ -46,14 +47,15 @@ class Batch(NamedTuple):
     old: Distribution | None  # before this update, where the KL penalty needs it
 
 
-class Losses(NamedTuple):
-    """Means over a minibatch."""
+Terms = dict[str, Tensor]  # named means over rows, for people to read
+TERMS = ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction")
 
-    policy_loss: Tensor
-    value_loss: Tensor
-    entropy: Tensor
-    approx_kl: Tensor
-    clip_fraction: Tensor
+
+class Part(NamedTuple):
+    """A part of the loss with parameters of its own: actor and critic, unless they share a torso."""
+
+    parameters: list[nn.Parameter]
+    loss: Callable[[Batch, float], tuple[Terms, Tensor]]  # (rows, entropy_coef) -> what to report, what to minimise
 
 
 class Ppo:
@@ -99,11 +101,18 @@ class Ppo:
             generator=generator,
         ).to(device)
         self.kl_coef = config.kl_coef
-        self.parameters: dict[str, nn.Parameter] = {
-            **{f"actor.{k}": p for k, p in self.actor.named_parameters()},
-            **{f"critic.{k}": p for k, p in self.critic.named_parameters()},
-        }
-        self.optimiser = torch.optim.Adam(self.parameters.values(), eps=1e-5, fused=True)
+        self.optimiser = FlatAdam(
+            {
+                **{f"actor.{name}": parameter for name, parameter in self.actor.named_parameters()},
+                **{f"critic.{name}": parameter for name, parameter in self.critic.named_parameters()},
+            }
+        )
+        actor, critic = list(self.actor.parameters()), list(self.critic.parameters())
+        self.parts = (
+            [Part([*actor, *critic], self._joint_loss)]
+            if config.shared_torso
+            else [Part(actor, self._actor_loss), Part(critic, self._critic_loss)]
+        )
 
     def act(self, obs: Blocks, mask: NDArray[np.uint8] | None, noise: NDArray[np.float32] | None) -> Acted:
         """Choose for every row; without noise, the most likely action."""
@@ -112,8 +121,7 @@ class Ppo:
     def update(self, rollout: Rollout, progress: Progress) -> Stats:
         """Values, advantages, then epochs of minibatches; the observation statistics move last."""
         config = self.config
-        for group in self.optimiser.param_groups:
-            group["lr"] = schedule_at(config.learning_rate, progress.fraction)
+        learning_rate = schedule_at(config.learning_rate, progress.fraction)
         entropy_coef = schedule_at(config.entropy_coef, progress.fraction)
 
         batch, value_stats = self._prepare(rollout)
@@ -121,28 +129,28 @@ class Ppo:
         if rows == 0:
             return {"rows": 0.0}
         order = np.random.Generator(np.random.Philox(key=[self.seed, progress.update]))
-        sums = torch.zeros(len(Losses._fields) + 1, dtype=torch.float64)
+        sums = torch.zeros(len(TERMS) + 1, dtype=torch.float64)
         steps = epochs = 0
         for _ in range(config.epochs):
             epoch_kl = 0.0
             pieces = split(rows, rows // config.minibatch_size)
             shuffled = _take(batch, torch.from_numpy(order.permutation(rows)).to(self.device))
             for piece in pieces:
-                losses, norm = self._descend(_cut(shuffled, piece), entropy_coef)
-                sums += torch.stack([*losses, norm]).cpu().to(torch.float64)
-                epoch_kl += float(losses.approx_kl) / len(pieces)
+                terms, norm = self._descend(_cut(shuffled, piece), learning_rate, entropy_coef)
+                sums += torch.stack([*(terms[name] for name in TERMS), norm]).cpu()
+                epoch_kl += float(terms["approx_kl"]) / len(pieces)
                 steps += 1
             epochs += 1
             if config.kl_stop is not None and epoch_kl > config.kl_stop:
                 break
         if config.kl_target is not None:
-            self._adapt_kl(float(sums[Losses._fields.index("approx_kl")]) / steps, config.kl_target)
+            self._adapt_kl(float(sums[TERMS.index("approx_kl")]) / steps, config.kl_target)
         self._observe(rollout)
-        means = dict(zip([*Losses._fields, "grad_norm"], (sums / steps).tolist(), strict=True))
+        means = dict(zip([*TERMS, "grad_norm"], (sums / steps).tolist(), strict=True))
         return {
             **means,
             **value_stats,
-            "learning_rate": self.optimiser.param_groups[0]["lr"],
+            "learning_rate": learning_rate,
             "entropy_coef": entropy_coef,
             "kl_coef": self.kl_coef,
             "epochs": float(epochs),
@@ -232,47 +240,65 @@ class Ppo:
     def _features(self, x: Tensor) -> Tensor | None:
         return self.actor.torso(x) if self.config.shared_torso else None
 
-    def _descend(self, batch: Batch, entropy_coef: float) -> tuple[Losses, Tensor]:
-        """One gradient step on a minibatch, shard by shard; returns its losses and the gradient norm."""
-        parameters = list(self.parameters.values())
-        rows = len(batch.logp)
-        if self.config.normalize_advantage and rows > 1:
+    def _descend(self, batch: Batch, learning_rate: float, entropy_coef: float) -> tuple[Terms, Tensor]:
+        """One gradient step on a minibatch; returns its terms and the gradient norm."""
+        if self.config.normalize_advantage and len(batch.logp) > 1:
             advantage = batch.advantage
             batch = batch._replace(advantage=(advantage - advantage.mean()) / (advantage.std() + 1e-8))
+        terms, grads = self._gradients(batch, entropy_coef)
+        return terms, self.optimiser.step(grads, learning_rate, self.config.max_grad_norm)
 
-        def gradients(piece: slice) -> tuple[Losses, tuple[Tensor, ...]]:
-            losses, total = self._losses(_cut(batch, piece), entropy_coef)
+    def _gradients(self, batch: Batch, entropy_coef: float) -> tuple[Terms, list[Tensor]]:
+        """Terms, and gradients in the order of the parameters; the parts and shards are worked on side by side."""
+        rows = len(batch.logp)
+
+        def work(task: tuple[Part, slice]) -> tuple[Terms, tuple[Tensor, ...]]:
+            part, piece = task
+            terms, total = part.loss(batch if len(pieces) == 1 else _cut(batch, piece), entropy_coef)
             share = (piece.stop - piece.start) / rows
-            grads = torch.autograd.grad(total * share, parameters)
-            return Losses(*(value.detach() * share for value in losses)), grads
+            grads = torch.autograd.grad(total if share == 1 else total * share, part.parameters)
+            return {name: value.detach() * share for name, value in terms.items()}, grads
 
-        results = list(self.shards.map(gradients, split(rows, self.config.gradient_shards)))
-        losses, grads = results[0]
-        for more_losses, more_grads in results[1:]:
-            losses = Losses(*(a + b for a, b in zip(losses, more_losses, strict=True)))
-            grads = tuple(torch._foreach_add(grads, more_grads))
-        for parameter, grad in zip(parameters, grads, strict=True):
-            parameter.grad = grad
-        norm = nn.utils.clip_grad_norm_(parameters, self.config.max_grad_norm or float("inf"))
-        if torch.isfinite(norm):  # a step on NaN would poison the weights for good
-            self.optimiser.step()
-        return losses, norm
+        pieces = split(rows, self.config.gradient_shards)
+        results = list(self.shards.map(work, [(part, piece) for part in self.parts for piece in pieces]))
+        terms: Terms = {}
+        sums: list[tuple[Tensor, ...]] = []
+        for index, (some, grads) in enumerate(results):
+            terms |= {name: terms[name] + value if name in terms else value for name, value in some.items()}
+            if index % len(pieces) == 0:
+                sums.append(grads)
+            else:
+                sums[-1] = tuple(torch._foreach_add(sums[-1], grads))
+        return terms, [grad for grads in sums for grad in grads]
 
-    def _losses(self, batch: Batch, entropy_coef: float) -> tuple[Losses, Tensor]:
-        """All terms on these rows, and their weighted sum."""
-        config = self.config
+    def _actor_loss(self, batch: Batch, entropy_coef: float) -> tuple[Terms, Tensor]:
+        return self._policy_terms(self.actor.torso(batch.x), batch, entropy_coef)
+
+    def _critic_loss(self, batch: Batch, entropy_coef: float) -> tuple[Terms, Tensor]:
+        return self._value_terms(None, batch)
+
+    def _joint_loss(self, batch: Batch, entropy_coef: float) -> tuple[Terms, Tensor]:
         features = self.actor.torso(batch.x)
+        policy_terms, policy = self._policy_terms(features, batch, entropy_coef)
+        value_terms, value = self._value_terms(features, batch)
+        return policy_terms | value_terms, policy + value
+
+    def _policy_terms(self, features: Tensor, batch: Batch, entropy_coef: float) -> tuple[Terms, Tensor]:
+        """Surrogate, entropy and KL penalty."""
         dist = self.actor.distribution(features, batch.mask)
-        policy, approx_kl, clipped = surrogate_loss(
-            dist.logp(batch.action), batch.logp, batch.advantage, config.clip_coef
-        )
-        prediction = self.critic(features if config.shared_torso else None, batch.critic_x)
-        value = value_loss(prediction, batch.target, batch.value, config.value_clip)
+        logp = dist.logp(batch.action)
+        policy, approx_kl, clipped = surrogate_loss(logp, batch.logp, batch.advantage, self.config.clip_coef)
         entropy = dist.entropy().mean()
-        total = policy + config.value_coef * value - entropy_coef * entropy
+        total = policy - entropy_coef * entropy
         if batch.old is not None:
             total = total + self.kl_coef * kl_penalty(batch.old, dist)
-        return Losses(policy, value, entropy, approx_kl, clipped), total
+        terms = {"policy_loss": policy, "entropy": entropy, "approx_kl": approx_kl, "clip_fraction": clipped}
+        return terms, total
+
+    def _value_terms(self, features: Tensor | None, batch: Batch) -> tuple[Terms, Tensor]:
+        """Value loss; the critic reads the actor's features where they share a torso."""
+        value = value_loss(self.critic(features, batch.critic_x), batch.target, batch.value, self.config.value_clip)
+        return {"value_loss": value}, self.config.value_coef * value
 
     def _adapt_kl(self, kl: float, target: float) -> None:
         if kl > 2.0 * target:
@@ -292,15 +318,11 @@ class Ppo:
 
     def choose_threads(self, candidates: list[int]) -> int:
         """Measure once which number of threads computes a minibatch's gradients fastest, and use it."""
-        rows = self.config.minibatch_size
-        batch = _noise_batch(self.actor.spec, self.critic.inputs, rows, self.device)
-        parameters = list(self.parameters.values())
-
-        def gradients(piece: slice) -> None:
-            torch.autograd.grad(self._losses(_cut(batch, piece), 0.0)[1], parameters)
+        batch = _noise_batch(self.actor.spec, self.critic.inputs, self.config.minibatch_size, self.device)
 
         def minibatch(shards: Shards) -> None:
-            shards.map(gradients, split(rows, self.config.gradient_shards))
+            self.shards = shards
+            self._gradients(batch, 0.0)
 
         self.shards = Shards(fastest_threads(minibatch, candidates))
         return self.shards.threads
@@ -318,7 +340,7 @@ class Ppo:
         state = {**module_arrays(self.actor, "actor"), **module_arrays(self.critic, "critic")}
         state["kl_coef"] = np.array(self.kl_coef, np.float64)
         if include_optim:
-            state |= optimiser_arrays(self.optimiser, self.parameters, "optim")
+            state |= self.optimiser.arrays("optim")
         return state
 
     def load_state_dict(self, state: Arrays, strict: bool = True, include_optim: bool = True) -> None:
@@ -328,7 +350,7 @@ class Ppo:
         if "kl_coef" in state:
             self.kl_coef = float(state["kl_coef"])
         if include_optim:
-            load_optimiser(self.optimiser, self.parameters, state, "optim")
+            self.optimiser.load(state, "optim")
 
 
 def surrogate_loss(logp: Tensor, old_logp: Tensor, advantage: Tensor, clip: float) -> tuple[Tensor, Tensor, Tensor]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -17,15 +15,6 @@ def module_arrays(module: nn.Module, prefix: str) -> Arrays:
     return {f"{prefix}.{k}": t.detach().cpu().numpy().copy() for k, t in module.state_dict().items()}
 
 
-def optimiser_arrays(optimiser: torch.optim.Optimizer, named: Mapping[str, nn.Parameter], prefix: str) -> Arrays:
-    """Adam's moments and step counts as arrays named prefix.parameter.moment (copies)."""
-    arrays: Arrays = {}
-    for name, parameter in named.items():
-        for key, value in optimiser.state.get(parameter, {}).items():
-            arrays[f"{prefix}.{name}.{key}"] = torch.as_tensor(value).detach().cpu().numpy().copy()
-    return arrays
-
-
 def load_module(module: nn.Module, state: Arrays, prefix: str, strict: bool) -> None:
     """Copy arrays named prefix.name into the module; every problem is named."""
     own = module.state_dict()
@@ -35,25 +24,6 @@ def load_module(module: nn.Module, state: Arrays, prefix: str, strict: bool) -> 
     for name, tensor in own.items():
         if name in given:
             copy_into(tensor, given[name], f"{prefix}.{name}")
-
-
-def load_optimiser(
-    optimiser: torch.optim.Optimizer, named: Mapping[str, nn.Parameter], state: Arrays, prefix: str
-) -> None:
-    """Give Adam back its moments and step counts."""
-    for name, parameter in named.items():
-        keys = [k for k in state if k.startswith(f"{prefix}.{name}.") and "." not in k[len(f"{prefix}.{name}.") :]]
-        if not keys:
-            optimiser.state.pop(parameter, None)
-            continue
-        slots: dict[str, Tensor] = {}
-        for key in keys:
-            moment = key.rpartition(".")[2]
-            value = torch.from_numpy(np.array(state[key]))
-            if value.ndim and value.shape != parameter.shape:
-                raise CheckpointError(f"{key}: saved with shape {tuple(value.shape)}, needed {tuple(parameter.shape)}")
-            slots[moment] = value if moment == "step" else value.to(parameter.device)
-        optimiser.state[parameter] = slots
 
 
 def refuse_differences(own: set[str], given: set[str], prefix: str) -> None:

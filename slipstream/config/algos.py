@@ -111,11 +111,11 @@ class PpoConfig(Config):
         False, description="Choose from the action table of a continuous world instead of its axes."
     )
     gradient_shards: int = Field(
-        2,
+        1,
         ge=1,
         le=64,
-        description="Pieces a minibatch is cut into; their gradients are summed in order, and up to this "
-        "many threads work on them without changing a bit.",
+        description="Pieces the rows of a minibatch are cut into; gradients are summed in order. Actor and critic are "
+        "worked on side by side in any case; more pieces help where there are more than two cores.",
     )
 
 

@@ -14,6 +14,7 @@ from slipstream.train import checkpoint, run_folder
 from slipstream.train.experiment import Result, episode_summary, resume, train
 from slipstream.train.metrics import metrics_hash, read_rows
 from slipstream.train.progress import Lines, Quiet, clock
+from slipstream.train.setup import make_evaluation_worlds, make_training_worlds
 
 
 def run(name, tmp_path, folder="run", display=None, **changes) -> Result:
@@ -56,6 +57,16 @@ def test_no_two_evaluations_share_an_episode(tmp_path, monkeypatch):
     run("probe_constant", tmp_path)
     assert len(played) == len(set(played)) == 4 * 3
     assert max(played) < 2**31  # where judging begins
+
+
+def test_evaluation_worlds_draw_apart_from_training_worlds_of_the_same_seed():
+    scenario = scenario_of("probe_target", {"seed": 9, "evaluate.seed": 9, "collect.num_worlds": 64})
+    training, evaluation = make_training_worlds(scenario), make_evaluation_worlds(scenario, 64)
+    training.reset()
+    evaluation.reset()
+    shown = [{tuple(row) for row in env.obs["obs"][:, 0].tolist()} for env in (training, evaluation)]
+    assert len(shown[0]) == len(shown[1]) == 64
+    assert len(shown[0] & shown[1]) <= 1  # of 2049² possible pairs
 
 
 def test_without_an_interval_nothing_is_evaluated(tmp_path):

@@ -78,6 +78,14 @@ def test_leading_axes_are_kept(trained):
     assert bandit.act(obs, mask).tolist() == [[2, 2, 2], [2, 2, 2]]
 
 
+def test_actions_stay_within_the_bounds_of_the_world(trained, tmp_path):
+    saved = checkpoint.load(trained["continuous"].checkpoint)
+    saved.arrays["policy.main.actor.head.bias"][:] = [5.0, -5.0]
+    checkpoint.save(tmp_path / "checkpoint_1", saved)
+    policy = slipstream.load_policy(tmp_path / "checkpoint_1")
+    assert policy.act(np.zeros(policy.record.world.obs_size)).tolist() == [1.0, -1.0]
+
+
 def test_float64_observations_are_taken(trained):
     policy = slipstream.load_policy(trained["masked"].run)
     obs = np.random.default_rng(0).uniform(-1, 1, (9, 4)).astype(np.float32)
