@@ -120,7 +120,8 @@ def resume(
 
 def _extended(scenario: Scenario, saved: Checkpoint, timesteps: int, display: Display) -> Scenario:
     """The scenario with a larger budget; a rule that has ended the run once will not end it again at once."""
-    done = int(saved.meta.get("counters", {}).get("steps", 0))
+    counters = saved.meta.get("counters")
+    done = int(counters.get("steps", 0)) if isinstance(counters, dict) else 0  # what is wrong with it is said later
     if timesteps <= done:
         raise ScenarioError(f"--timesteps {timesteps}: this run has already done {done} steps; ask for more than that")
     changes: dict[str, Any] = {"timesteps": timesteps}
@@ -169,6 +170,14 @@ class Session:
 
     def run_to_end(self, title: str) -> Result:
         """Work until there is a reason to stop; then save, export and say how it went."""
+        try:
+            return self._run(title)
+        finally:
+            self.collector.env.close()
+            if self.evaluator is not None:
+                self.evaluator.worlds.close()
+
+    def _run(self, title: str) -> Result:
         scenario = self.scenario
         self.writer.log(title)
         self.display.start(title, self.counters.steps, scenario.timesteps)
@@ -217,9 +226,9 @@ class Session:
             agent_steps=self.counters.agent_steps + rows,
             updates=self.counters.updates + 1,
             episodes=self.counters.episodes + len(episodes),
-            seconds=time.monotonic() - self._began,
         )
         reason, is_best = self._maybe_evaluate()
+        self.counters = msgspec.structs.replace(self.counters, seconds=time.monotonic() - self._began)
         self.ended_by_rule = reason
         self._report(stats, episodes)  # before any checkpoint of this step: a resumed run must not miss the row
         if is_best:

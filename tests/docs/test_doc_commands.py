@@ -22,7 +22,7 @@ from slipstream.worlds import registry
 # Appended to the page's own words; the last value of a flag counts.
 SMALLER = {
     "train": ["--timesteps", "2048", "--evaluate.evaluation-duration", "2", "--algo.epochs", "1"],
-    "resume": ["--timesteps", "4096"],
+    "resume": ["--timesteps", "8192"],
     "eval": ["--episodes", "2"],
     "bench": ["--worlds", "1", "8", "--threads", "1", "--seconds", "0.01"],
 }
