@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from cells import RESULTS, Cell, machine, run_cells
 
 SCENARIOS = ("head_on", "t_formation", "canonical_crossing", "converging", "parallel_overtake")
-SEEDS = (1, 2, 3, 4, 5)
+SEEDS = (11, 12, 13, 14, 15)  # the preset was tuned on 1, 2, 3
 PUBLISHED_MINUTES = {"head_on": 15, "t_formation": 35, "canonical_crossing": 55, "converging": 90}  # RTX 3080
 LIMIT_S = 600.0
 
@@ -45,6 +45,8 @@ def write_page(cells: list[Cell]) -> None:
         "Wall time of PPO from the first step to the streak (clean: no loss of separation at any 1 s substep and every",
         "aircraft at its waypoint; exploration off, jittered starts never trained on). One run at a time, default",
         "scenario files. Published: minutes on an RTX 3080 and 12 cores, as the seed project's page states them.",
+        "The preset was tuned on head_on and t_formation with seeds 1, 2 and 3; these seeds were not used before.",
+        "The streak ends a run as soon as flights are safe, so they are longer than they need be: see extra distance.",
         "",
         "| scenario | reached it | median s (min – max) | median steps | extra distance NM | published min |",
         "|---|---|---|---|---|---|",
