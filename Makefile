@@ -5,11 +5,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 PEERS := .venv-peers
+STUDY_DEPS := $(VENV)/.study-deps
 CPP_BUILD := build/cpp-tests
 CORE_SOURCES := $(shell find core CMakeLists.txt -name '*.cpp' -o -name '*.hpp' -o -name CMakeLists.txt 2>/dev/null)
 CPP_FILES := $(shell find core -name '*.cpp' -o -name '*.hpp' 2>/dev/null)
 
-.PHONY: help train test setup lint cpp-test pytest stubs bench peers study-faults study-time-to-streak study-classic clean
+.PHONY: help train test setup lint cpp-test pytest stubs bench peers study-deps study-learning study-faults study-time-to-streak study-classic clean
 .DEFAULT_GOAL := help
 
 help:
@@ -18,7 +19,8 @@ help:
 	@echo "make bench   measure worlds and training against peers (sets up .venv-peers too)"
 	@echo "make peers   set up .venv-peers: bluesky-gym needs an environment of its own"
 	@echo "make lint    ruff, clang-format, mypy        make stubs   regenerate slipstream/_core.pyi"
-	@echo "make study-faults | study-time-to-streak | study-classic   long studies, resumable"
+	@echo "make study-learning | study-faults | study-time-to-streak | study-classic   long studies, resumable"
+	@echo "make study-deps   MuJoCo, Box2D and mpe2 for study-learning"
 	@echo "make clean   remove environments and builds (runs/ and models/ stay)"
 	@echo "PIP_ARGS='…' is passed to every pip install"
 
@@ -72,12 +74,25 @@ $(PEERS)/.ready: bench/peers-constraints.txt
 	@echo "== making $(PEERS) for bluesky-gym (downloads about 300 MB)"
 	@$(PYTHON) -m venv $(PEERS)
 	@$(PEERS)/bin/pip install -q --disable-pip-version-check $(PIP_ARGS) torch==2.13.0
-	@$(PEERS)/bin/pip install -q --disable-pip-version-check $(PIP_ARGS) -c bench/peers-constraints.txt bluesky-gym bluesky-simulator
+	@$(PEERS)/bin/pip install -q --disable-pip-version-check $(PIP_ARGS) -c bench/peers-constraints.txt bluesky-gym bluesky-simulator cpprb
 	@touch $@
 
 bench: $(STAMP) $(PEERS)/.ready
 	$(BIN)/python bench/worlds.py
 	$(BIN)/python bench/train.py
+	$(BIN)/python bench/replay.py
+	$(BIN)/python bench/learners.py
+
+study-deps: $(STUDY_DEPS)
+
+# The extras mujoco, box2d and mpe, without building the core again.
+$(STUDY_DEPS): $(STAMP)
+	@echo "== installing MuJoCo, Box2D and mpe2 for the learning study (downloads about 41 MB)"
+	@$(BIN)/pip install -q --disable-pip-version-check $(PIP_ARGS) -c constraints.txt "gymnasium[mujoco,box2d]" mpe2
+	@touch $@
+
+study-learning: $(STUDY_DEPS)
+	$(BIN)/python studies/learning.py
 
 study-faults: $(STAMP)
 	$(BIN)/python studies/faults.py

@@ -8,7 +8,7 @@ namespace slipstream {
 namespace {
 
 constexpr std::uint32_t kSnapshotMagic = 0x56504C53;  // "SLPV"
-constexpr std::uint32_t kSnapshotVersion = 1;
+constexpr std::uint32_t kSnapshotVersion = 2;         // 1 had no final_mask
 
 std::size_t zu(int value) { return static_cast<std::size_t>(value); }
 
@@ -43,7 +43,10 @@ VecEnv::VecEnv(std::unique_ptr<Worlds> worlds, const VecEnvOptions& options)
   } else {
     buffers_.action.resize(rows * zu(spec.action.size));
   }
-  if (spec.masked) buffers_.action_mask.resize(rows * zu(spec.action.size), 1);
+  if (spec.masked) {
+    buffers_.action_mask.resize(rows * zu(spec.action.size), 1);
+    buffers_.final_mask.resize(rows * zu(spec.action.size), 1);
+  }
   buffers_.rewards.resize(rows);
   if (spec.has_potential) {
     buffers_.potential.resize(rows);
@@ -149,10 +152,11 @@ void VecEnv::step_world(int i, bool active) {
   if (options_.autoreset) start_episode(i);
 }
 
-// Agents that end now keep their last observation in final_obs; agents gone before show zeros.
+// Agents that end now keep their last observation and mask in the final_ buffers; agents gone before show zeros.
 void VecEnv::clear_departed(int i) {
   const WorldSpec& spec = worlds_->spec();
   const std::size_t first = zu(i) * agents_;
+  const std::size_t choices = zu(spec.action.size);
   bool any_end = false;
   for (std::size_t a = first; a < first + agents_; ++a) {
     if (buffers_.alive[a] == 0) {
@@ -169,6 +173,7 @@ void VecEnv::clear_departed(int i) {
         std::memcpy(&buffers_.final_obs[b][a * bytes], &buffers_.obs[b][a * bytes], bytes);
       }
       if (spec.has_potential) buffers_.final_potential[a] = buffers_.potential[a];
+      if (spec.masked) std::memcpy(&buffers_.final_mask[a * choices], &buffers_.action_mask[a * choices], choices);
       present_[a] = 0;
     }
     if (present_[a] != 0) continue;
@@ -177,7 +182,7 @@ void VecEnv::clear_departed(int i) {
       std::memset(&buffers_.obs[b][a * bytes], 0, bytes);
     }
     if (spec.has_potential) buffers_.potential[a] = 0.0F;
-    if (spec.masked) std::memset(&buffers_.action_mask[a * zu(spec.action.size)], 1, zu(spec.action.size));
+    if (spec.masked) std::memset(&buffers_.action_mask[a * choices], 1, choices);
     buffers_.acting[a] = 0;
   }
   if (any_end && spec.state_size > 0) {
@@ -258,13 +263,14 @@ void VecEnv::reseed(std::span<const std::uint64_t> seeds, std::span<const std::u
 }
 
 template <class Archive>
-void VecEnv::archive(Archive& ar) {
+void VecEnv::archive(Archive& ar, std::uint32_t version) {
   for (auto& block : buffers_.obs) ar(block);
   for (auto& block : buffers_.final_obs) ar(block);
   ar(buffers_.state, buffers_.final_state, buffers_.action, buffers_.choice, buffers_.action_mask, buffers_.rewards,
      buffers_.potential, buffers_.final_potential, buffers_.reward_parts, buffers_.terminated, buffers_.truncated,
      buffers_.alive, buffers_.acting, buffers_.duration, buffers_.episode_done, buffers_.episode_length,
      buffers_.episode_return, buffers_.episode_stats, buffers_.episode_index);
+  if (version >= 2) ar(buffers_.final_mask);
   ar(seed_, stream_, next_episode_, present_, ticks_, elapsed_, returns_, stats_, owed_, discount_);
 }
 
@@ -275,7 +281,7 @@ std::vector<std::byte> VecEnv::snapshot() {
   std::uint32_t version = kSnapshotVersion;
   std::vector<char> name(spec().name.begin(), spec().name.end());
   out(magic, version, name);
-  archive(out);
+  archive(out, version);
   for (int i = 0; i < num_worlds(); ++i) worlds_->save(i, out);
   return bytes;
 }
@@ -288,13 +294,14 @@ void VecEnv::restore(std::span<const std::byte> bytes) {
     std::uint32_t version = 0;
     in(magic, version);
     if (magic != kSnapshotMagic) throw std::invalid_argument("these bytes are not a snapshot of worlds");
-    if (version != kSnapshotVersion) throw std::invalid_argument("snapshot has an unknown version");
+    if (version < 1 || version > kSnapshotVersion) throw std::invalid_argument("snapshot has an unknown version");
     std::vector<char> name(spec().name.size());
     in(name);
     if (!std::equal(name.begin(), name.end(), spec().name.begin())) {
       throw std::invalid_argument("snapshot was taken from another world");
     }
-    archive(in);
+    archive(in, version);
+    if (version < 2) std::fill(buffers_.final_mask.begin(), buffers_.final_mask.end(), std::uint8_t{1});
     for (int i = 0; i < num_worlds(); ++i) worlds_->restore(i, in);
     if (!in.at_end()) throw std::invalid_argument("snapshot was taken from a different configuration");
   } catch (const std::invalid_argument&) {

@@ -7,6 +7,7 @@ import enum
 from typing import Annotated, Any
 
 import numpy
+import numpy.typing
 from numpy.typing import NDArray
 
 
@@ -55,6 +56,91 @@ def fill_normal(out: Annotated[NDArray[numpy.float32], dict(shape=(None, None, N
 
 def fill_uniform(out: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order='C', device='cpu')], *, seed: int, step: int, first_world: int = 0) -> None:
     """Uniform (0, 1) noise [worlds, agents, width] keyed by seed and step."""
+
+class MlpShape:
+    """Widths and activations of a perceptron; the weights are torch's."""
+
+    def __init__(self, widths: Sequence[int], hidden: str, last: str) -> None: ...
+
+    @property
+    def parameter_floats(self) -> int: ...
+
+    def hidden_floats(self, rows: int) -> int: ...
+
+    def forward(self, parameters: Sequence[int], x: int, rows: int, hidden: int, out: int) -> None:
+        """
+        Addresses of contiguous float32 memory; hidden 0: no backward pass will follow.
+        """
+
+    def backward(self, parameters: Sequence[int], x: int, rows: int, hidden: int, out: int, grad_out: int, grad_parameters: int, grad_x: int) -> None:
+        """Gradients that are not wanted have the address 0."""
+
+def adam_step(gradients: Sequence[tuple[int, int]], *, learning_rate: float, beta1: float, beta2: float, eps: float, max_norm: float, step: float, parameters: int, first_moment: int, second_moment: int) -> float:
+    """
+    One step over pieces (address, size) of a gradient; returns its norm before clipping, and does nothing where that is not finite. max_norm 0: no clipping. Addresses are of contiguous float32 memory.
+    """
+
+def set_kernel_threads(threads: int) -> None:
+    """Threads the kernels share their work over; changes no bit."""
+
+def keep_freed_memory() -> None:
+    """
+    Let the C library keep what is freed, up to 256 MB, instead of handing it back and taking it anew at each step.
+    """
+
+def kernel_threads() -> int:
+    """Threads the kernels share their work over."""
+
+def vtrace(*, decided: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', device='cpu', writable=False)], value: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], log_ratio: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], paid: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', device='cpu', writable=False)], reward: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], duration: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order='C', device='cpu', writable=False)], terminated: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', device='cpu', writable=False)], truncated: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', device='cpu', writable=False)], end_value: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], last_value: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], gamma: float, trace_lambda: float, rho_bar: float, c_bar: float, advantage: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')], target: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')], complete: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', device='cpu')]) -> None:
+    """
+    V-trace targets, and advantages that rho is still to weight, of decisions of any duration; [rows, columns].
+    """
+
+class SumTree:
+    """
+    Weights that change often and are drawn from in proportion; float64, any capacity.
+    """
+
+    def __init__(self, capacity: int) -> None: ...
+
+    @property
+    def capacity(self) -> int: ...
+
+    def total(self) -> float:
+        """The sum of all weights."""
+
+    def set(self, index: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], value: Annotated[NDArray[numpy.float64], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None:
+        """Change weights in order: of equal indices the last counts."""
+
+    def get(self, index: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], out: Annotated[NDArray[numpy.float64], dict(shape=(None,), order='C', device='cpu')]) -> None:
+        """Write the weights of these leaves to out."""
+
+    def sample(self, u: Annotated[NDArray[numpy.float64], dict(shape=(None,), order='C', device='cpu', writable=False)], index: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')], weight: Annotated[NDArray[numpy.float64], dict(shape=(None,), order='C', device='cpu')]) -> None:
+        """
+        Write the leaf in which u * total falls, and its weight, for every u in [0, 1).
+        """
+
+def write_rows(store: numpy.typing.NDArray[numpy.uint8], first: int, arrays: Sequence[numpy.typing.NDArray[Any]]) -> None:
+    """
+    Write rows, one array per field, into records [capacity, stride] from `first` on, wrapping at the end.
+    """
+
+def gather_rows(store: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', device='cpu')], index: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], sizes: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], out: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')]) -> None:
+    """
+    Copy scattered records to out: one array per field, one behind the other.
+    """
+
+def fill_draw(out: Annotated[NDArray[numpy.float64], dict(shape=(None,), order='C', device='cpu')], *, seed: int, draw: int) -> None:
+    """Uniform numbers in [0, 1) keyed by seed and draw."""
+
+def nstep(*, decided: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', device='cpu', writable=False)], paid: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', device='cpu', writable=False)], reward: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], duration: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order='C', device='cpu', writable=False)], terminated: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', device='cpu', writable=False)], truncated: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', device='cpu', writable=False)], gamma: float, steps: int, span_reward: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')], discount: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')], outcome: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order='C', device='cpu')], last: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order='C', device='cpu')], next: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order='C', device='cpu')], complete: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', device='cpu')]) -> None:
+    """
+    n-step outcomes of decisions of any duration; [rows, columns], time-major.
+    """
+
+TERMINATED: int = -1
+
+TRUNCATED: int = -2
 
 class ProbeConfig:
     """Which probe world, and how many ticks an episode has."""

@@ -1,8 +1,8 @@
-"""Summaries that can be trusted: interquartile means, bootstrap and binomial intervals. Pure functions."""
+"""Summaries that can be trusted: interquartile means, who beats whom, bootstrap and binomial intervals."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -32,29 +32,68 @@ def _iqm(matrices: F64) -> F64:
 
 def mean_interval(values: ArrayLike, level: float = 0.95, resamples: int = 2000, seed: int = 0) -> Interval:
     """Mean of independent values with a percentile-bootstrap interval."""
-    return bootstrap(np.asarray(values, np.float64).reshape(-1, 1), lambda x: x.mean((-2, -1)), level, resamples, seed)
+    column = np.asarray(values, np.float64).reshape(-1, 1)
+    return bootstrap([column], lambda x: x.mean((-2, -1)), level, resamples, seed)
 
 
 def iqm_interval(scores: ArrayLike, level: float = 0.95, resamples: int = 2000, seed: int = 0) -> Interval:
     """IQM of scores [runs, tasks] with a stratified bootstrap: runs are drawn anew within each task."""
-    matrix = np.asarray(scores, np.float64)
-    return bootstrap(matrix.reshape(len(matrix), -1), _iqm, level, resamples, seed)
+    return bootstrap([_matrix(scores)], _iqm, level, resamples, seed)
 
 
-def bootstrap(matrix: F64, statistic: Callable[[F64], F64], level: float, resamples: int, seed: int) -> Interval:
-    """A statistic of [runs, tasks] with its percentile interval over resampled runs, each task on its own.
+def improvement_interval(
+    ours: ArrayLike, theirs: ArrayLike, level: float = 0.95, resamples: int = 2000, seed: int = 0
+) -> Interval:
+    """Probability that a run of ours beats one of theirs on the same task, averaged over tasks; a tie counts one half.
 
-    `statistic` maps a stack of matrices [..., runs, tasks] to one number each.
+    Scores are [runs, tasks]; the two may differ in runs (Agarwal et al. 2021). The runs of both are drawn anew.
     """
-    runs, tasks = matrix.shape
-    estimate = float(statistic(matrix))
-    if runs < 2 or not np.isfinite(matrix).all():
+    return bootstrap([_matrix(ours), _matrix(theirs)], _improvement, level, resamples, seed)
+
+
+def performance_profile(
+    scores: ArrayLike, thresholds: ArrayLike, level: float = 0.95, resamples: int = 2000, seed: int = 0
+) -> list[Interval]:
+    """Share of all runs [runs, tasks] that score above each threshold, with pointwise intervals."""
+    matrix = _matrix(scores)
+    return [
+        bootstrap([matrix], lambda x, t=t: (x > t).mean((-2, -1)), level, resamples, seed)
+        for t in np.asarray(thresholds, np.float64).reshape(-1)
+    ]
+
+
+def _matrix(scores: ArrayLike) -> F64:
+    matrix = np.asarray(scores, np.float64)
+    return matrix.reshape(len(matrix), -1)
+
+
+def _improvement(ours: F64, theirs: F64) -> F64:
+    """P(ours > theirs) of each pair of a stack: every run [..., R, 1, tasks] against every run [..., 1, S, tasks]."""
+    difference = np.sign(ours[..., :, None, :] - theirs[..., None, :, :])
+    return np.asarray(0.5 + 0.5 * difference.mean((-3, -2, -1)), np.float64)
+
+
+def bootstrap(
+    matrices: Sequence[F64], statistic: Callable[..., F64], level: float, resamples: int, seed: int
+) -> Interval:
+    """A statistic of matrices [runs, tasks] with its percentile interval over resampled runs, each task on its own.
+
+    `statistic` maps stacks of matrices [..., runs, tasks], one stack per matrix, to one number each.
+    """
+    estimate = float(statistic(*matrices))
+    if any(len(matrix) < 2 or not np.isfinite(matrix).all() for matrix in matrices):
         return Interval(estimate, float("nan"), float("nan"))
-    rows = np.random.default_rng(seed).integers(0, runs, size=(resamples, runs, tasks))
-    draws = statistic(matrix[rows, np.arange(tasks)])
+    rng = np.random.default_rng(seed)
+    rows = [resampled_rows(rng, matrix, resamples) for matrix in matrices]
+    draws = statistic(*(m[r, np.arange(m.shape[1])] for m, r in zip(matrices, rows, strict=True)))
     tail = (1.0 - level) / 2.0
     low, high = np.quantile(draws, [tail, 1.0 - tail])
     return Interval(estimate, float(low), float(high))
+
+
+def resampled_rows(rng: np.random.Generator, matrix: F64, resamples: int) -> NDArray[np.int64]:
+    """Which runs stand in for a task's runs in each resample: [resamples, runs, tasks], tasks apart."""
+    return rng.integers(0, len(matrix), size=(resamples, *matrix.shape))
 
 
 def wilson(successes: int, trials: int, level: float = 0.95) -> Interval:

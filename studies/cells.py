@@ -8,10 +8,12 @@ import platform
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -20,34 +22,77 @@ RESULTS = ROOT / "docs" / "results"
 Cell = dict[str, Any]  # what identifies a cell, and after its run what came out of it
 
 
-def run_cells(name: str, cells: Sequence[Cell], work: Callable[[Cell], Cell], jobs: int = 1) -> list[Cell]:
-    """Compute the missing cells of docs/results/<name>.json on `jobs` processes, saving after each; returns all."""
-    path = RESULTS / f"{name}.json"
-    done: list[Cell] = json.loads(path.read_text())["cells"] if path.exists() else []
+def run_cells(
+    name: str, cells: Sequence[Cell], work: Callable[[Cell], Cell], jobs: int = 1, path: Path | None = None
+) -> list[Cell]:
+    """Compute the missing ones of `cells` on `jobs` processes, each in a fresh one, and return them all.
 
-    def key(cell: Cell) -> str:
-        return json.dumps({k: cell[k] for k in cells[0]}, sort_keys=True)
-
-    known = {key(cell): cell for cell in done}
-    missing = [cell for cell in cells if key(cell) not in known]
+    They are kept in docs/results/<name>.json, or `path`, saved after each; cells of that file that are not asked for
+    stay as they are. A cell that fails is told and left out, so that the others are not lost; the script then ends
+    with an error, and starting it again tries the cell once more.
+    """
+    path = path or RESULTS / f"{name}.json"
+    known = {_key(cell, cells): cell for cell in read_cells(path)}
+    missing = [cell for cell in cells if _key(cell, cells) not in known]
     print(f"{name}: {len(cells) - len(missing)} of {len(cells)} cells are done")
-    start = time.monotonic()
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        futures = {pool.submit(work, cell): cell for cell in missing}
+    took: dict[str, list[float]] = {}  # seconds of the cells that differ only in their seed
+    left, failed = list(missing), []
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), max_tasks_per_child=1) as pool:
+        futures = {pool.submit(_timed, work, cell): cell for cell in missing}
         for count, future in enumerate(as_completed(futures), 1):
-            cell = {**futures[future], **future.result()}
-            known[key(cell)] = cell
-            _save(path, name, [known[key(c)] for c in cells if key(c) in known])
-            left = (time.monotonic() - start) / count * (len(missing) - count)
-            print(f"  {count}/{len(missing)}  {left / 60:.1f} min left  {cell}", flush=True)
-    return [known[key(cell)] for cell in cells]
+            asked = futures[future]
+            left.remove(asked)
+            try:
+                result, seconds = future.result()
+            except Exception as error:
+                failed.append(asked)
+                traceback.print_exception(error)
+                print(f"  {count}/{len(missing)}  FAILED  {asked}: {error}", flush=True)
+                continue
+            cell = {**asked, **result}
+            known[_key(cell, cells)] = cell
+            _save(path, name, list(known.values()))
+            took.setdefault(_group(asked), []).append(seconds)
+            shown = {key: value for key, value in cell.items() if not isinstance(value, list)}
+            minutes = _seconds_left(left, took) / jobs / 60
+            print(f"  {count}/{len(missing)}  {minutes:.1f} min left  {shown}", flush=True)
+    if failed:
+        sys.exit(f"{name}: {len(failed)} cells failed; start the command again to try them once more")
+    return [known[_key(cell, cells)] for cell in cells]
+
+
+def read_cells(path: Path) -> list[Cell]:
+    """The cells computed so far; none where there is no file."""
+    cells: list[Cell] = json.loads(path.read_text())["cells"] if path.exists() else []
+    return cells
+
+
+def _key(cell: Cell, cells: Sequence[Cell]) -> str:
+    """What identifies a cell: the columns that were asked for."""
+    return json.dumps({column: cell.get(column) for column in cells[0]}, sort_keys=True)
+
+
+def _group(cell: Cell) -> str:
+    return json.dumps({column: value for column, value in cell.items() if column != "seed"}, sort_keys=True)
+
+
+def _seconds_left(left: Sequence[Cell], took: dict[str, list[float]]) -> float:
+    """Mean time of a cell's kind, or of all cells where none of its kind is done."""
+    everything = [seconds for group in took.values() for seconds in group]
+    return sum(mean(took.get(_group(cell), everything)) for cell in left)
+
+
+def _timed(work: Callable[[Cell], Cell], cell: Cell) -> tuple[Cell, float]:
+    start = time.monotonic()
+    return work(cell), time.monotonic() - start
 
 
 def _save(path: Path, name: str, cells: list[Cell]) -> None:
-    record = {"study": name, "command": " ".join(["python", *sys.argv]), **machine(), "cells": cells}
+    head = json.dumps({"study": name, "command": " ".join(["python", *sys.argv]), **machine()}, indent=1)
+    rows = ",\n".join(f"  {json.dumps(cell)}" for cell in cells)  # a cell a line, or curves would fill thousands
     path.parent.mkdir(parents=True, exist_ok=True)
     temp = path.with_suffix(".tmp")
-    temp.write_text(json.dumps(record, indent=1) + "\n")
+    temp.write_text(head.removesuffix("\n}") + f',\n "cells": [\n{rows}\n ]\n}}\n')
     os.replace(temp, path)
 
 

@@ -6,19 +6,24 @@ import hashlib
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from torch import nn
 
-from slipstream.algos.ppo import Ppo
-from slipstream.algos.protocol import Progress, Stats
+from slipstream.algos.protocol import Arrays, Progress, Stats
+from slipstream.algos.registry import ALGORITHMS
 from slipstream.collect.serial import Collector
-from slipstream.config.load import from_plain, load, override, to_plain
+from slipstream.config.load import from_plain, load, to_plain
 from slipstream.config.scenario import Scenario
+from slipstream.data.transitions import Sample, Transitions
+from slipstream.train.feed import Feed, make_feed
 from slipstream.train.setup import Cast, gammas, make_cast, make_training_worlds, resolve
+from slipstream.worlds.spec import ActionSpec, ObsBlock, WorldSpec
 from slipstream.worlds.vec_env import VecEnv
 
 PROBES = (
@@ -47,36 +52,64 @@ TINY = {
 }
 
 
+def tiny(kind: str, **algo: Any) -> dict[str, Any]:
+    """TINY for any algorithm, with some of its settings changed."""
+    changes = {key: value for key, value in TINY.items() if not key.startswith("algo.")}
+    if kind in ("ppo", "appo", "impala"):
+        own: dict[str, Any] = {"minibatch_size": 16, "epochs": 2}
+    elif ALGORITHMS[kind].traits.data == "rollout":
+        own = {}
+    else:
+        own = {"batch_size": 16, "training_intensity": 0.25, "learning_starts": 32, "replay.capacity": 200}
+    own = {"kind": kind, "hidden": [16], **own, **algo}
+    return changes | {f"algo.{key}": value for key, value in own.items()}
+
+
 @dataclass
 class Parts:
-    """A scenario's worlds, policies and collector, ready to go."""
+    """A scenario's worlds, policies, collector and feeds, ready to go."""
 
     scenario: Scenario
     env: VecEnv
     cast: Cast
     collector: Collector
+    feeds: Mapping[str, Feed] = field(default_factory=dict)
     updates: int = 0
 
     @property
-    def learner(self) -> Ppo:
+    def learner(self) -> Any:
         """The only learner."""
         (learner,) = self.cast.learners.values()
-        assert isinstance(learner, Ppo)
         return learner
 
     def advance(self) -> Stats:
         """Collect and update once, as the experiment does; returns the first learner's stats."""
-        rollouts, _ = self.collector.collect(self.updates)
         steps = self.updates * self.scenario.rollout_steps
-        progress = Progress(min(1.0, steps / self.scenario.timesteps), self.updates)
-        stats = {name: learner.update(rollouts[name], progress) for name, learner in self.cast.learners.items()}
+        progress = Progress(min(1.0, steps / self.scenario.timesteps), self.updates, steps)
+        for learner in self.cast.learners.values():
+            learner.explore(progress)
+        rollouts, _ = self.collector.collect(self.updates)
+        stats = {name: feed.learn(rollouts[name], progress) for name, feed in self.feeds.items()}
         self.updates += 1
         return next(iter(stats.values()))
 
 
+class NothingSetAside:
+    """In place of a quarantine where nothing that is not finite may come up."""
+
+    def keep(self, batch: Arrays, names: Sequence[str], progress: Progress) -> Stats:
+        """Fail."""
+        raise AssertionError(f"update {progress.update}: {', '.join(names)} not finite")
+
+    def judge(self, stats: Stats, batch: Arrays, progress: Progress) -> Stats:
+        """Fail if the gradient was not finite."""
+        assert np.isfinite(stats.get("grad_norm", 0.0)), stats
+        return stats
+
+
 def scenario_of(name: str, changes: Mapping[str, Any] | None = None) -> Scenario:
-    """A packaged scenario with changes, its threads settled."""
-    return resolve(override(load(name), {"learner_threads": 1, "device": "cpu", **(changes or {})}))
+    """A packaged scenario with changes, its threads settled; `algo.kind` brings what is tuned for that algorithm."""
+    return resolve(load(name, {"learner_threads": 1, "device": "cpu", **(changes or {})}))
 
 
 def recast(scenario: Scenario, policies: Mapping[str, Any], teams: Mapping[str, str]) -> Scenario:
@@ -92,7 +125,81 @@ def build(scenario: Scenario) -> Parts:
     collector = Collector(
         env, cast.teams, collect.rollout_length, scenario.seed, gammas(scenario), collect.shaping_coef
     )
-    return Parts(scenario, env, cast, collector)
+    learning = [team for team in cast.teams if team.learns]
+    feeds = {
+        team.policy: make_feed(
+            scenario, team.policy, cast.learners[team.policy], len(team.agents), env.spec, NothingSetAside()
+        )
+        for team in learning
+    }
+    return Parts(scenario, env, cast, collector, feeds)
+
+
+def hand_spec(*, choices: int = 0, axes: int = 0, features: int = 1) -> WorldSpec:
+    """A world that exists only as a shape: one agent that has this many choices, or acts on this many axes."""
+    return WorldSpec(
+        name="test/hand",
+        agents=("a",),
+        roles=("a",),
+        obs=(ObsBlock("obs", "float32", (features,), -10.0, 10.0),),
+        action=ActionSpec(discrete=choices > 0, size=choices or axes),
+    )
+
+
+def hand_sample(
+    obs: Sequence[Any],
+    action: Sequence[Any],
+    reward: Sequence[float],
+    discount: Sequence[float],
+    next_obs: Sequence[Any],
+    *,
+    mask: Sequence[Any] | None = None,
+    next_mask: Sequence[Any] | None = None,
+    weight: Sequence[float] | None = None,
+) -> Sample:
+    """Transitions written out; whole numbers as actions are choices, rows of numbers are axes."""
+    rows = len(reward)
+
+    def floats(values: Sequence[Any]) -> Any:
+        return np.array(values, np.float32)
+
+    def bits(values: Sequence[Any] | None) -> Any:
+        return None if values is None else np.array(values, np.uint8)
+
+    return Sample(
+        Transitions(
+            obs={"obs": floats(obs).reshape(rows, -1)},
+            action=floats(action) if np.ndim(action) == 2 else np.array(action, np.int32),
+            mask=bits(mask),
+            reward=floats(reward),
+            discount=floats(discount),
+            next_obs={"obs": floats(next_obs).reshape(rows, -1)},
+            next_mask=bits(next_mask),
+        ),
+        index=np.arange(rows),
+        weight=floats([1.0] * rows if weight is None else weight),
+    )
+
+
+@torch.no_grad()
+def set_layer(layer: nn.Module, weight: Any, bias: Any) -> None:
+    """Give a linear layer these numbers (or one number for all)."""
+    for parameter, value in zip(layer.parameters(), (weight, bias), strict=True):
+        parameter.copy_(torch.as_tensor(value, dtype=torch.float32))
+
+
+def flat(module: nn.Module) -> torch.Tensor:
+    """A copy of all parameters as one vector."""
+    return torch.cat([p.detach().flatten() for p in module.parameters()])
+
+
+FALLING = ((0.0, 0.3), (1.0, 0.0))  # a learning rate that lets `learn` settle
+
+
+def learn(learner: Any, sample: Sample, steps: int = 150) -> None:
+    """Gradient steps on the same draw, over the whole budget."""
+    for step in range(steps):
+        learner.update(sample, Progress(step / steps, step))
 
 
 def digest(arrays: Mapping[str, np.ndarray[Any, Any]]) -> str:

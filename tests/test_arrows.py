@@ -13,11 +13,11 @@ MAY_IMPORT = {
     "config": set(),
     "stats": set(),
     "worlds": {"config", "_core"},
-    "nets": {"config"},
-    "data": {"config", "worlds.spec"},
+    "nets": {"config", "_core"},
+    "data": {"config", "worlds.spec", "_core"},
     "algos": {"nets", "data", "config", "worlds.spec", "_core"},
     "collect": {"worlds", "data", "_core"},
-    "train": {"config", "stats", "worlds", "nets", "data", "algos", "collect"},
+    "train": {"config", "stats", "worlds", "nets", "data", "algos", "collect", "_core"},
     "cli": {"config", "stats", "worlds", "nets", "data", "algos", "collect", "train", "__init__"},
 }
 

@@ -24,6 +24,9 @@ std::unique_ptr<VecEnv> make_vec_env(const typename W::Config& config, int num_w
 
 void bind_vec_env(nb::module_& m);
 void bind_kernels(nb::module_& m);
+void bind_mlp(nb::module_& m);
+void bind_vtrace(nb::module_& m);
+void bind_replay(nb::module_& m);
 void bind_probe(nb::module_& m);
 void bind_airspace(nb::module_& m);
 void bind_horizontal_cr(nb::module_& m);

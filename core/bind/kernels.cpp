@@ -1,21 +1,10 @@
 #include "bind/bind.hpp"
+#include "bind/slab.hpp"
 #include "kernels/gae.hpp"
 #include "kernels/noise.hpp"
 
 namespace slipstream {
 namespace {
-
-template <class T, int Dims>
-using In = nb::ndarray<const T, nb::ndim<Dims>, nb::c_contig, nb::device::cpu>;
-template <class T, int Dims>
-using Out = nb::ndarray<T, nb::ndim<Dims>, nb::c_contig, nb::device::cpu>;
-
-template <class A, class B>
-void same_shape(const A& a, const B& b, const char* what) {
-  if (a.shape(0) != b.shape(0) || a.shape(1) != b.shape(1)) {
-    throw std::invalid_argument(std::string(what) + " does not have the shape of the other arrays");
-  }
-}
 
 void bind_gae(nb::module_& m) {
   m.def(
@@ -24,31 +13,11 @@ void bind_gae(nb::module_& m) {
          In<std::int32_t, 2> duration, In<std::uint8_t, 2> terminated, In<std::uint8_t, 2> truncated,
          In<float, 2> end_value, In<float, 1> last_value, double gamma, double gae_lambda, Out<float, 2> advantage,
          Out<float, 2> target, Out<std::uint8_t, 2> complete) {
-        same_shape(decided, value, "value");
-        same_shape(decided, paid, "paid");
-        same_shape(decided, reward, "reward");
-        same_shape(decided, duration, "duration");
-        same_shape(decided, terminated, "terminated");
-        same_shape(decided, truncated, "truncated");
-        same_shape(decided, end_value, "end_value");
+        const GaeInput in = slab(decided, value, paid, reward, duration, terminated, truncated, end_value, last_value,
+                                 gamma, gae_lambda);
         same_shape(decided, advantage, "advantage");
         same_shape(decided, target, "target");
         same_shape(decided, complete, "complete");
-        if (last_value.shape(0) != decided.shape(1))
-          throw std::invalid_argument("last_value needs one entry per column");
-        const GaeInput in{static_cast<int>(decided.shape(0)),
-                          static_cast<int>(decided.shape(1)),
-                          decided.data(),
-                          value.data(),
-                          paid.data(),
-                          reward.data(),
-                          duration.data(),
-                          terminated.data(),
-                          truncated.data(),
-                          end_value.data(),
-                          last_value.data(),
-                          gamma,
-                          gae_lambda};
         const nb::gil_scoped_release release;
         gae(in, advantage.data(), target.data(), complete.data());
       },

@@ -101,6 +101,7 @@ nb::dict views_of(nb::handle self) {
   d["actions"] = spec.action.discrete ? view_or_none(self, b.choice, {n, agents})
                                       : view_or_none(self, b.action, {n, agents, width});
   d["action_mask"] = view_or_none(self, b.action_mask, {n, agents, width});
+  d["final_mask"] = view_or_none(self, b.final_mask, {n, agents, width});
   d["rewards"] = view_or_none(self, b.rewards, {n, agents});
   d["potential"] = view_or_none(self, b.potential, {n, agents});
   d["final_potential"] = view_or_none(self, b.final_potential, {n, agents});

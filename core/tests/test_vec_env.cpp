@@ -33,6 +33,8 @@ void a_finished_world_restarts_in_the_same_step() {
   CHECK(b.acting == (Row{1, 1}));  // of the new episode
   CHECK(clock(b.final_obs, 0, 0) == 4.0F && clock(b.final_obs, 1, 0) == 4.0F);
   CHECK(b.final_obs[1][0] == std::byte{4});
+  CHECK(b.final_mask == (Row{0, 1, 0, 0, 1, 0}));   // tick 4 allows choice 4 % 3
+  CHECK(b.action_mask == (Row{1, 0, 0, 1, 0, 0}));  // and the next episode's first tick choice 0
   CHECK(b.final_state[0] == 4.0F && b.state[0] == 0.0F);
   CHECK(b.final_potential[0] == 4.0F && b.potential[0] == 0.0F);
   CHECK(clock(b.obs, 0, 0) == 0.0F);
@@ -56,6 +58,7 @@ void a_departed_agent_shows_nothing_until_the_world_resets() {
   CHECK(b.acting == (Row{1, 0}));
   CHECK(b.rewards[1] == 2.0F);
   CHECK(clock(b.final_obs, 1, 0) == 2.0F && b.final_potential[1] == 2.0F && b.final_state[0] == 2.0F);
+  CHECK(Row(b.final_mask.begin() + 3, b.final_mask.end()) == (Row{0, 0, 1}));
   CHECK(clock(b.obs, 1, 0) == 0.0F && clock(b.obs, 1, 1) == 0.0F && b.obs[1][4] == std::byte{0});
   CHECK(b.potential[1] == 0.0F);
   CHECK(clock(b.obs, 0, 0) == 2.0F);
@@ -144,6 +147,7 @@ void a_restored_snapshot_continues_bit_for_bit() {
   const Row some{1, 0, 1};
   for (int t = 0; t < 7; ++t) env->step(t % 2 == 0 ? std::span<const std::uint8_t>{} : some);
   const auto middle = env->snapshot();
+  const Row final_mask = env->buffers().final_mask;
   std::vector<std::vector<std::byte>> later;
   for (int t = 0; t < 9; ++t) {
     env->step({});
@@ -151,7 +155,7 @@ void a_restored_snapshot_continues_bit_for_bit() {
   }
   auto other = make_tick_env({.horizon = 5, .leaves_at = 2, .period = 3}, 3, {.seed = 1, .tick_discount = 0.9});
   other->restore(middle);
-  CHECK(other->snapshot() == middle);
+  CHECK(other->snapshot() == middle && other->buffers().final_mask == final_mask);
   for (const auto& expected : later) {
     other->step({});
     CHECK(other->snapshot() == expected);

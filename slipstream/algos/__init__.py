@@ -1,1 +1,1 @@
-"""Learning algorithms, one page each."""
+"""Learning algorithms: one page each, no base class; the registry finds them by the `kind` of their config."""

@@ -8,7 +8,9 @@ from typing import Any, ClassVar, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from slipstream.data import Blocks, Rollout
+from slipstream.config.algos.onpolicy import LearnerConfig
+from slipstream.data.rollout import Blocks, Rollout
+from slipstream.data.transitions import Sample, Transitions
 from slipstream.nets.actor import Acted, ActorSpec
 from slipstream.worlds.spec import WorldSpec
 
@@ -26,6 +28,7 @@ class Traits:
     discrete: bool
     masks: bool
     durations: bool
+    lagged: bool = False  # learns also from rollouts of an older policy
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,7 @@ class Progress:
 
     fraction: float  # of the budget spent, 0..1: what schedules read
     update: int  # updates done so far
+    steps: int = 0  # environment steps done so far
 
 
 class Algorithm(Protocol):
@@ -44,11 +48,8 @@ class Algorithm(Protocol):
     def act(self, obs: Blocks, mask: NDArray[np.uint8] | None, noise: NDArray[np.float32] | None) -> Acted:
         """Choose for every row; without noise, the most likely action."""
 
-    def update(self, rollout: Rollout, progress: Progress) -> Stats:
-        """Learn from one slab."""
-
-    def choose_threads(self, candidates: list[int]) -> int:
-        """Measure which number of threads is fastest and use it; the bits are the same with any."""
+    def explore(self, progress: Progress) -> None:
+        """Set how to explore in the coming slab."""
 
     def actor_spec(self) -> ActorSpec:
         """How to build the acting network again."""
@@ -61,6 +62,41 @@ class Algorithm(Protocol):
 
     def load_state_dict(self, state: Arrays, strict: bool = True, include_optim: bool = True) -> None:
         """Take over a saved state."""
+
+
+class RolloutAlgorithm(Algorithm, Protocol):
+    """A learner that sees every rollout once."""
+
+    def update(self, rollout: Rollout, progress: Progress) -> Stats:
+        """Learn from one slab."""
+
+
+class Step(Protocol):
+    """What one gradient step says about itself."""
+
+    @property
+    def stats(self) -> dict[str, Any]:
+        """Numbers by name; among them grad_norm."""
+
+    @property
+    def td_error(self) -> Any:
+        """Tensor [B]: how wrong each row was."""
+
+
+class ReplayAlgorithm(Algorithm, Protocol):
+    """A learner that draws from replay."""
+
+    def observe(self, rows: Transitions) -> None:
+        """Take new transitions into the input statistics."""
+
+    def update(self, sample: Sample, progress: Progress) -> Step:
+        """One gradient step on a draw."""
+
+
+def action_table(config: LearnerConfig, traits: Traits, spec: WorldSpec) -> tuple[tuple[float, ...], ...]:
+    """The choices a discrete policy has on continuous axes; empty where it acts as the world does."""
+    wanted = config.discrete_actions or not traits.continuous
+    return spec.action.table if wanted and not spec.action.discrete else ()
 
 
 def refuse_mismatch(traits: Traits, spec: WorldSpec, where: str) -> str | None:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from slipstream import __version__
-from slipstream.cli import judge, look, run
+from slipstream.cli import data, judge, look, run
 from slipstream.config.errors import SlipstreamError, suggest
 
 Verb = Callable[[Sequence[str]], int]
@@ -20,6 +20,9 @@ GROUPS: dict[str, dict[str, tuple[Verb, str]]] = {
         "eval": (judge.evaluate, "play a trained policy beside the scripted ones, with intervals"),
         "bench": (judge.bench, "measure how fast a scenario's worlds step here"),
         "check-world": (judge.check_world, "check that a world keeps its contract"),
+    },
+    "share": {
+        "dataset": (data.dataset, "record, describe, merge or import experience to learn from offline"),
     },
     "look": {
         "scenarios": (look.scenarios, "list the scenarios, or describe one"),

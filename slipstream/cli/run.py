@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from slipstream.config.algos import KINDS
 from slipstream.config.errors import ScenarioError, suggest
 from slipstream.config.load import load
 from slipstream.config.overrides import cli_overrides
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from slipstream.train.experiment import Result
 
 PUBLISHED = ("head_on", "parallel", "t_formation", "canonical_crossing", "converging")  # what `all` stands for
-ALGORITHMS = ("ppo",)
 
 
 def train(argv: Sequence[str]) -> int:
@@ -133,7 +133,7 @@ def _train_parser() -> argparse.ArgumentParser:
         add_help=False,
     )
     add = parser.add_argument
-    add("--algo", nargs="+", metavar="NAME", help=f"algorithms ({', '.join(ALGORITHMS)}); several are compared")
+    add("--algo", nargs="+", metavar="NAME", help=f"algorithms ({', '.join(KINDS)}); several are compared")
     add("--preset", help="hyper-parameters: published (by device), published_cpu or published_gpu")
     add("--timesteps", type=_whole, help="budget in environment steps")
     add("--seed", type=int, help="seed of everything drawn in training")
@@ -181,9 +181,9 @@ def _best_device() -> str:
 
 def _algorithm(word: str) -> str:
     name = word.lower()
-    if name not in ALGORITHMS:
+    if name not in KINDS:
         raise ScenarioError(
-            f"--algo: there is no algorithm '{word}' (known: {', '.join(ALGORITHMS)})" + suggest(name, ALGORITHMS)
+            f"--algo: there is no algorithm '{word}' (known: {', '.join(KINDS)})" + suggest(name, KINDS)
         )
     return name
 

@@ -9,14 +9,19 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from threading import Event
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from slipstream.collect.teams import Seat, Team
-from slipstream.data import F32, Blocks, Ends, Rollout, allocate_rollout
+from slipstream.data.rollout import F32, U8, Blocks, Ends, Rollout, allocate_rollout
 from slipstream.worlds.vec_env import VecEnv
+
+
+class Stopped(Exception):  # noqa: N818
+    """Collecting was given up in the middle of a slab; the collector cannot go on from there."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +68,7 @@ class Recorder:
         self._end_rows: list[NDArray[np.int64]] = []
         self._end_obs: list[Blocks] = []
         self._end_state: list[F32] = []
+        self._end_mask: list[U8] = []
 
     def begin(self) -> None:
         """Move decisions that are still open to row 0 and forget the rest."""
@@ -73,12 +79,16 @@ class Recorder:
         slab.paid[:] = 0
         for array in (*slab.obs.values(), slab.state, slab.action, slab.mask, slab.logp):
             if array is not None:
-                array[0, worlds, agents] = array[rows, worlds, agents]
+                still_open = array[rows, worlds, agents]
+                if array.dtype.kind == "f":
+                    array[0] = 0  # what stood there may not be finite, and would be held against this slab
+                array[0, worlds, agents] = still_open
         slab.decided[0, worlds, agents] = 1
         self._open_row[worlds, agents] = 0
         self._end_rows.clear()
         self._end_obs.clear()
         self._end_state.clear()
+        self._end_mask.clear()
 
     def decide(self, row: int, step: int, version: int) -> None:
         """Choose for every agent of the team that acts now, and write the choice down."""
@@ -146,6 +156,8 @@ class Recorder:
         self._end_obs.append({name: block[worlds, columns] for name, block in env.final_obs.items()})
         if env.final_state is not None:
             self._end_state.append(env.final_state[worlds])
+        if self.rollout.mask is not None and env.final_mask is not None:
+            self._end_mask.append(env.final_mask[worlds, columns])
 
     def finish(self) -> Rollout:
         """The complete slab; valid until the next `begin`."""
@@ -154,6 +166,8 @@ class Recorder:
             slab.last_obs[name][:] = block[:, self.seat.columns]
         if slab.last_state is not None and env.state is not None:
             slab.last_state[:] = env.state[:, None]
+        if slab.last_mask is not None and env.action_mask is not None:
+            slab.last_mask[:] = env.action_mask[:, self.seat.columns]
         names = list(env.obs)
         ends = None
         if self._end_rows:
@@ -161,6 +175,7 @@ class Recorder:
                 index=np.concatenate(self._end_rows),
                 obs={name: np.concatenate([blocks[name] for blocks in self._end_obs]) for name in names},
                 state=np.concatenate(self._end_state) if self._end_state else None,
+                mask=np.concatenate(self._end_mask) if self._end_mask else None,
             )
         return replace(slab, ends=ends)
 
@@ -219,13 +234,15 @@ class Collector:
         self._others = [seat for seat in seats if not seat.team.learns]
         env.reset()
 
-    def collect(self, version: int) -> tuple[dict[str, Rollout], list[Episode]]:
-        """One rollout for every learning team, and the episodes that ended meanwhile."""
+    def collect(self, version: int, stop: Event | None = None) -> tuple[dict[str, Rollout], list[Episode]]:
+        """One rollout for every learning team, and the episodes that ended meanwhile; Stopped once `stop` is set."""
         episodes: list[Episode] = []
         recorders = list(self.recorders.values())
         for recorder in recorders:
             recorder.begin()
         for row in range(1, self.ticks + 1):
+            if stop is not None and stop.is_set():
+                raise Stopped
             start = time.perf_counter()
             for recorder in recorders:
                 recorder.decide(row, self.steps, version)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slipstream import _core
-from slipstream.data import F32, U8, Blocks
+from slipstream.data.rollout import F32, U8, Blocks
 from slipstream.worlds.vec_env import VecEnv
 
 
@@ -80,8 +80,12 @@ class Seat:
         return self._env.action_mask[:, self.columns]
 
     def write(self, action: NDArray[Any]) -> None:
-        """Hand the team's actions [N, A', ...] to the worlds."""
-        self._env.actions[:, self.columns] = action if self.table is None else self.table[action]
+        """Hand the team's actions [N, A', ...] to the worlds; what is not finite (a bad observation's) becomes 0."""
+        if self.table is not None:
+            action = self.table[action]
+        elif not self.team.discrete and not np.isfinite(action).all():
+            action = np.where(np.isfinite(action), action, 0.0)
+        self._env.actions[:, self.columns] = action
 
     def act_quietly(self) -> None:
         """Act without exploration and without recording: evaluation, frozen and scripted policies."""

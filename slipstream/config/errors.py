@@ -22,6 +22,10 @@ class WorldContractError(SlipstreamError):
     """A world broke its promises about shapes, dtypes or ends of episodes."""
 
 
+class TrainingError(SlipstreamError):
+    """Training cannot go on, though nothing is lost."""
+
+
 class RunFolderError(SlipstreamError):
     """A run folder cannot be created, read or continued."""
 

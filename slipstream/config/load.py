@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 from slipstream.config.errors import ScenarioError, suggest
 from slipstream.config.explain import explain
-from slipstream.config.names import check_name, name_from
+from slipstream.config.names import check_name, is_name, name_from
 from slipstream.config.scenario import Scenario
 from slipstream.config.yaml import KeyPath, dump_yaml, load_yaml, parse_yaml
 
@@ -47,7 +47,9 @@ class Tree(NamedTuple):
 def load(name_or_path: str | os.PathLike[str], overrides: Overrides = (), preset: str | None = None) -> Scenario:
     """Reads a packaged scenario by name, or a YAML file by path, and returns it frozen.
 
-    A preset is laid over the file, then the overrides over both: `{"algo.learning_rate": 1e-3}`,
+    A preset is laid over the file, then the overrides over both. Another algorithm than the file's takes the place of
+    the file's `algo`, with the settings tuned for it where there are any (`presets/<algo>_<scenario>.yaml`,
+    `presets/<algo>_<kind of world>.yaml` or `presets/<algo>.yaml`). Overrides are `{"algo.learning_rate": 1e-3}`,
     `{"algo": {"learning_rate": 1e-3}}`, `{"algo__learning_rate": 1e-3}` or `["algo.learning_rate=1e-3"]`.
     """
     path = find(name_or_path)
@@ -55,9 +57,14 @@ def load(name_or_path: str | os.PathLike[str], overrides: Overrides = (), preset
     tree.values.setdefault("name", name_from(path.stem))
     tree.origins[()] = _label(path)
     nested = list(_nested(overrides))
+    own, wanted = _algorithms(tree, nested)
+    if wanted != own:
+        tree = _without(tree, "algo")
     if preset is not None:
         devices = [values["device"] for values in (tree.values, *nested) if "device" in values]
-        tree = _merge(tree, _read_preset(preset, devices[-1] if devices else "auto"))
+        tree = _merge(tree, _read_preset(preset, wanted, devices[-1] if devices else "auto"))
+    elif wanted != own:
+        tree = _merge(tree, _read_tuned(wanted, tree))
     for values in nested:
         tree = _merge(tree, _as_override(values))
     return _validate(tree)
@@ -183,7 +190,34 @@ def _included(item: str, path: Path, root: Path, where: str) -> Path:
     return target
 
 
-def _read_preset(preset: str, device: object) -> Tree:
+def _algorithms(tree: Tree, nested: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
+    """The algorithm the file has, and the one it is to have."""
+    kinds = [
+        algo["kind"]
+        for values in (tree.values, *nested)
+        if isinstance(algo := values.get("algo"), dict) and isinstance(algo.get("kind"), str)
+    ]
+    own = tree.values.get("algo")
+    return (own.get("kind", "ppo") if isinstance(own, dict) else "ppo"), (kinds[-1] if kinds else "ppo")
+
+
+def _without(tree: Tree, key: str) -> Tree:
+    values = {k: v for k, v in tree.values.items() if k != key}
+    return Tree(values, {path: origin for path, origin in tree.origins.items() if path[:1] != (key,)})
+
+
+def _read_tuned(kind: str, tree: Tree) -> Tree:
+    """The settings tuned for an algorithm in this scenario, in worlds of this kind, or anywhere."""
+    world = tree.values.get("world")
+    family = world.get("kind") if isinstance(world, dict) else None
+    for name in (f"{kind}_{tree.values['name']}", f"{kind}_{family}", kind):
+        path = SCENARIOS / "presets" / f"{name}.yaml"
+        if is_name(name) and path.is_file():
+            return _read(path, SCENARIOS, (), [])
+    return Tree({"algo": {"kind": kind}}, {})
+
+
+def _read_preset(preset: str, kind: str, device: object) -> Tree:
     """The values of a preset; plain `published` is the CPU or the GPU column, by device."""
     if preset not in PRESETS:
         known = ", ".join(PRESETS)
@@ -195,7 +229,10 @@ def _read_preset(preset: str, device: object) -> Tree:
                 "or preset published_cpu or published_gpu"
             )
         preset = "published_gpu" if device == "cuda" else "published_cpu"
-    return _read(SCENARIOS / "presets" / f"ppo_{preset}.yaml", SCENARIOS, (), [])
+    path = SCENARIOS / "presets" / f"{kind}_{preset}.yaml"
+    if not path.is_file():
+        raise ScenarioError(f"preset '{preset}': nothing was published for {kind}; leave the preset out")
+    return _read(path, SCENARIOS, (), [])
 
 
 def _nested(overrides: Overrides) -> Iterator[dict[str, Any]]:

@@ -9,7 +9,9 @@ from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from slipstream.config.airspace import AirspaceConfig
-from slipstream.config.algos import AlgoConfig, PpoConfig
+from slipstream.config.algos import AlgoConfig, AnyAlgo, PpoConfig
+from slipstream.config.algos.offpolicy import ReplayLearnerConfig
+from slipstream.config.algos.onpolicy import ActorCriticConfig
 from slipstream.config.base import Config
 from slipstream.config.errors import ScenarioError, suggest
 from slipstream.config.foreign import GymnasiumConfig, PettingZooConfig
@@ -63,11 +65,16 @@ class CollectConfig(Config):
         "auto",
         description="Threads that step the worlds, which change no result; auto is resolved once.",
     )
-    inference_shard: int = Field(
-        256,
-        ge=16,
-        multiple_of=16,
-        description="Rows per forward pass when acting; fixed, so that bits do not depend on the batch.",
+    overlap: Literal["none", "deterministic", "free"] = Field(
+        "none",
+        description="Collect on a thread of its own while the learner learns, for algorithms that can learn from an "
+        "older policy: deterministic (always `lag` updates behind, so the bits do not depend on timing) or free.",
+    )
+    lag: Count = Field(
+        1,
+        le=64,
+        description="With overlap: updates a rollout's policy is behind (deterministic), or rollouts that may wait "
+        "(free).",
     )
     shaping_coef: float = Field(
         1.0,
@@ -117,6 +124,9 @@ class StopConfig(Config):
     )
     wall_time_s: float | None = Field(None, gt=0, description="Stop after this many seconds of wall time.")
     bands: BandRule | None = Field(None, description="Stop after consecutive good bands of training.")
+    bad_batches: Count = Field(
+        10, description="Give up after this many batches in a row that held NaN or infinity; they never reach weights."
+    )
 
 
 class CheckpointConfig(Config):
@@ -189,7 +199,16 @@ class Scenario(Config):
         """Steps between periodic checkpoints."""
         return self.checkpoint.checkpoint_every or max(1, self.timesteps // 10)
 
-    def algo_of(self, policy: str) -> PpoConfig | None:
+    @property
+    def is_offline(self) -> bool:
+        """Whether every learner learns from a dataset, so that nothing is collected."""
+        return all(
+            isinstance(algo, ReplayLearnerConfig) and algo.replay.dataset is not None
+            for name in self.policies
+            if (algo := self.algo_of(name)) is not None
+        )
+
+    def algo_of(self, policy: str) -> AnyAlgo | None:
         """The algorithm that trains `policy`; None for frozen and scripted ones."""
         config = self.policies[policy]
         return (config.algo or self.algo) if isinstance(config, LearningPolicy) else None
@@ -290,7 +309,7 @@ def _batch_problems(scenario: Scenario, num_agents_by_policy: Mapping[str, int])
     for policy, agents in num_agents_by_policy.items():
         algo = scenario.algo_of(policy)
         rows = scenario.rollout_steps * agents
-        if algo is None or rows % algo.minibatch_size == 0:
+        if not isinstance(algo, ActorCriticConfig) or rows % algo.minibatch_size == 0:
             continue
         own = isinstance(config := scenario.policies[policy], LearningPolicy) and config.algo is not None
         path = ("policies", policy, "algo", "minibatch_size") if own else ("algo", "minibatch_size")

@@ -1,9 +1,9 @@
-"""The network that acts, and how it acts for a batch of agents with the same bits whatever the batch width."""
+"""The network that acts, and how it acts for a batch of agents."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 import numpy as np
@@ -11,11 +11,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from slipstream.nets.heads import Categorical, Distribution, Gaussian, masked
+from slipstream.nets.heads import Categorical, Distribution, Gaussian, Point, Squashed, masked
 from slipstream.nets.normalise import RunningNorm
-from slipstream.nets.torsos import Obs, flatten, linear, mlp
+from slipstream.nets.torsos import Linear, Mlp, Obs, flatten
 
-SMALL_GAIN = 0.01  # of the action head: every action is about equally likely at the start
+SMALL_GAIN = 0.01  # of an action head: every action is about equally likely at the start
 
 
 class ActorSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -28,6 +28,18 @@ class ActorSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     activation: str
     normalize_observation: bool
     init_log_std: float = 0.0
+    # distribution: Gaussian or categorical; squashed: a Gaussian through tanh; point: one action, through tanh;
+    # values: of every choice, of which the best is taken
+    head: Literal["distribution", "squashed", "point", "values"] = "distribution"
+    quantiles: int = 1  # of every choice's value
+    dueling: bool = False  # values as a state's value plus advantages of mean 0 (Wang et al. 2016)
+
+    @property
+    def head_outputs(self) -> int:
+        """Outputs of the last layer."""
+        if self.head == "squashed":
+            return 2 * self.outputs
+        return (self.outputs + int(self.dueling)) * self.quantiles if self.head == "values" else self.outputs
 
 
 class Actor(nn.Module):
@@ -37,23 +49,55 @@ class Actor(nn.Module):
         super().__init__()
         self.spec = spec
         self.norm = RunningNorm(spec.inputs) if spec.normalize_observation else None
-        self.torso = mlp((spec.inputs, *spec.hidden), spec.activation, None, generator)
-        self.head = linear((spec.inputs, *spec.hidden)[-1], spec.outputs, SMALL_GAIN, generator)
-        self.log_std = None if spec.discrete else nn.Parameter(torch.full((spec.outputs,), spec.init_log_std))
+        self.torso = Mlp((spec.inputs, *spec.hidden), spec.activation, None, generator)
+        gain = 1.0 if spec.head == "values" else SMALL_GAIN
+        self.head = Linear((spec.inputs, *spec.hidden)[-1], spec.head_outputs, gain, generator)
+        gaussian = spec.head == "distribution" and not spec.discrete
+        self.log_std = nn.Parameter(torch.full((spec.outputs,), spec.init_log_std)) if gaussian else None
 
     def inputs(self, obs: Obs) -> Tensor:
         """What the torso reads: blocks side by side, standardised."""
         x = flatten(obs)
         return x if self.norm is None else self.norm(x)
 
-    def distribution(self, features: Tensor, mask: Tensor | None) -> Distribution:
+    def observe(self, obs: Obs) -> None:
+        """Take these rows into the input statistics, where there are any."""
+        if self.norm is not None:
+            self.norm.update(flatten(obs))
+
+    def forward(self, obs: Obs, mask: Tensor | None) -> Distribution:
+        """Observation -> distribution."""
+        x = self.inputs(obs)
+        match self.spec.head:
+            case "squashed":
+                return self.squashed(x)
+            case "point":
+                return Point(self.point(x))
+            case "values":
+                return Categorical(masked(self.quantiles(x).mean(2), mask))
+        return self.distribution(self.torso(x), mask)
+
+    def distribution(self, features: Tensor, mask: Tensor | None) -> Gaussian | Categorical:
         """The distribution a torso's output stands for."""
         out = self.head(features)
         return Categorical(masked(out, mask)) if self.log_std is None else Gaussian(out, self.log_std)
 
-    def forward(self, obs: Obs, mask: Tensor | None) -> Distribution:
-        """Observation -> distribution."""
-        return self.distribution(self.torso(self.inputs(obs)), mask)
+    def squashed(self, x: Tensor) -> Squashed:
+        """The squashed Gaussian of every row of inputs."""
+        mean, raw_log_std = self.head(self.torso(x)).chunk(2, 1)
+        return Squashed(mean, raw_log_std)
+
+    def point(self, x: Tensor) -> Tensor:
+        """The one action of every row of inputs, [rows, K]."""
+        return torch.tanh(self.head(self.torso(x)))
+
+    def quantiles(self, x: Tensor) -> Tensor:
+        """Quantiles of every choice's value, [rows, choices, quantiles], for every row of inputs."""
+        out: Tensor = self.head(self.torso(x)).view(len(x), -1, self.spec.quantiles)
+        if not self.spec.dueling:
+            return out
+        value, advantage = out[:, :1], out[:, 1:]
+        return value + advantage - advantage.mean(1, keepdim=True)
 
 
 class Acted(NamedTuple):
@@ -63,20 +107,9 @@ class Acted(NamedTuple):
     logp: NDArray[np.float32]  # [rows]
 
 
-def shards(tensors: Mapping[str, Tensor], rows: int, size: int) -> list[dict[str, Tensor]]:
-    """Cut rows into pieces of exactly `size`, the last padded with zeros.
-
-    A matrix product's bits depend on its shape; with one shape only, a row's result does not depend on how many other
-    rows came along.
-    """
-    pieces = []
-    for begin in range(0, rows, size):
-        end = min(begin + size, rows)
-        piece = {name: t[begin:end] for name, t in tensors.items()}
-        if end - begin < size:
-            piece = {n: torch.cat([t, t.new_zeros((size - (end - begin), *t.shape[1:]))]) for n, t in piece.items()}
-        pieces.append(piece)
-    return pieces
+def tensors(obs: Mapping[str, NDArray[Any]], device: torch.device) -> Obs:
+    """Observation blocks as tensors; on the CPU they share memory with the arrays."""
+    return {name: torch.from_numpy(block).to(device) for name, block in obs.items()}
 
 
 @torch.no_grad()
@@ -85,7 +118,6 @@ def act(
     obs: Mapping[str, NDArray[Any]],
     mask: NDArray[np.uint8] | None,
     noise: NDArray[np.float32] | None,
-    shard: int,
     device: torch.device,
 ) -> Acted:
     """Choose an action for every row; without noise, the most likely one.
@@ -95,23 +127,9 @@ def act(
         obs: Blocks [rows, ...].
         mask: Allowed choices [rows, M], or None.
         noise: Standard normal [rows, K] or uniform [rows, M] numbers; None acts without exploration.
-        shard: Rows per forward pass.
         device: Where the network lives.
     """
-    rows = len(next(iter(obs.values())))
-    tensors = {f"obs.{name}": torch.from_numpy(block) for name, block in obs.items()}
-    if mask is not None:
-        tensors["mask"] = torch.from_numpy(mask)
-    if noise is not None:
-        tensors["noise"] = torch.from_numpy(noise)
-    actions, logps = [], []
-    for piece in shards(tensors, rows, shard):
-        piece = {name: t.to(device) for name, t in piece.items()}
-        blocks = {name.removeprefix("obs."): t for name, t in piece.items() if name.startswith("obs.")}
-        dist = actor(blocks, piece.get("mask"))
-        action = dist.sample(piece["noise"]) if noise is not None else dist.mode()
-        actions.append(action)
-        logps.append(dist.logp(action))
-    action = torch.cat(actions)[:rows].cpu()
-    logp = torch.cat(logps)[:rows].cpu()
-    return Acted(action.to(torch.int32 if actor.spec.discrete else torch.float32).numpy(), logp.numpy())
+    dist = actor(tensors(obs, device), None if mask is None else torch.from_numpy(mask).to(device))
+    action = dist.mode() if noise is None else dist.sample(torch.from_numpy(noise).to(device))
+    dtype = torch.int32 if actor.spec.discrete else torch.float32
+    return Acted(action.to(dtype).cpu().numpy(), dist.logp(action).cpu().numpy())

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from slipstream.nets.normalise import RunningNorm
-from slipstream.nets.torsos import linear, mlp
+from slipstream.nets.torsos import Linear, Mlp
 
 SLOWEST = 0.1  # newest batch's weight in the target statistics never falls below this: returns drift as policies learn
 
@@ -29,8 +29,8 @@ class Critic(nn.Module):
     ) -> None:
         super().__init__()
         self.inputs = inputs
-        self.torso = None if shared_torso else mlp((inputs, *hidden), activation, None, generator)
-        self.head = linear((inputs, *hidden)[-1], 1, 1.0, generator)
+        self.torso = None if shared_torso else Mlp((inputs, *hidden), activation, None, generator)
+        self.head = Linear((inputs, *hidden)[-1], 1, 1.0, generator)
         self.state_norm = RunningNorm(state_size) if state_size else None
         self.register_buffer("mean", torch.zeros((), dtype=torch.float64))
         self.register_buffer("deviation", torch.ones((), dtype=torch.float64))
@@ -77,3 +77,25 @@ class Critic(nn.Module):
         self.mean.copy_(mean)
         self.deviation.copy_(deviation)
         self.batches += 1.0
+
+
+class ActionCritics(nn.Module):
+    """Several critics of the same shape, trained alike but begun apart: inputs -> one value each, or one per choice."""
+
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        hidden: tuple[int, ...],
+        activation: str,
+        generator: torch.Generator,
+        members: int = 2,
+    ) -> None:
+        super().__init__()
+        self.members = nn.ModuleList(
+            Mlp((inputs, *hidden, outputs), activation, 1.0, generator) for _ in range(members)
+        )
+
+    def forward(self, x: Tensor, *, weights: bool = True) -> Tensor:
+        """Values [members, rows, outputs]; without `weights` gradients flow to x only."""
+        return torch.stack([member(x, weights=weights) for member in self.members])

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn import functional
 
+LOG_2 = math.log(2.0)
 LOG_2PI = math.log(2.0 * math.pi)
+LOG_STD_LOW, LOG_STD_HIGH = -5.0, 2.0  # of a squashed Gaussian
+EDGE = 1e-6  # nearest to ±1 that a density is asked for
 FORBIDDEN = -1e9  # logit of a masked choice: its probability is exactly 0 in float32
 
 
@@ -28,18 +33,110 @@ class Gaussian(NamedTuple):
 
     def logp(self, action: Tensor) -> Tensor:
         """Log-density, [rows]."""
-        z = (action - self.mean) * torch.exp(-self.log_std)
-        return (-0.5 * z.square() - self.log_std - 0.5 * LOG_2PI).sum(-1)
+        out: Tensor = _GaussianLogp.apply(self.mean, self.log_std, action)  # type: ignore[no-untyped-call]
+        return out
 
     def entropy(self) -> Tensor:
         """Entropy, one number for all rows."""
         return (self.log_std + 0.5 * (LOG_2PI + 1.0)).sum(-1)
 
     def kl_from(self, old: Gaussian) -> Tensor:
-        """KL(old || self), [rows]."""
-        ratio = torch.exp(2.0 * (old.log_std - self.log_std))
-        distance = (old.mean - self.mean).square() * torch.exp(-2.0 * self.log_std)
-        return (self.log_std - old.log_std + 0.5 * (ratio + distance - 1.0)).sum(-1)
+        """KL(old || self), [rows]; no gradient flows to `old`."""
+        out: Tensor = _GaussianKl.apply(self.mean, self.log_std, old.mean, old.log_std)  # type: ignore[no-untyped-call]
+        return out
+
+
+# A learner pays for these on every minibatch, and torch's graph costs more than the arithmetic where there are a few
+# hundred numbers: one node with its gradient written out instead of a dozen.
+
+
+class _GaussianLogp(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, mean: Tensor, log_std: Tensor, action: Tensor) -> Tensor:
+        inverse = torch.exp(-log_std)
+        z = (action - mean) * inverse
+        ctx.save_for_backward(z, inverse)
+        return z.square().sum(-1).mul_(-0.5).sub_(log_std.sum() + 0.5 * LOG_2PI * len(log_std))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        z, inverse = ctx.saved_tensors
+        weighted = grad.unsqueeze(-1) * z
+        return weighted * inverse, (weighted * z).sum(0) - grad.sum(), None
+
+
+class _GaussianKl(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, mean: Tensor, log_std: Tensor, old_mean: Tensor, old_log_std: Tensor) -> Tensor:
+        inverse = torch.exp(-log_std)
+        z = (mean - old_mean) * inverse
+        change = log_std - old_log_std
+        ratio = torch.exp(-2.0 * change)
+        ctx.save_for_backward(z, inverse, ratio)
+        return z.square().sum(-1).mul_(0.5).add_((change + 0.5 * (ratio - 1.0)).sum())
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        z, inverse, ratio = ctx.saved_tensors
+        weighted = grad.unsqueeze(-1) * z
+        return weighted * inverse, grad.sum() * (1.0 - ratio) - (weighted * z).sum(0), None, None
+
+
+class Squashed(NamedTuple):
+    """A Gaussian sent through tanh, so that actions keep within (-1, 1); its deviation depends on the state."""
+
+    mean: Tensor  # [rows, K], before tanh
+    raw_log_std: Tensor  # [rows, K], before it is brought within LOG_STD_LOW..LOG_STD_HIGH
+
+    @property
+    def log_std(self) -> Tensor:
+        """Log deviation before tanh, kept within bounds so smoothly that its gradient never dies."""
+        return LOG_STD_LOW + 0.5 * (LOG_STD_HIGH - LOG_STD_LOW) * (torch.tanh(self.raw_log_std) + 1.0)
+
+    def sample_with_logp(self, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Actions from standard normal noise [rows, K], and their log-densities [rows]."""
+        log_std = self.log_std
+        raw = self.mean + noise * torch.exp(log_std)
+        # log(1 - tanh²) without cancellation: 2 (log 2 - raw - softplus(-2 raw)).
+        shrink = 2.0 * (LOG_2 - raw - functional.softplus(-2.0 * raw))
+        logp = (-0.5 * noise.square() - log_std - 0.5 * LOG_2PI - shrink).sum(-1)
+        return torch.tanh(raw), logp
+
+    def sample(self, noise: Tensor) -> Tensor:
+        """Actions from standard normal noise [rows, K]."""
+        return torch.tanh(self.mean + noise * torch.exp(self.log_std))
+
+    def mode(self) -> Tensor:
+        """The action of the Gaussian's centre."""
+        return torch.tanh(self.mean)
+
+    def logp(self, action: Tensor) -> Tensor:
+        """Log-density of an action within (-1, 1), [rows]."""
+        action = action.clamp(-1.0 + EDGE, 1.0 - EDGE)
+        # atanh and log(1 - action²) from logarithms: torch's atanh and softplus give a row other bits in other batches.
+        above, below, log_std = torch.log1p(action), torch.log1p(-action), self.log_std
+        z = (0.5 * (above - below) - self.mean) * torch.exp(-log_std)
+        return (-0.5 * z.square() - log_std - 0.5 * LOG_2PI - above - below).sum(-1)
+
+
+class Point(NamedTuple):
+    """One action; exploration is added by who explores."""
+
+    action: Tensor  # [rows, K]
+
+    def sample(self, noise: Tensor) -> Tensor:
+        """The action."""
+        return self.action
+
+    def mode(self) -> Tensor:
+        """The action."""
+        return self.action
+
+    def logp(self, action: Tensor) -> Tensor:
+        """Zero: there is no density."""
+        return torch.zeros_like(action[..., 0])
 
 
 class Categorical(NamedTuple):
@@ -70,7 +167,7 @@ class Categorical(NamedTuple):
         return (old_logp.exp() * (old_logp - torch.log_softmax(self.logits, dim=-1))).sum(-1)
 
 
-Distribution = Gaussian | Categorical
+Distribution = Gaussian | Squashed | Point | Categorical
 
 
 def masked(logits: Tensor, mask: Tensor | None) -> Tensor:

@@ -1,56 +1,172 @@
-"""Torsos: from an agent's observation blocks to what heads read."""
+"""Torsos: from an agent's observation blocks to what heads read.
+
+On the CPU a whole perceptron is one native pass forward and one back (core/kernels/mlp.hpp): at a few hundred rows the
+calls between small torch operations cost more than the arithmetic, and torch's bits depend on the batch. Natively a row
+gives the same bits in any batch, and any number of threads gives the same gradients. On a GPU the same layers run as
+the torch modules they are.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from slipstream import _core
+
 Obs = dict[str, Tensor]  # block name -> [rows, ...]
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU}
+FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {"tanh": torch.tanh, "relu": torch.relu, "identity": lambda x: x}
 
 
-NARROW = 32  # outputs below which the order of a product's sums depends on the row's place (measured: below 12)
-ALIGNED = 16  # inputs in multiples of this are always summed in one order (measured: 4)
+class Layout:
+    """Widths and activations of a perceptron, and the native passes for them."""
+
+    def __init__(self, widths: tuple[int, ...], hidden: str, last: str) -> None:
+        self.widths, self.hidden, self.last = widths, hidden, last
+        self.native = _core.MlpShape(list(widths), hidden, last)
+
+    def __reduce__(self) -> tuple[type[Layout], tuple[tuple[int, ...], str, str]]:
+        return Layout, (self.widths, self.hidden, self.last)  # so that networks can be copied
 
 
 class Linear(nn.Linear):
-    """A linear layer that gives a row the same bits wherever in the batch it stands.
-
-    A narrow product adds the last few inputs of some rows in another order than those of others; with zeros up to a
-    whole number of vectors there are no last few.
-    """
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Rows [rows, inputs] -> [rows, outputs]."""
-        missing = -self.in_features % ALIGNED
-        if missing == 0 or self.out_features >= NARROW:
-            return functional.linear(x, self.weight, self.bias)
-        return functional.linear(functional.pad(x, (0, missing)), functional.pad(self.weight, (0, missing)), self.bias)
-
-
-def linear(inputs: int, outputs: int, gain: float, generator: torch.Generator) -> Linear:
     """A linear layer with orthogonal weights of this gain and zero bias."""
-    layer = Linear(inputs, outputs)
-    nn.init.orthogonal_(layer.weight, gain, generator=generator)
-    nn.init.zeros_(layer.bias)
-    return layer
+
+    def __init__(self, inputs: int, outputs: int, gain: float, generator: torch.Generator) -> None:
+        super().__init__(inputs, outputs)
+        _make_orthogonal(self.weight, gain, generator)
+        nn.init.zeros_(self.bias)
+        self._layout = Layout((inputs, outputs), "identity", "identity")
+
+    def forward(self, x: Tensor, *, weights: bool = True) -> Tensor:
+        """Rows [rows, inputs] -> [rows, outputs]; without `weights` gradients flow to x only."""
+        return _run(self._layout, x, [self.weight, self.bias], weights)
 
 
-def mlp(sizes: Sequence[int], activation: str, out_gain: float | None, generator: torch.Generator) -> nn.Sequential:
+def _make_orthogonal(weight: Tensor, gain: float, generator: torch.Generator) -> None:
+    """Torch's initialisation on one thread: its QR gives other bits on two, and in a new thread it begins with all."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        nn.init.orthogonal_(weight, gain, generator=generator)
+    finally:
+        torch.set_num_threads(threads)
+
+
+class Mlp(nn.Sequential):
     """Linear layers with an activation after each but the last; `out_gain` None: after the last too."""
-    layers: list[nn.Module] = []
-    for i, (inputs, outputs) in enumerate(pairwise(sizes)):
-        is_output = i == len(sizes) - 2 and out_gain is not None
-        layers.append(linear(inputs, outputs, out_gain if is_output and out_gain else math.sqrt(2), generator))
-        if not is_output:
-            layers.append(ACTIVATIONS[activation]())
-    return nn.Sequential(*layers)
+
+    def __init__(
+        self, sizes: Sequence[int], activation: str, out_gain: float | None, generator: torch.Generator
+    ) -> None:
+        layers: list[nn.Module] = []
+        for i, (inputs, outputs) in enumerate(pairwise(sizes)):
+            is_output = i == len(sizes) - 2 and out_gain is not None
+            gain = out_gain if is_output and out_gain is not None else math.sqrt(2)
+            layers.append(Linear(inputs, outputs, gain, generator))
+            if not is_output:
+                layers.append(ACTIVATIONS[activation]())
+        super().__init__(*layers)
+        last = activation if out_gain is None else "identity"
+        self._layout = Layout(tuple(sizes), activation, last) if layers else None
+
+    def forward(self, x: Tensor, *, weights: bool = True) -> Tensor:
+        """Rows [rows, inputs] -> [rows, outputs]; without `weights` gradients flow to x only."""
+        return x if self._layout is None else _run(self._layout, x, list(self.parameters()), weights)
+
+
+def _run(layout: Layout, x: Tensor, parameters: Sequence[Tensor], weights: bool) -> Tensor:
+    if not weights:
+        parameters = [p.detach() for p in parameters]
+    if x.device != parameters[0].device:
+        raise ValueError(f"a network on {parameters[0].device} was given rows on {x.device}; move one to the other")
+    if x.device.type != "cpu":
+        return layer_by_layer(layout, x, parameters)
+    if x.dtype != torch.float32 or parameters[0].dtype != torch.float32 or x.shape[1:] != layout.widths[:1]:
+        raise ValueError(
+            f"a network of {layout.widths[0]} float32 inputs was given {tuple(x.shape)} {x.dtype}; it needs float32 "
+            "rows of that width"
+        )
+    x = x.contiguous()
+    if torch.is_grad_enabled() and (x.requires_grad or any(p.requires_grad for p in parameters)):
+        out: Tensor = _Pass.apply(layout.native, x, *parameters)  # type: ignore[no-untyped-call]
+        return out
+    return _forward(layout.native, x, parameters, None)
+
+
+def layer_by_layer(layout: Layout, x: Tensor, parameters: Sequence[Tensor]) -> Tensor:
+    """The same network in plain torch: what runs on a GPU, and what the native pass is tested against."""
+    for i in range(0, len(parameters), 2):
+        x = functional.linear(x, parameters[i], parameters[i + 1])
+        x = FUNCTIONS[layout.last if i + 2 == len(parameters) else layout.hidden](x)
+    return x
+
+
+def _forward(shape: _core.MlpShape, x: Tensor, parameters: Sequence[Tensor], hidden: Tensor | None) -> Tensor:
+    out = x.new_empty((x.shape[0], parameters[-1].shape[0]))
+    addresses = [p.data_ptr() for p in parameters]
+    shape.forward(addresses, x.data_ptr(), x.shape[0], 0 if hidden is None else hidden.data_ptr(), out.data_ptr())
+    return out
+
+
+class _Pass(torch.autograd.Function):
+    """The native passes as one node of torch's graph."""
+
+    @staticmethod
+    def forward(ctx: Any, shape: _core.MlpShape, x: Tensor, *parameters: Tensor) -> Tensor:
+        hidden = x.new_empty(shape.hidden_floats(x.shape[0]))
+        out = _forward(shape, x, parameters, hidden)
+        ctx.shape = shape
+        ctx.save_for_backward(x, hidden, out, *parameters)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():  # create_graph: what comes out of here would silently count as constant
+            raise RuntimeError("the native pass has no second derivative; ask layer_by_layer for it")
+        x, hidden, out, *parameters = ctx.saved_tensors
+        grad_out = grad_out.contiguous()
+        grads = x.new_empty(ctx.shape.parameter_floats) if any(ctx.needs_input_grad[2:]) else None
+        grad_x = torch.empty_like(x) if ctx.needs_input_grad[1] else None
+        ctx.shape.backward(
+            [p.data_ptr() for p in parameters],
+            x.data_ptr(),
+            x.shape[0],
+            hidden.data_ptr(),
+            out.data_ptr(),
+            grad_out.data_ptr(),
+            0 if grads is None else grads.data_ptr(),
+            0 if grad_x is None else grad_x.data_ptr(),
+        )
+        if grads is None:
+            return (None, grad_x, *[None] * len(parameters))
+        pieces = grads.split([p.numel() for p in parameters])
+        return (None, grad_x, *[piece.view(p.shape) for piece, p in zip(pieces, parameters, strict=True)])
+
+
+def fastest_threads(widths: Sequence[int], activation: str, rows: int, candidates: Sequence[int]) -> int:
+    """The number of threads with which a pass and its gradients take least time, measured now; bits are the same."""
+    if len(candidates) == 1:
+        return candidates[0]
+    net = Mlp(widths, activation, 1.0, torch.Generator().manual_seed(0))
+    x = torch.zeros(rows, widths[0])
+    seconds = [float("inf")] * len(candidates)
+    for _ in range(4):  # interleaved, and the best of each: a neighbour's burst must not decide
+        for i, threads in enumerate(candidates):
+            _core.set_kernel_threads(threads)
+            for _ in range(3):
+                start = time.perf_counter()
+                torch.autograd.grad(net(x).sum(), list(net.parameters()))
+                seconds[i] = min(seconds[i], time.perf_counter() - start)
+    return candidates[seconds.index(min(seconds))]
 
 
 def flatten(obs: Obs) -> Tensor:

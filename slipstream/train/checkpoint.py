@@ -181,12 +181,27 @@ def load(path: Path) -> Checkpoint:
     return READERS[version](path, record)
 
 
-def load_latest(folder: Path) -> Latest:
-    """Load the newest checkpoint that is whole; the damaged ones passed over are listed with reasons."""
+def read_meta(path: Path) -> dict[str, Any]:
+    """The caller's record of a checkpoint alone; empty where it cannot be read."""
+    try:
+        meta = _unseal(path / META_FILE).get("meta")
+    except CheckpointError:
+        return {}
+    return meta if isinstance(meta, dict) else {}
+
+
+def load_latest(folder: Path, check: Callable[[Checkpoint], None] | None = None) -> Latest:
+    """Load the newest checkpoint that is whole; the damaged ones passed over are listed with reasons.
+
+    `check` raises CheckpointError where something is wrong with what a checkpoint needs beside itself.
+    """
     skipped: list[Skipped] = []
     for path in list_checkpoints(folder):
         try:
-            return Latest(load(path), path, skipped)
+            found = load(path)
+            if check is not None:
+                check(found)
+            return Latest(found, path, skipped)
         except CheckpointError as error:
             skipped.append(Skipped(path, str(error)))
     reasons = "; ".join(skip.reason for skip in skipped)

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -20,19 +21,25 @@ import numpy as np
 
 from slipstream.algos.protocol import Arrays, Progress, Stats
 from slipstream.collect.episodes import Episodes
-from slipstream.collect.serial import Collector, Episode
-from slipstream.config.errors import CheckpointError, ScenarioError
+from slipstream.collect.serial import Episode
+from slipstream.collect.slab import Slab, under
+from slipstream.config.errors import CheckpointError, ScenarioError, TrainingError
 from slipstream.config.load import dump, load, override, to_json, to_plain
 from slipstream.config.scenario import Scenario
+from slipstream.data.replay import Replay
 from slipstream.train import checkpoint, run_folder
 from slipstream.train.checkpoint import Checkpoint
 from slipstream.train.disk import replace_file
 from slipstream.train.evaluation import Evaluator, clean_flags, make_evaluator, summary
+from slipstream.train.export import export
+from slipstream.train.feed import make_feed
 from slipstream.train.metrics import MetricsWriter, cut_back
-from slipstream.train.policy_file import policy_arrays
 from slipstream.train.progress import Display, Interrupts, Quiet, clock
+from slipstream.train.quarantine import Quarantine
+from slipstream.train.replay_files import SegmentRecord, check_segments, load_replay, prune_segments, save_replay
 from slipstream.train.run_folder import RunFolder, Track
-from slipstream.train.setup import Cast, choose_threads, gammas, make_cast, make_training_worlds, resolve
+from slipstream.train.setup import Cast, choose_threads, make_cast, make_training_worlds, resolve
+from slipstream.train.source import make_source
 from slipstream.train.stopping import StopState, after_evaluation
 from slipstream.worlds.vec_env import VecEnv
 
@@ -75,8 +82,8 @@ def train(
     """Train a scenario from the start in a new run folder."""
     scenario = resolve(scenario)
     worlds = make_training_worlds(scenario)
+    scenario = choose_threads(scenario, worlds.spec)
     cast = make_cast(scenario, worlds.spec)
-    scenario = choose_threads(scenario, cast.learners)
     now = datetime.now().astimezone()
     with run_folder.create(
         root,
@@ -98,7 +105,7 @@ def resume(
     """Continue a run from its newest good checkpoint, to its budget or to `timesteps` steps in all."""
     with run_folder.open_existing(path) as run:
         checkpoint.clean_stray(run.checkpoints)
-        latest = checkpoint.load_latest(run.checkpoints)
+        latest = checkpoint.load_latest(run.checkpoints, lambda found: check_segments(run.path / "replay", found.meta))
         for skipped in latest.skipped:
             (display or Quiet()).note(f"{skipped.path.name} is not usable and was passed over: {skipped.reason}")
         checkpoint.set_aside(latest.skipped)
@@ -108,6 +115,7 @@ def resume(
             replace_file(run.path / run_folder.SCENARIO_FILE, dump(scenario).encode())
             replace_file(run.path / run_folder.CONFIG_FILE, to_json(scenario).encode())
         worlds = make_training_worlds(scenario)
+        scenario = choose_threads(scenario, worlds.spec)
         cast = make_cast(scenario, worlds.spec)
         session = Session(scenario, run, worlds, cast, display or Quiet(), models, latest.checkpoint)
         run_folder.begin_session(run, sys.argv, datetime.now().astimezone(), session.counters.steps)
@@ -145,14 +153,19 @@ class Session:
         saved: Checkpoint | None = None,
     ) -> None:
         self.scenario, self.run, self.cast, self.display, self.models = scenario, run, cast, display, models
-        self.collector = Collector(
-            worlds,
-            cast.teams,
-            scenario.collect.rollout_length,
-            scenario.seed,
-            gammas(scenario),
-            scenario.collect.shaping_coef,
-        )
+        self.worlds = worlds
+        self.source = make_source(scenario, worlds, cast)
+        self.quarantines = {
+            name: Quarantine(run.path / "quarantine", name, learner, scenario.stop.bad_batches, self._tell_bad_batch)
+            for name, learner in cast.learners.items()
+        }
+        self.feeds = {
+            name: make_feed(
+                scenario, name, learner, len(cast.records[name].agents), worlds.spec, self.quarantines[name]
+            )
+            for name, learner in cast.learners.items()
+        }
+        self.segments: dict[str, list[SegmentRecord]] = {name: [] for name in self.feeds}
         self.evaluator: Evaluator | None = None
         if scenario.evaluate.evaluation_interval is not None:
             self.evaluator = make_evaluator(scenario, cast.teams)
@@ -173,7 +186,8 @@ class Session:
         try:
             return self._run(title)
         finally:
-            self.collector.env.close()
+            self.source.close()
+            self.worlds.close()
             if self.evaluator is not None:
                 self.evaluator.worlds.close()
 
@@ -183,20 +197,25 @@ class Session:
         self.display.start(title, self.counters.steps, scenario.timesteps)
         with self.writer, Interrupts() as interrupts:
             try:
+                self.source.begin(self.counters.updates)
+                for quarantine in self.quarantines.values():
+                    quarantine.trust()
                 reason = self._already_done()
                 while reason is None:
                     reason = self._advance()
-                    if reason is None and interrupts.signal is not None:
-                        reason = interrupts.signal
+                    reason = self._problem() or reason or interrupts.signal
             finally:
                 self.display.stop()
-            finished = interrupts.signal is None
+            problem = self._problem()
+            finished = interrupts.signal is None and problem is None
             self._save()
             model = self._finish(reason) if finished else None
             self._say_goodbye(reason, finished)
             with self.writer.surviving_full_disk("metadata"):
                 end = datetime.now().astimezone()
                 run_folder.end_session(self.run, end, self.counters.seconds, reason, self.counters.steps)
+        if problem is not None:
+            raise TrainingError(problem)
         return Result(
             self.run.path, self.newest, model, not finished, reason, self.counters, self.stop, self.evaluation
         )
@@ -213,24 +232,23 @@ class Session:
 
     def _advance(self) -> str | None:
         """One update and all that belongs to it; returns why to stop, if there is a reason."""
-        rollouts, episodes = self._timed("collect", lambda: self.collector.collect(self.counters.updates))
-        progress = Progress(min(1.0, self.counters.steps / self.scenario.timesteps), self.counters.updates)
-        stats = self._timed(
-            "update",
-            lambda: {name: learner.update(rollouts[name], progress) for name, learner in self.cast.learners.items()},
-        )
+        slab = self._timed("collect", lambda: self.source.take(self._progress(0)))
+        self._seconds |= slab.seconds
+        progress = self._progress(self.scenario.rollout_steps)
+        stats = self._timed("update", lambda: self._learn(slab, progress))
+        self.source.publish(self.counters.updates + 1)
         rows = sum(int(s.get("rows", 0)) for s in stats.values())
         self.counters = msgspec.structs.replace(
             self.counters,
             steps=self.counters.steps + self.scenario.rollout_steps,
             agent_steps=self.counters.agent_steps + rows,
             updates=self.counters.updates + 1,
-            episodes=self.counters.episodes + len(episodes),
+            episodes=self.counters.episodes + len(slab.episodes),
         )
         reason, is_best = self._maybe_evaluate()
         self.counters = msgspec.structs.replace(self.counters, seconds=time.monotonic() - self._began)
         self.ended_by_rule = reason
-        self._report(stats, episodes)  # before any checkpoint of this step: a resumed run must not miss the row
+        self._report(stats, slab.episodes)  # before any checkpoint of this step: a resumed run must not miss the row
         if is_best:
             self._write(checkpoint.best_path(self.run.checkpoints, self.counters.steps), "best")
         if reason is None and self.counters.steps >= self.scenario.timesteps:
@@ -241,6 +259,25 @@ class Session:
         if reason is None and self.counters.steps - self._saved_at >= self.scenario.checkpoint_steps:
             self._save()
         return reason
+
+    def _progress(self, new_steps: int) -> Progress:
+        """Where the run stands; `new_steps` were taken since its counters moved."""
+        steps = self.counters.steps
+        return Progress(min(1.0, steps / self.scenario.timesteps), self.counters.updates, steps + new_steps)
+
+    def _learn(self, slab: Slab, progress: Progress) -> dict[str, Stats]:
+        """One update of every learner."""
+        lag = {"lag": float(progress.update - slab.version)} if self.scenario.collect.overlap != "none" else {}
+        return {name: feed.learn(slab.rollouts.get(name), progress) | lag for name, feed in self.feeds.items()}
+
+    def _problem(self) -> str | None:
+        """Why training has to be given up, if so."""
+        return next((q.problem for q in self.quarantines.values() if q.problem is not None), None)
+
+    def _tell_bad_batch(self, sentence: str, **event: Any) -> None:
+        self.writer.log(sentence)
+        self.writer.event("quarantine", self.counters.steps, **event)
+        self.display.note(sentence)
 
     def _maybe_evaluate(self) -> tuple[str | None, bool]:
         """Evaluate when it is due; returns why to stop, if a rule was met, and whether this was the best so far."""
@@ -254,7 +291,7 @@ class Session:
             self.scenario.stop, self.stop, self.counters.steps, mean, clean_flags(episodes)
         )
         best = self.counters.best_return
-        is_best = best is None or mean > best + self.scenario.checkpoint.best_min_improvement
+        is_best = math.isfinite(mean) and (best is None or mean > best + self.scenario.checkpoint.best_min_improvement)
         if is_best:
             self.counters = msgspec.structs.replace(self.counters, best_return=mean)
         return reason, is_best
@@ -285,7 +322,7 @@ class Session:
             "episodes_total": counters.episodes,
             "time_total_s": counters.seconds,
             "stop/zero_conflict_streak": self.stop.streak,
-            **episode_summary(episodes, self.collector.env.spec.stats),
+            **episode_summary(episodes, self.worlds.spec.stats),
             **{key: value for name, s in stats.items() for key, value in _named(name, s, len(stats)).items()},
             **self.evaluation,
             **self._phase_shares(),
@@ -300,13 +337,15 @@ class Session:
         self.display.advance(counters.steps, text)
 
     def _phase_shares(self) -> dict[str, float]:
-        seconds = {**self._seconds, **self.collector.clock.take()}
-        seconds.pop("collect", None)  # its parts are act, world and record
+        seconds = dict(self._seconds)
+        waited = seconds.pop("collect", 0.0)  # its parts are act, world and record
+        if self.scenario.collect.overlap != "none":  # those were spent beside the learner
+            seconds = {k: v for k, v in seconds.items() if k not in ("act", "world", "record")} | {"wait": waited}
         self._seconds = {}
         total = max(sum(seconds.values()), 1e-9)
         rates = {
             "perf/steps_per_s": self.scenario.rollout_steps / total,
-            "perf/agent_steps_per_s": self.scenario.rollout_steps * self.collector.env.spec.num_agents / total,
+            "perf/agent_steps_per_s": self.scenario.rollout_steps * self.worlds.spec.num_agents / total,
         }
         return {**rates, **{f"perf/time_{phase}_frac": s / total for phase, s in sorted(seconds.items())}}
 
@@ -319,14 +358,15 @@ class Session:
     # --- saving and restoring ---
 
     def _state(self) -> Checkpoint:
-        arrays: Arrays = {f"collector.{k}": v for k, v in self.collector.state_arrays().items()}
+        arrays: Arrays = {f"source.{k}": v for k, v in self.source.state_arrays().items()}
         for name, learner in self.cast.learners.items():
             arrays |= {f"policy.{name}.{k}": v for k, v in learner.state_dict().items()}
+            arrays |= {f"feed.{name}.{k}": v for k, v in self.feeds[name].state_arrays().items()}
         meta = {
             "kind": "run",
             "scenario": to_plain(self.scenario),
             "counters": msgspec.to_builtins(self.counters),
-            "collector_steps": self.collector.steps,
+            "segments": msgspec.to_builtins(self.segments),
             "stop": msgspec.to_builtins(self.stop),
             "ended_by_rule": self.ended_by_rule,
             "policies": msgspec.to_builtins(dict(self.cast.records)),
@@ -342,13 +382,18 @@ class Session:
             self.stop = msgspec.convert(meta["stop"], StopState)
             self.ended_by_rule = meta.get("ended_by_rule")
             for name, learner in self.cast.learners.items():
-                learner.load_state_dict(_under(saved.arrays, f"policy.{name}."))
-            self.collector.load_state(_under(saved.arrays, "collector."), int(meta["collector_steps"]))
+                learner.load_state_dict(under(saved.arrays, f"policy.{name}."))
+                self.feeds[name].load_state(under(saved.arrays, f"feed.{name}."), self.worlds.exact_resume)
+            self.source.load_state(under(saved.arrays, "source."))
+            self.segments = msgspec.convert(meta["segments"], dict[str, list[SegmentRecord]])
         except (KeyError, TypeError, ValueError, msgspec.ValidationError) as error:
             raise CheckpointError(
                 f"{self.run.path}: its newest checkpoint does not fit this run ({error!r:.200}); was scenario.yaml "
                 "changed, or the checkpoint brought from elsewhere?"
             ) from error
+        for name, replay in self._replays():
+            load_replay(self._replay_folder(name), self.segments[name], replay)
+            prune_segments(self._replay_folder(name), self._needed_segments(name))  # what a killed session left
         cut_back(self.run.path, self.counters.steps)
         run_folder.drop_tracks_after(self.run, self.counters.steps)
 
@@ -359,10 +404,33 @@ class Session:
     def _write(self, path: Path, kind: str) -> None:
         self.writer.sync()
         with self.writer.surviving_full_disk("checkpoint"):
-            checkpoint.save(path, self._state())
+            state = self._state()
+            for name, replay in self._replays():  # first what the checkpoint will point to
+                self.segments[name] = save_replay(self._replay_folder(name), replay, self.segments[name])
+            state.meta["segments"] = msgspec.to_builtins(self.segments)
+            checkpoint.save(path, state)
             self.newest = path
             checkpoint.prune(self.run.checkpoints, self.scenario.checkpoint.keep)
+            for name, _ in self._replays():
+                prune_segments(self._replay_folder(name), self._needed_segments(name))
             self.writer.event("checkpoint", self.counters.steps, path=path.name, why=kind)
+
+    def _replays(self) -> Iterator[tuple[str, Replay]]:
+        """Replays that are part of the run's state; a dataset is not."""
+        for name, feed in self.feeds.items():
+            if feed.replay is not None and not self.scenario.is_offline:
+                yield name, feed.replay
+
+    def _replay_folder(self, policy: str) -> Path:
+        return self.run.path / "replay" / policy
+
+    def _needed_segments(self, policy: str) -> set[str]:
+        """Names of the segments that any checkpoint still there lists."""
+        needed = set()
+        for path in checkpoint.list_checkpoints(self.run.checkpoints):
+            listed = checkpoint.read_meta(path).get("segments", {}).get(policy, [])
+            needed |= {record["name"] for record in listed}
+        return needed
 
     def _finish(self, reason: str) -> Path | None:
         """Judge the final policy once more where its last update was not, and export it."""
@@ -384,14 +452,14 @@ class Session:
         self.display.note(text)
 
     def _write_track(self, episodes: Episodes, number: int) -> None:
-        spec = self.collector.env.spec
+        spec = self.worlds.spec
         frames = np.round(episodes.frames[0], 6)
         track = Track(number, self.counters.steps, spec.frame_fields, spec.agents, spec.tick_seconds, frames.tolist())
         run_folder.write_track(self.run.path, track, self.scenario.log.frames_keep)
 
     def _write_trajectories(self, episodes: Episodes, update: int) -> None:
         """One CSV per evaluation episode: a row per agent and step."""
-        spec = self.collector.env.spec
+        spec = self.worlds.spec
         folder = self.run.path / "trajectories"
         folder.mkdir(exist_ok=True)
         for number, frames in enumerate(episodes.frames):
@@ -402,53 +470,6 @@ class Session:
                 for agent, values in zip(spec.agents, frame.tolist(), strict=True):
                     rows.writerow([number, step, step * spec.tick_seconds, agent, *values])
             replace_file(folder / f"traj_ep_{update:06d}_{number:04d}.csv", text.getvalue().encode(), durable=False)
-
-
-def export(session: Session, reason: str) -> Path:
-    """Write models/<ALGO>_<scenario>_<timestamp>/: acting networks, shapes and a page for people."""
-    scenario, counters = session.scenario, session.counters
-    stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
-    name = f"{scenario.algo.kind.upper()}_{scenario.name}_{stamp}"
-    path = session.models / name
-    for attempt in range(2, 1000):
-        if not path.exists():
-            break
-        path = session.models / f"{name}-{attempt}"
-    arrays: Arrays = {}
-    for policy, learner in session.cast.learners.items():
-        arrays |= policy_arrays(policy, learner)
-    record = {
-        "kind": "model",
-        "scenario": to_plain(scenario),
-        "algorithm": scenario.algo.kind,
-        "reason": reason,
-        "counters": msgspec.to_builtins(counters),
-        "evaluation": dict(session.evaluation),
-        "zero_conflict_streak": session.stop.streak,
-        "policies": msgspec.to_builtins(dict(session.cast.records)),
-    }
-    session.models.mkdir(parents=True, exist_ok=True)
-    checkpoint.save(path, Checkpoint(arrays, record))
-    replace_file(path / "metadata.json", msgspec.json.format(msgspec.json.encode(record), indent=2))
-    replace_file(path / "README.txt", _model_readme(scenario, session, path, reason).encode())
-    return path
-
-
-def _model_readme(scenario: Scenario, session: Session, path: Path, reason: str) -> str:
-    lines = [
-        f"{scenario.name}, trained with {scenario.algo.kind.upper()} for {session.counters.steps:,} steps ({reason}).",
-        f"Run: {session.run.path}",
-        "",
-        "Last evaluation (exploration off):",
-        *[f"  {key.removeprefix('eval/')}: {value:.4g}" for key, value in session.evaluation.items()],
-        "",
-        "Use it:",
-        "  import slipstream",
-        f'  policy = slipstream.load_policy("{path}")',
-        "  action = policy.act(observation)",
-        f"  $ slipstream eval {path}",
-    ]
-    return "\n".join(lines) + "\n"
 
 
 def episode_summary(episodes: Sequence[Episode], stats: Sequence[str]) -> dict[str, float]:
@@ -471,7 +492,3 @@ def _named(policy: str, stats: Stats, policies: int) -> dict[str, float]:
     """train/…, or train/<policy>/… where several learn."""
     prefix = "train/" if policies == 1 else f"train/{policy}/"
     return {prefix + key: value for key, value in stats.items()}
-
-
-def _under(arrays: Arrays, prefix: str) -> Arrays:
-    return {key.removeprefix(prefix): value for key, value in arrays.items() if key.startswith(prefix)}

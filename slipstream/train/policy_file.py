@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from slipstream.algos.protocol import Algorithm, Arrays
 from slipstream.algos.state import load_module
 from slipstream.config.errors import CheckpointError, suggest
-from slipstream.data import F32, U8, Blocks
+from slipstream.data.rollout import F32, U8, Blocks
 from slipstream.nets.actor import Acted, Actor, ActorSpec, act
 from slipstream.train import checkpoint
 from slipstream.worlds.spec import WorldSpec
@@ -30,8 +30,7 @@ class PolicyRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     world: WorldSpec
     agents: tuple[int, ...]  # columns of the world it acts for
     table: tuple[tuple[float, ...], ...] = ()  # axes of each choice, for a discrete policy on a continuous world
-    # Rows per forward pass: part of the arithmetic, so it is the learner's own.
-    inference_shard: Annotated[int, msgspec.Meta(ge=1, le=65_536)] = 256
+    inference_shard: int | None = None  # read from files of version 0.1 and ignored: rows no longer depend on it
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,7 @@ class Policy:
 
     def choose(self, obs: Blocks, mask: U8 | None, noise: F32 | None) -> Acted:
         """Rows in, choices and log-probabilities out."""
-        return act(self.network, obs, mask, noise, self.record.inference_shard, CPU)
+        return act(self.network, obs, mask, noise, CPU)
 
     def act(self, obs: Any, mask: U8 | None = None) -> NDArray[Any]:
         """The most likely action for each observation: an array [features] or [..., features], or a dict of blocks.

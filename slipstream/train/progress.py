@@ -45,7 +45,8 @@ class Quiet:
 class Lines:
     """Plain lines, at most one every few seconds: for logs and pipes."""
 
-    def __init__(self) -> None:
+    def __init__(self, unit: str = "steps") -> None:
+        self._unit = unit
         self._total = self._first = 0
         self._began = self._said = 0.0
 
@@ -64,7 +65,7 @@ class Lines:
         rate = (done - self._first) / max(now - self._began, 1e-9)
         left = max(0.0, self._total - done) / max(rate, 1e-9)
         share = min(1.0, done / self._total)
-        print(f"{done:>10,} steps {share:4.0%}  {rate:>9,.0f}/s  at most {clock(left)} left  {text}", flush=True)
+        print(f"{done:>10,} {self._unit} {share:4.0%}  {rate:>9,.0f}/s  at most {clock(left)} left  {text}", flush=True)
 
     def note(self, text: str) -> None:
         """Say it."""
@@ -112,9 +113,9 @@ class Bar:
         self._progress.stop()
 
 
-def best_display() -> Display:
-    """A bar on a terminal, lines elsewhere."""
-    return Bar() if sys.stdout.isatty() else Lines()
+def best_display(unit: str = "steps") -> Display:
+    """A bar on a terminal, lines elsewhere; `unit` is what they count."""
+    return Bar() if sys.stdout.isatty() else Lines(unit)
 
 
 def clock(seconds: float) -> str:

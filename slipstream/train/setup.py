@@ -9,10 +9,12 @@ from pathlib import Path
 
 import torch
 
-from slipstream.algos.ppo import Ppo
-from slipstream.algos.protocol import Algorithm, refuse_mismatch
+from slipstream import _core
+from slipstream.algos.protocol import Algorithm, action_table, refuse_mismatch
+from slipstream.algos.registry import ALGORITHMS
 from slipstream.collect.teams import Team
 from slipstream.config.algos import PpoConfig
+from slipstream.config.algos.offpolicy import ReplayLearnerConfig
 from slipstream.config.errors import ScenarioError, suggest
 from slipstream.config.load import override
 from slipstream.config.scenario import (
@@ -23,8 +25,9 @@ from slipstream.config.scenario import (
     assign_teams,
     check_batch,
 )
-from slipstream.data import F32, U8, Blocks
+from slipstream.data.rollout import F32, U8, Blocks
 from slipstream.nets.actor import Acted
+from slipstream.nets.torsos import fastest_threads
 from slipstream.train.policy_file import Policy, PolicyRecord, load_policy
 from slipstream.worlds.registry import make_worlds
 from slipstream.worlds.spec import WorldSpec
@@ -111,6 +114,7 @@ def make_cast(scenario: Scenario, spec: WorldSpec) -> Cast:
             f"policies: decisions in {spec.name} last several ticks, and it pays rewards with one discount per tick; "
             f"give its learners the same gamma (now {', '.join(map(str, gammas(scenario).values()))})"
         )
+    _refuse_half_offline(scenario)
     learners: dict[str, Algorithm] = {}
     teams, records = [], {}
     for index, (name, agents) in enumerate(assigned.items()):
@@ -124,7 +128,6 @@ def make_cast(scenario: Scenario, spec: WorldSpec) -> Cast:
                 world=spec,
                 agents=agents,
                 table=table,
-                inference_shard=scenario.collect.inference_shard,
             )
             teams.append(Team(name, agents, learner, learns=True, discrete=actor.discrete, table=table))
         elif isinstance(policy, ScriptedPolicy):
@@ -134,6 +137,19 @@ def make_cast(scenario: Scenario, spec: WorldSpec) -> Cast:
     if not learners:
         raise ScenarioError("policies: none of them learns, so there is nothing to train; try slipstream eval")
     return Cast(learners, tuple(teams), records)
+
+
+def _refuse_half_offline(scenario: Scenario) -> None:
+    """A dataset moves no world, so learners from datasets and learners that collect cannot share a run."""
+    algos = {name: algo for name in scenario.policies if (algo := scenario.algo_of(name)) is not None}
+    datasets = {n: a.replay.dataset for n, a in algos.items() if isinstance(a, ReplayLearnerConfig)}
+    offline = [name for name, dataset in datasets.items() if dataset is not None]
+    online = [name for name in algos if name not in offline]
+    if offline and online:
+        raise ScenarioError(
+            f"policies.{offline[0]}: learns offline from {datasets[offline[0]]}, but '{online[0]}' learns from worlds "
+            "it acts in, and one run does either; train them apart, each with the other frozen or scripted"
+        )
 
 
 def scripted_team(name: str, agents: tuple[int, ...], script: str, spec: WorldSpec, where: str) -> Team:
@@ -168,35 +184,43 @@ def _learner(
     scenario: Scenario, name: str, spec: WorldSpec, index: int
 ) -> tuple[Algorithm, tuple[tuple[float, ...], ...]]:
     algo = scenario.algo_of(name)
-    assert isinstance(algo, PpoConfig)
-    if (problem := refuse_mismatch(Ppo.traits, spec, f"policies.{name}")) is not None:
+    assert algo is not None
+    kind = ALGORITHMS[algo.kind]
+    if (problem := refuse_mismatch(kind.traits, spec, f"policies.{name}")) is not None:
         raise ScenarioError(problem)
-    if algo.centralised_critic and not spec.state_size:
+    if scenario.collect.overlap != "none" and not kind.traits.lagged:
+        raise ScenarioError(
+            f"collect.overlap: '{scenario.collect.overlap}' collects with an older policy than the one that learns, "
+            f"but {kind.traits.name} (policies.{name}) cannot learn from that; set it to none, or use impala or appo"
+        )
+    if isinstance(algo, ReplayLearnerConfig) and algo.replay.dataset is not None and algo.replay.n_step > 1:
+        raise ScenarioError(
+            f"algo.replay.n_step: {algo.replay.dataset} holds single decisions, which cannot be chained into spans of "
+            f"{algo.replay.n_step}; set it to 1"
+        )
+    if isinstance(algo, PpoConfig) and algo.centralised_critic and not spec.state_size:
         raise ScenarioError(
             f"algo.centralised_critic: {spec.name} has no global state for a centralised critic; set it to false"
         )
     if algo.discrete_actions and not spec.action.discrete and not spec.action.table:
         raise ScenarioError(f"algo.discrete_actions: {spec.name} has no action table; set it to false")
-    table = spec.action.table if algo.discrete_actions and not spec.action.discrete else ()
-    learner = Ppo(
-        algo,
-        spec,
-        seed=(scenario.seed * 1_000_003 + index) % 2**63,
-        device=torch.device(scenario.device),
-        inference_shard=scenario.collect.inference_shard,
-        threads=scenario.learner_threads if isinstance(scenario.learner_threads, int) else 1,
-    )
-    return learner, table
+    seed = (scenario.seed * 1_000_003 + index) % 2**63
+    return kind(algo, spec, seed, torch.device(scenario.device)), action_table(algo, kind.traits, spec)
 
 
-def choose_threads(scenario: Scenario, learners: Mapping[str, Algorithm]) -> Scenario:
-    """Measure once how many threads the learners should use, unless the scenario says; bits do not depend on it."""
-    if scenario.learner_threads != "auto":
-        return scenario
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    candidates = sorted({1, min(2, cores), min(4, cores)})
-    best = [learner.choose_threads(candidates) for learner in learners.values()]
-    return override(scenario, {"learner_threads": max(best, default=1)})
+def choose_threads(scenario: Scenario, spec: WorldSpec) -> Scenario:
+    """Measure once how many threads the networks should use, unless the scenario says; bits do not depend on it."""
+    _core.keep_freed_memory()
+    torch.set_num_threads(1)  # torch's own threads cost small networks more than they bring, and change the bits
+    if scenario.learner_threads == "auto":
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        candidates = sorted({1, min(2, cores), min(4, cores)})
+        algo = scenario.algo
+        rows = algo.batch_size if isinstance(algo, ReplayLearnerConfig) else getattr(algo, "minibatch_size", 1024)
+        best = fastest_threads((spec.obs_size, *algo.hidden, 1), algo.activation, rows, candidates)
+        scenario = override(scenario, {"learner_threads": best})
+    _core.set_kernel_threads(int(scenario.learner_threads))
+    return scenario
 
 
 def _tick_discount(scenario: Scenario) -> float:

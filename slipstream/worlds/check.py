@@ -105,7 +105,7 @@ def array_faults(env: VecEnv) -> Iterator[str]:
         "episode_stats": (np.float64, (n, len(spec.stats))),
     }
     if spec.masked:
-        expected["action_mask"] = (np.uint8, (n, a, spec.action.size))
+        expected |= dict.fromkeys(("action_mask", "final_mask"), (np.uint8, (n, a, spec.action.size)))
     if spec.has_potential:
         expected |= dict.fromkeys(("potential", "final_potential"), (np.float32, (n, a)))
     if spec.state_size:
@@ -209,6 +209,11 @@ class Episode:
         for block in env.spec.obs:
             name = f"final_obs '{block.name}'"
             yield from _bound_faults(name, env.final_obs[block.name][ended], block.low, block.high)
+        if env.final_mask is not None:
+            if env.final_mask[ended].max(initial=0) > 1:
+                yield "final_mask has values other than 0 and 1"
+            if not env.final_mask[truncated & ~terminated].any(axis=1).all():
+                yield "final_mask allows nothing where an episode was cut off"
         # Parts are of one tick; a reward paid after several has no such row to be compared with.
         parts = None if env.spec.has_durations or not env.spec.reward_parts else env.reward_parts
         if parts is not None and not np.allclose(parts.sum(axis=2), env.rewards, rtol=1e-4, atol=1e-5):
@@ -404,6 +409,8 @@ def _outcome(env: VecEnv) -> list[NDArray[Any]]:
         arrays.append(_only(_in_any(ended), env.final_state))
     if env.final_potential is not None:
         arrays.append(_only(ended, env.final_potential))
+    if env.final_mask is not None:
+        arrays.append(_only(ended, env.final_mask))
     arrays += [_only(done, figure) for figure in (env.episode_length, env.episode_index)]
     return arrays + [_only(done, figure) for figure in (env.episode_return, env.episode_stats)]
 

@@ -3,12 +3,12 @@
 They are stepped one after the other in this process. Every episode is reset with a seed of its own, made
 from the run seed, the global world index and the episode, so an episode does not depend on how many worlds
 run beside it. Their state cannot be saved: a resumed run starts each world at its next episode
-(`exact_resume` is False).
+(`exact_resume` is False). NaN and infinity are passed on as they come: training sets such batches aside, and
+`slipstream check-world` finds them.
 """
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
@@ -27,6 +27,7 @@ from slipstream.worlds.spec import WorldSpec
 from slipstream.worlds.vec_env import F32, F64, U8, U32, U64, EnvOptions
 
 SNAPSHOT_VERSION = 1
+EXTRAS = {"box2d": "box2d", "mujoco": "mujoco", "mpe2": "mpe"}  # a package as errors spell it -> our extra with it
 
 
 def make(config: GymnasiumConfig | PettingZooConfig, num_worlds: int, options: EnvOptions) -> ForeignVecEnv:
@@ -150,6 +151,7 @@ class ForeignVecEnv:
             np.zeros((n, a), np.int32) if spec.action.discrete else np.zeros((n, a, spec.action.size), np.float32)
         )
         self.action_mask: U8 | None = np.ones((n, a, spec.action.size), np.uint8) if spec.masked else None
+        self.final_mask: U8 | None = np.ones_like(self.action_mask) if self.action_mask is not None else None
         self.rewards = np.zeros((n, a), np.float32)
         self.potential: F32 | None = None
         self.final_potential: F32 | None = None
@@ -170,7 +172,6 @@ class ForeignVecEnv:
             [[(write, path, out[i, k].reshape(shape)) for write, path, out, shape in targets] for k in range(a)]
             for i in range(n)
         ]
-        self._float_blocks = [name for name, block in self.obs.items() if block.dtype == np.float32]
 
     def reset(self, mask: U8 | None = None) -> None:
         """Start the next episode of every world, or of the masked ones."""
@@ -183,7 +184,6 @@ class ForeignVecEnv:
             self.alive[i] = self.acting[i]
             self.duration[i] = 0
             self.episode_done[i] = 0
-        self._check_finite()
 
     def step(self, active: U8 | None = None) -> None:
         """Advance every world, or the active ones, by one tick."""
@@ -199,7 +199,6 @@ class ForeignVecEnv:
             else:
                 self.alive[i] = 0
         np.copyto(self.duration, self.alive)  # everybody decides on every tick
-        self._check_finite()
 
     def _start_episode(self, i: int) -> None:
         episode = self._next_episode[i]
@@ -241,8 +240,6 @@ class ForeignVecEnv:
                     )
                 except KeyError:
                     raise MismatchError(f"live agent {agent} lacks an observation, reward or end flag") from None
-                if not math.isfinite(reward):
-                    raise self._not_finite(i, k, f"agent {agent} was paid {reward}")
                 self.rewards[i, k] = reward
                 self._returns[i][k] += reward
                 self._write(i, k, seen)
@@ -301,9 +298,8 @@ class ForeignVecEnv:
         self._ended[i].add(k)
         for name, block in self.obs.items():
             self.final_obs[name][i, k] = block[i, k]
-            if block.dtype == np.float32 and not np.isfinite(block[i, k]).all():
-                what = f"the last observation '{name}' of agent {self._ids[k]} is not finite"
-                raise self._not_finite(i, k, what)
+        if self.action_mask is not None and self.final_mask is not None:
+            self.final_mask[i, k] = self.action_mask[i, k]
         self._clear_row(i, k)
 
     def _clear_row(self, i: int, k: int) -> None:
@@ -316,18 +312,6 @@ class ForeignVecEnv:
     def _write_state(self, i: int) -> None:
         if self.state is not None:
             self.state[i] = np.asarray(self._worlds[i].state()).reshape(-1)
-
-    def _check_finite(self) -> None:
-        """Looks at all worlds at once: a check per world would cost as much as stepping it."""
-        for name in self._float_blocks:
-            block = self.obs[name]
-            if not np.isfinite(block).all():
-                i, k = (int(index) for index in np.argwhere(~np.isfinite(block))[0][:2])
-                self._broke(i, self._not_finite(i, k, f"observation '{name}' of agent {self._ids[k]} is not finite"))
-
-    def _not_finite(self, i: int, k: int, what: str) -> MismatchError:
-        given = np.isfinite(self.actions[i, k]).all()
-        return MismatchError(what + ("" if given else ", and neither was the action the policy chose"))
 
     def _broke(self, i: int, error: Exception) -> NoReturn:
         where = f"{self.spec.name}: world {self._options.first_world + i}, step {self._ticks[i]}"
@@ -422,10 +406,21 @@ def _make_gymnasium(config: GymnasiumConfig) -> gymnasium.Env[Any, Any]:
             f"world.id: Gymnasium knows no environment '{config.id}' ({str(error).rstrip('.?')})"
             + (suggest(config.id, known) or "; environments of your own are named package.module:Name-v0")
         ) from None
+    except gymnasium.error.DependencyNotInstalled as error:
+        what = str(error).split(",")[0].rstrip(".")  # the rest is how Gymnasium would install it
+        raise ScenarioError(f"world.id: '{config.id}' cannot be made: {what}{_extra_hint(what)}") from error
     except Exception as error:
         raise ScenarioError(
             f"world.id: '{config.id}' cannot be made with kwargs {dict(config.kwargs)}: {type(error).__name__}: {error}"
         ) from error
+
+
+def _extra_hint(missing: str) -> str:
+    """How to install what is missing, where an extra of ours brings it."""
+    extra = next((extra for package, extra in EXTRAS.items() if missing.lower().split()[:1] == [package]), None)
+    if extra is None:
+        return ""
+    return f"; install the extra '{extra}': pip install 'slipstream[{extra}]', or make study-deps in a checkout"
 
 
 def _parallel_factory(config: PettingZooConfig) -> Callable[..., Any]:
@@ -434,9 +429,8 @@ def _parallel_factory(config: PettingZooConfig) -> Callable[..., Any]:
     try:
         module = import_module(module_name)
     except ImportError as error:
-        raise ScenarioError(
-            f"world.env: cannot import '{module_name}' ({error}); is its package installed, the name right?"
-        ) from error
+        hint = _extra_hint(error.name or "") or "; is its package installed, the name right?"
+        raise ScenarioError(f"world.env: cannot import '{module_name}' ({error}){hint}") from error
     factory = getattr(module, function, None)
     if not callable(factory):
         raise ScenarioError(

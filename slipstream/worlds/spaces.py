@@ -138,13 +138,18 @@ class ActionCodec(NamedTuple):
 
     spec: ActionSpec
     decode: Callable[[NDArray[Any]], Any]  # buffer [N, A, ...] -> [N][A] of actions in their space
+    encode: Callable[[NDArray[Any]], NDArray[Any]]  # actions in their space [rows, ...] -> rows of our buffer
 
 
 def action_codec(space: Space[Any]) -> ActionCodec:
     """Discrete as it is; Box with every bounded axis scaled from -1..1 and unbounded axes passed through."""
     if isinstance(space, spaces.Discrete):
         start = int(space.start)
-        return ActionCodec(ActionSpec(discrete=True, size=int(space.n)), lambda choice: (choice + start).tolist())
+        return ActionCodec(
+            ActionSpec(discrete=True, size=int(space.n)),
+            lambda choice: (choice + start).tolist(),
+            lambda action: (action - start).astype(np.int32),
+        )
     if not isinstance(space, spaces.Box):
         raise WorldContractError(
             f"the action space is {space}; Slipstream's policies choose one Discrete action or one Box of "
@@ -165,4 +170,9 @@ def action_codec(space: Space[Any]) -> ActionCodec:
         scaled = np.minimum(np.maximum(scaled, low), high)
         return scaled.astype(space.dtype)
 
-    return ActionCodec(ActionSpec(discrete=False, size=int(np.prod(space.shape, dtype=np.int64))), decode)
+    def encode(actions: NDArray[Any]) -> NDArray[Any]:
+        scaled = (actions - middle) / np.where(half > 0, half, 1.0)
+        inside = np.where(bounded, np.clip(scaled, -1.0, 1.0), scaled)
+        return inside.reshape(len(actions), -1).astype(np.float32)
+
+    return ActionCodec(ActionSpec(discrete=False, size=int(np.prod(space.shape, dtype=np.int64))), decode, encode)

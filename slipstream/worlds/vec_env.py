@@ -4,8 +4,8 @@ Arrays are created once and written in place; N worlds, A agents. After `step`:
 
 * `alive` says who was alive before that step, so whose row counts; `acting` whose action the next step reads.
 * `rewards` is paid on the row where an agent decides again or ends, over `duration` ticks.
-* `final_obs`, `final_state`, `final_potential` are valid where `terminated` or `truncated`; with autoreset the other
-  arrays already show the next episode.
+* `final_obs`, `final_mask`, `final_state`, `final_potential` are valid where `terminated` or `truncated`; with
+  autoreset the other arrays already show the next episode.
 * `episode_*` are valid where `episode_done`.
 """
 
@@ -59,7 +59,8 @@ class VecEnv(Protocol):
     state: F32 | None  # [N, S]
     final_state: F32 | None
     actions: NDArray[Any]  # f32 [N, A, K] or i32 [N, A]
-    action_mask: U8 | None  # [N, A, M]
+    action_mask: U8 | None  # [N, A, M], 1 = allowed
+    final_mask: U8 | None
     rewards: F32  # [N, A]
     potential: F32 | None
     final_potential: F32 | None
@@ -111,6 +112,7 @@ class NativeVecEnv:
     final_state: F32 | None
     actions: NDArray[Any]
     action_mask: U8 | None
+    final_mask: U8 | None
     rewards: F32
     potential: F32 | None
     final_potential: F32 | None

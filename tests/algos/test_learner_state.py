@@ -1,104 +1,223 @@
-"""A learner's state as named arrays: there and back, and clear words when it does not fit."""
+"""A learner's state as named arrays, for every algorithm: there and back, and clear words when it does not fit."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
-from learning import TINY, build, digest, scenario_of
+from learning import Parts, build, digest, scenario_of, tiny
 
-from slipstream.algos.ppo import Ppo
-from slipstream.algos.protocol import Traits, refuse_mismatch
+from slipstream.algos.protocol import Progress, Traits, refuse_mismatch
+from slipstream.algos.registry import ALGORITHMS
 from slipstream.config.errors import CheckpointError
 
+# Every algorithm, with whatever of its options has a state of its own.
+LEARNERS: dict[str, dict[str, Any]] = {
+    **{kind: tiny(kind) for kind in ALGORITHMS},
+    "ppo-kl": tiny("ppo", kl_coef=0.2, kl_target=0.01),
+    "sac-discrete": tiny("sac", discrete_actions=True, normalize_observation=True),
+    "qr-dqn": tiny("dqn", dueling=True, values={"kind": "quantile", "quantiles": 3}, normalize_observation=True),
+    "td3-delayed": tiny("td3", policy_delay=3),
+}
+everyone = pytest.mark.parametrize("name", LEARNERS)
 
-def learner(seed: int = 1, updates: int = 0, **changes: object) -> Ppo:
-    parts = build(scenario_of("probe_coordination", {**TINY, "seed": seed, "algo.kl_coef": 0.2, **changes}))
+
+def parts_of(name: str, seed: int = 1, updates: int = 0, **changes: Any) -> Parts:
+    parts = build(scenario_of("probe_target", {**LEARNERS[name], "seed": seed, **changes}))
     for _ in range(updates):
         parts.advance()
-    return parts.learner
+    return parts
 
 
-def test_a_state_goes_there_and_back_bit_for_bit():
-    trained, fresh = learner(1, updates=3), learner(2)
-    assert digest(trained.state_dict()) != digest(fresh.state_dict())
-    fresh.load_state_dict(trained.state_dict())
-    assert digest(fresh.state_dict()) == digest(trained.state_dict())
+def learner(name: str, seed: int = 1, updates: int = 0, **changes: Any) -> Any:
+    return parts_of(name, seed, updates, **changes).learner
 
 
-def test_learning_goes_on_exactly_after_a_round_trip():
-    parts = build(scenario_of("probe_coordination", {**TINY, "algo.kl_coef": 0.2, "algo.kl_target": 0.01}))
-    parts.advance()
-    twin = build(parts.scenario)
+@cache
+def _trained_state(name: str) -> dict[str, Any]:
+    return learner(name, updates=4).state_dict()
+
+
+def trained_state(name: str) -> dict[str, Any]:
+    """The state of a learner with some updates behind it."""
+    return {key: array.copy() for key, array in _trained_state(name).items()}
+
+
+def optimisers(state: dict[str, Any]) -> dict[str, Any]:
+    """The moments in a state."""
+    return {key: array for key, array in state.items() if "optim." in key}
+
+
+def networks(state: dict[str, Any]) -> dict[str, Any]:
+    """All but the moments."""
+    return {key: array for key, array in state.items() if "optim." not in key}
+
+
+@everyone
+def test_a_state_goes_there_and_back_bit_for_bit(name):
+    state, fresh = trained_state(name), learner(name, 2)
+    assert optimisers(state)  # it has learned
+    assert digest(state) != digest(fresh.state_dict())
+    fresh.load_state_dict(state)
+    assert digest(fresh.state_dict()) == digest(state)
+
+
+@everyone
+def test_learning_goes_on_exactly_after_a_round_trip(name):
+    parts, twin = parts_of(name, updates=3), parts_of(name, seed=1)
     twin.learner.load_state_dict(parts.learner.state_dict())
-    rollouts, _ = parts.collector.collect(1)
-    from slipstream.algos.protocol import Progress
-
+    progress, replay = Progress(0.5, 3, 3 * parts.scenario.rollout_steps), parts.feeds["main"].replay
     for one in (parts.learner, twin.learner):
-        one.update(rollouts["main"], Progress(0.5, 1))
+        one.explore(progress)
+    for draw in range(5):
+        batch = parts.collector.collect(3)[0]["main"] if replay is None else replay.sample(16, 1000 + draw, 1.0)
+        told = [one.update(batch, progress) for one in (parts.learner, twin.learner)]
+        if replay is not None:
+            assert told[0].td_error.numpy().tobytes() == told[1].td_error.numpy().tobytes()
+            assert {k: float(v) for k, v in told[0].stats.items()} == {k: float(v) for k, v in told[1].stats.items()}
     assert digest(parts.learner.state_dict()) == digest(twin.learner.state_dict())
 
 
-def test_state_arrays_are_copies():
-    one = learner(1)
+@everyone
+def test_an_actor_is_what_its_arrays_say(name):
+    trained, fresh = learner(name, 1, updates=3), learner(name, 2)
+    obs = {"obs": np.random.default_rng(1).normal(size=(50, 3)).astype(np.float32)}
+    assert trained.act(obs, None, None).action.tobytes() != fresh.act(obs, None, None).action.tobytes()
+    fresh.load_state_dict({**fresh.state_dict(), **trained.actor_arrays()})
+    assert trained.act(obs, None, None).action.tobytes() == fresh.act(obs, None, None).action.tobytes()
+    assert trained.actor_spec() == fresh.actor_spec()
+
+
+@everyone
+def test_state_arrays_are_copies(name):
+    one = learner(name, updates=2)
     state = one.state_dict()
-    before = digest(one.state_dict())
+    before = digest(state)
     for array in state.values():
         array[...] = 7
     assert digest(one.state_dict()) == before
 
 
-def test_without_the_optimiser_only_networks_and_statistics_travel():
-    trained, fresh = learner(1, updates=2), learner(2, updates=1)
-    state = trained.state_dict(include_optim=False)
-    assert not [key for key in state if key.startswith("optim.")]
-    moments = {k: v for k, v in fresh.state_dict().items() if k.startswith("optim.")}
-    fresh.load_state_dict(trained.state_dict(), include_optim=False)
-    after = fresh.state_dict()
-    assert digest({k: v for k, v in after.items() if k.startswith("optim.")}) == digest(moments)
-    assert digest({k: v for k, v in after.items() if not k.startswith("optim.")}) == digest(state)
+@everyone
+def test_without_the_optimiser_only_networks_and_statistics_travel(name):
+    state, receiver = trained_state(name), learner(name, 2, updates=2)
+    moments = optimisers(receiver.state_dict())
+    assert moments
+    receiver.load_state_dict(state, include_optim=False)
+    after = receiver.state_dict()
+    assert digest(optimisers(after)) == digest(moments)
+    assert digest(networks(after)) == digest(networks(state))
+    assert digest(receiver.state_dict(include_optim=False)) == digest(networks(state))
 
 
-def test_a_fresh_state_without_moments_clears_the_moments_of_the_receiver():
-    fresh, trained = learner(1), learner(2, updates=1)
+@everyone
+def test_a_fresh_state_without_moments_clears_the_moments_of_the_receiver(name):
+    fresh, trained = learner(name, 1), learner(name, 2, updates=2)
+    assert optimisers(trained.state_dict())
     trained.load_state_dict(fresh.state_dict())
     assert digest(trained.state_dict()) == digest(fresh.state_dict())
+
+
+# --- a state that does not fit ---
+
+
+@everyone
+def test_every_array_that_is_missing_is_named(name):
+    state = trained_state(name)
+    fresh = learner(name, 2)
+    # Numbers of a few algorithms that have a natural value where none was saved.
+    optional = {"kl_coef", "actor_loss", *(key for key in state if key.endswith("optim.step"))}
+    assert len(state) > len(optional)
+    for key in state.keys() - optional:
+        with pytest.raises(CheckpointError) as error:
+            fresh.load_state_dict({k: v for k, v in state.items() if k != key})
+        prefix, _, rest = key.partition(".")
+        assert prefix in str(error.value), key
+        assert rest in str(error.value), key
+
+
+@everyone
+def test_every_array_of_another_shape_is_named_with_both_shapes(name):
+    state = trained_state(name)
+    fresh = learner(name, 2)
+    for key, array in state.items():
+        if "." not in key or key.endswith("optim.step"):
+            continue
+        with pytest.raises(CheckpointError) as error:
+            fresh.load_state_dict({**state, key: np.zeros((9, 9, 9), array.dtype)})
+        for word in (key, "(9, 9, 9)", str(array.shape)):
+            assert word in str(error.value), key
+
+
+@everyone
+def test_an_array_nobody_asked_for_is_named_with_a_guess_at_what_was_meant(name):
+    state, fresh = trained_state(name), learner(name, 2)
+    for prefix in {key.partition(".")[0] for key in networks(state) if "." in key}:
+        own = next(key for key in state if key.startswith(prefix + "."))
+        with pytest.raises(CheckpointError) as error:
+            fresh.load_state_dict({**state, own + "s": np.zeros(1)})
+        for word in (prefix, own.removeprefix(prefix + ".") + "s", "did you mean"):
+            assert word in str(error.value)
+
+
+@everyone
+def test_not_strict_takes_what_fits_and_leaves_the_rest(name):
+    state = networks(trained_state(name))
+    receiver = learner(name, 2, updates=2)
+    before = receiver.state_dict()
+    gone = [key for key in state if key.endswith("weight") or key == "steps"]
+    left = {key: array for key, array in state.items() if key not in gone}
+    receiver.load_state_dict({**left, "actor.unknown": np.zeros(3)}, strict=False, include_optim=False)
+    assert digest(networks(receiver.state_dict())) == digest({**left, **{key: before[key] for key in gone}})
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
         (lambda s: s.pop("actor.head.weight"), ["actor", "lacks head.weight"]),
-        (lambda s: s.pop("critic.torso.0.bias"), ["critic", "lacks torso.0.bias"]),
+        (lambda s: s.pop("targets.members.1.0.bias"), ["targets", "lacks members.1.0.bias"]),
+        (lambda s: s.pop("steps"), ["steps", "lacks", "gradient steps"]),
         (lambda s: s.update({"actor.head.wieght": np.zeros(1)}), ["has head.wieght", "did you mean 'head.weight'"]),
-        (lambda s: s.update({"actor.head.bias": np.zeros(9, np.float32)}), ["actor.head.bias", "(9,)", "(2,)"]),
-        (lambda s: s.update({"optim.actor.head.bias.exp_avg": np.zeros(9)}), ["exp_avg", "(9,)", "(2,)"]),
+        (lambda s: s.update({"actor.head.bias": np.zeros(9, np.float32)}), ["actor.head.bias", "(9,)", "(4,)"]),
+        (lambda s: s.update({"optim.actor.head.bias.exp_avg": np.zeros(9)}), ["exp_avg", "(9,)", "(4,)"]),
     ],
 )
-def test_a_state_that_does_not_fit_is_refused_by_name(change, words):
-    state = learner(1, updates=1).state_dict()
+def test_the_words_of_a_refusal(change, words):
+    state = trained_state("sac")
     change(state)
     with pytest.raises(CheckpointError) as error:
-        learner(2).load_state_dict(state)
+        learner("sac", 2).load_state_dict(state)
     for word in words:
         assert word in str(error.value)
 
 
-def test_not_strict_takes_what_fits_and_leaves_the_rest():
-    state = learner(1).state_dict(include_optim=False)
-    receiver = learner(2)
-    kept = receiver.state_dict()["actor.head.weight"]
-    del state["actor.head.weight"]
-    state["actor.unknown"] = np.zeros(3)
-    receiver.load_state_dict(state, strict=False, include_optim=False)
-    after = receiver.state_dict()
-    np.testing.assert_array_equal(after["actor.head.weight"], kept)
-    np.testing.assert_array_equal(after["actor.head.bias"], state["actor.head.bias"])
+# Those whose state holds every network one needs: it may go on where they were.
+KIN = {"ppo": {"impala", "appo"}, "impala": {"ppo", "appo"}, "sac": {"cql"}, "cql": {"sac"}}
 
 
-def test_an_optimiser_state_of_another_network_is_refused_when_strict():
-    small, large = learner(1, updates=1), learner(1, updates=1, **{"algo.hidden": [24]})
-    state = {**small.state_dict(), **large.state_dict(include_optim=False)}
+@pytest.mark.parametrize("kind", ALGORITHMS)
+def test_the_state_of_an_algorithm_with_other_networks_is_refused(kind):
+    own = learner(kind, 2)
+    for other in ALGORITHMS:
+        if other == kind or other in KIN.get(kind, ()):
+            own.load_state_dict(trained_state(other))
+            continue
+        with pytest.raises(CheckpointError):
+            own.load_state_dict(trained_state(other))
+
+
+@everyone
+def test_an_optimiser_state_of_another_network_is_refused(name):
+    wide = {"algo.hidden": [24]}
+    large = learner(name, 1, **wide)
+    state = {**trained_state(name), **large.state_dict(include_optim=False)}
     with pytest.raises(CheckpointError):
-        learner(1, **{"algo.hidden": [24]}).load_state_dict(state)
+        large.load_state_dict(state)
 
+
+# --- traits ---
 
 PPO_LIKE = {"continuous": True, "discrete": True, "masks": True, "durations": True}
 
@@ -112,9 +231,17 @@ PPO_LIKE = {"continuous": True, "discrete": True, "masks": True, "durations": Tr
     ],
 )
 def test_an_algorithm_that_lacks_a_trait_is_refused_naming_both_sides(lacks, world, words):
-    spec = build(scenario_of(world, TINY)).env.spec
+    spec = build(scenario_of(world, tiny("ppo"))).env.spec
     assert refuse_mismatch(Traits("whole", "rollout", **PPO_LIKE), spec, "policies.main") is None
     problem = refuse_mismatch(Traits("lame", "rollout", **{**PPO_LIKE, lacks: False}), spec, "policies.main")
     assert problem is not None
     for word in ("policies.main", "lame", spec.name, words):
         assert word in problem
+
+
+def test_td3_is_refused_where_there_are_only_choices_and_dqn_chooses_from_a_table_where_there_are_axes():
+    choices = build(scenario_of("probe_constant", tiny("ppo"))).env.spec
+    axes = build(scenario_of("probe_target", tiny("ppo"))).env.spec
+    assert refuse_mismatch(ALGORITHMS["td3"].traits, choices, "policies.main") is not None
+    assert refuse_mismatch(ALGORITHMS["dqn"].traits, axes, "policies.main") is None
+    assert learner("dqn").actor_spec().outputs == len(axes.action.table) == 4

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from slipstream.algos.ppo import explained_variance, kl_penalty, surrogate_loss, value_loss
+from slipstream.algos.batch import explained_variance, value_loss
+from slipstream.algos.ppo import kl_penalty, surrogate_loss
 from slipstream.config.algos import schedule_at
 from slipstream.nets.heads import Categorical, Gaussian
 

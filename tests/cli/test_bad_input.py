@@ -47,7 +47,7 @@ SENTENCES = [
     # words of the command, what the sentence must hold
     (["train", "head_no"], ["no scenario 'head_no'", "did you mean 'head_on'"]),
     (["train", "head_on", "--algo", "pop"], ["no algorithm 'pop'", "did you mean 'ppo'"]),
-    (["train", "head_on", "--algo", "ppo", "sac"], ["no algorithm 'sac'", "known: ppo"]),
+    (["train", "head_on", "--algo", "ppo", "a3c"], ["no algorithm 'a3c'", "known: ppo"]),
     (["train", "head_on", "--preset", "publisht"], ["no preset 'publisht'", "published"]),
     (["train", "../head_on"], ["head_on"]),
     (["train", "..%2fhead_on"], ["is not a name"]),
@@ -59,7 +59,6 @@ SENTENCES = [
     (["train", "--seed", "3"], ["name a scenario"]),
     (["train", "head_on", "--seed", "-1"], ["seed", "at least 0"]),
     (["train", "head_on", "--algo.minibatch-size", "1000"], ["does not divide", "try"]),
-    (["train", "head_on", "--collect.inference-shard", "7"], ["inference_shard", "multiple of 16"]),
     (["train", "probe_bandit", "--algo.centralised-critic"], ["centralised_critic", "no global state"]),
     (["train", "probe_bandit", "--stop.zero-conflict-streak", "5"], ["zero_conflict_streak", "clean"]),
     (["train", "probe_bandit", "probe_leaver", "--out", "x"], ["one folder cannot hold 2 runs"]),
@@ -123,7 +122,7 @@ FILES = {
         "world: {kind: probe, task: bandit}\nalgo: {kind: ppo, learning_rat: 1}\n",
         ["mine.yaml:2", "learning_rate"],
     ),
-    "algorithm": ("world: {kind: probe, task: bandit}\nalgo: {kind: sac}\n", ["mine.yaml:2", "sac"]),
+    "algorithm": ("world: {kind: probe, task: bandit}\nalgo: {kind: a3c}\n", ["mine.yaml:2", "a3c"]),
     "world": ("world: {kind: prob, task: bandit}\n", ["mine.yaml:1", "probe"]),
     "value": ("world: {kind: probe, task: bandit}\nseed: no\n", ["mine.yaml:2", "'no'", "whole number"]),
     "script": (

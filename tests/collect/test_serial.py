@@ -12,7 +12,7 @@ from learning import PROBES, TINY, Parts, build, digest, recast, scenario_of
 from slipstream import _core
 from slipstream.collect.serial import Collector
 from slipstream.collect.teams import Team
-from slipstream.data import Rollout
+from slipstream.data.rollout import Rollout
 from slipstream.nets.actor import Acted
 from slipstream.train.setup import gammas, make_training_worlds
 from slipstream.worlds.vec_env import VecEnv
@@ -196,6 +196,28 @@ def test_shaping_telescopes_over_an_episode():
             total, discount, start = 0.0, 1.0, None
             episodes += 1
     assert episodes >= 10
+
+
+def test_masks_of_cut_off_episodes_and_after_the_last_tick_are_recorded():
+    parts = build(scenario_of("probe_bandit", {**TINY, "collect.rollout_length": 21, "algo.minibatch_size": 1}))
+    env, step = parts.env, parts.env.step
+    cut: list[tuple[int, int, bytes]] = []
+
+    def cut_off() -> None:  # the bandit terminates; here it is truncated
+        step()
+        env.truncated[...], env.terminated[...] = env.terminated, 0
+        row = parts.collector.steps % 21 + 1
+        cut.extend((row, int(n), env.final_mask[n, 0].tobytes()) for n in np.flatnonzero(env.truncated[:, 0]))
+
+    env.step = cut_off  # type: ignore[method-assign]
+    for _ in range(2):
+        cut.clear()
+        slab = parts.collector.collect(0)[0]["main"]
+        assert slab.ends is not None
+        assert [(*divmod(int(i), 4), m.tobytes()) for i, m in zip(slab.ends.index, slab.ends.mask, strict=True)] == cut
+        assert len({mask for _, _, mask in cut}) > 1
+        np.testing.assert_array_equal(slab.last_mask, env.action_mask)
+        assert not slab.last_mask.all()
 
 
 def test_every_row_is_stamped_with_the_version_that_acted():

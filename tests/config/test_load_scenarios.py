@@ -339,7 +339,7 @@ def test_all_mistakes_are_reported_at_once_with_file_line_path_and_hint(write):
             "world:\n  kind: airspace\n  aircraft:\n  - {id: A1, lat: 1}\n",
             "mine.yaml:4: world.aircraft.0.lat: unknown key; did you mean 'lat_deg'?",
         ),
-        (PROBE + "algo: {kind: ppoo}\n", "algo.kind: there is no algorithm of kind 'ppoo' (there is ppo)"),
+        (PROBE + "algo: {kind: ppoo}\n", "algo: there is no algorithm of kind 'ppoo' (there is ppo, appo, impala"),
         (PROBE + "seed: true\n", "seed: found true, must be a whole number"),
         (PROBE + "seed: '3'\n", "seed: found '3', must be a whole number"),
         (PROBE + "name: 3\n", "name: found 3, must be text"),

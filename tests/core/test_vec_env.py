@@ -2,6 +2,7 @@
 
 import gc
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -143,6 +144,19 @@ def test_foreign_bytes_are_refused_and_change_nothing():
         with pytest.raises(WorldContractError, match="probe/corridor: cannot restore"):
             env.restore(data)
         assert env.snapshot() == before
+
+
+def test_a_snapshot_from_before_final_masks_is_still_restored():
+    env = probe("bandit", num_worlds=2, horizon=4)
+    env.restore((Path(__file__).parents[1] / "fixtures" / "snapshots" / "bandit_version_1.bin").read_bytes())
+    assert env.obs["obs"][:, 0, 3].tolist() == [0.5, 0.5]
+    for _ in range(2):
+        env.act_scripted("best", [0])
+        env.step()
+    # What the release that wrote it showed.
+    assert env.rewards[:, 0].tolist() == [1.0, 0.5]
+    assert env.episode_return[:, 0].tolist() == pytest.approx([3.3, 3.0])
+    np.testing.assert_array_equal(env.final_mask.shape, (2, 1, 4))
 
 
 def test_an_unknown_script_is_answered_with_the_known_ones():

@@ -21,7 +21,7 @@ from slipstream.worlds import registry
 
 # Appended to the page's own words; the last value of a flag counts.
 SMALLER = {
-    "train": ["--timesteps", "2048", "--evaluate.evaluation-duration", "2", "--algo.epochs", "1"],
+    "train": ["--timesteps", "2048", "--evaluate.evaluation-duration", "2"],
     "resume": ["--timesteps", "8192"],
     "eval": ["--episodes", "2"],
     "bench": ["--worlds", "1", "8", "--threads", "1", "--seconds", "0.01"],
@@ -97,13 +97,20 @@ def run(command: str, capsys, shrink: bool = True) -> tuple[int, str]:
     wants_help = {"-h", "--help"} & set(words)
     capsys.readouterr()
     try:
-        code = main(words + (SMALLER.get(words[0], []) if shrink and words and not wants_help else []))
+        code = main(words + (smaller(words) if shrink and words and not wants_help else []))
     except SystemExit as end:  # argparse and tyro
         code = int(end.code or 0)
     said = capsys.readouterr()
     if target:
         Path(target).write_text(said.out)
     return code, said.out + said.err
+
+
+def smaller(words: list[str]) -> list[str]:
+    """Flags that cut down the budget of a command; only algorithms that learn from rollouts have epochs."""
+    from_replay = {"sac", "td3", "dqn", "cql"} & {word.lower() for word in words}
+    epochs = ["--algo.epochs", "1"] if words[0] == "train" and not from_replay else []
+    return SMALLER.get(words[0], []) + epochs
 
 
 def squeeze(text: str) -> str:

@@ -2,10 +2,13 @@
 
 import csv
 import json
+from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
-from learning import TINY, digest, recast, scenario_of
+from interrupted import KILLED
+from learning import TINY, digest, python, recast, scenario_of, tiny
 
 import slipstream
 from slipstream.config.errors import CheckpointError, RunFolderError, ScenarioError, SlipstreamError
@@ -140,7 +143,7 @@ def test_a_run_folder_is_what_the_design_says(tmp_path):
 
 def test_the_saved_scenario_is_resolved_and_repeats_the_run(tmp_path):
     auto = {"learner_threads": "auto", "collect.world_threads": "auto", "device": "auto"}
-    scenario = override(load("probe_coordination"), {**TINY, **auto, "algo.gradient_shards": 2})
+    scenario = override(load("probe_coordination"), {**TINY, **auto})
     first = train(scenario, out=tmp_path / "first", models=tmp_path / "models")
     text = (first.run / "scenario.yaml").read_text()
     assert "auto" not in text
@@ -276,7 +279,7 @@ def test_a_scenario_that_no_longer_fits_its_checkpoint_is_refused(change, words,
         resume(result.run, timesteps=512, models=tmp_path / "models")
 
 
-@pytest.mark.parametrize("spoil", ["counters", "stop", "collector_steps", "kind"])
+@pytest.mark.parametrize("spoil", ["counters", "stop", "kind"])
 def test_a_checkpoint_that_is_no_state_of_a_run_is_refused(spoil, tmp_path):
     result = run("probe_constant", tmp_path)
     saved = checkpoint.load(result.checkpoint)
@@ -293,6 +296,102 @@ def test_a_run_without_a_checkpoint_cannot_be_resumed(tmp_path):
     shutil.rmtree(result.run / "checkpoints")
     with pytest.raises(CheckpointError, match="there is none"):
         resume(result.run)
+
+
+# --- replays in checkpoints ---
+
+REPLAY = {**tiny("dqn"), "checkpoint.checkpoint_every": 32, "checkpoint.keep": 2, "algo.replay.capacity": 1000}
+
+
+class Watch(Quiet):
+    """Looks at the segments of a run before each checkpoint; of a file its bytes, node and time."""
+
+    def __init__(self, run: Path) -> None:
+        self.folder = run / "replay" / "main"
+        self.seen: list[dict[str, tuple[int, int, int]]] = []
+        self.at_start: list[str] | None = None
+
+    def look(self) -> dict[str, tuple[int, int, int]]:
+        files = sorted(self.folder.iterdir()) if self.folder.is_dir() else []
+        stats = {path.name: path.stat() for path in files}
+        return {name: (stat.st_size, stat.st_ino, stat.st_mtime_ns) for name, stat in stats.items()}
+
+    def start(self, title: str, done: int, total: int) -> None:
+        self.at_start = sorted(self.look())
+
+    def advance(self, done: int, text: str) -> None:
+        self.seen.append(self.look())
+
+
+def listed(run: Path) -> set[str]:
+    """Segments that the checkpoints of a run list."""
+    paths = checkpoint.list_checkpoints(run / "checkpoints")
+    return {segment["name"] for path in paths for segment in checkpoint.load(path).meta["segments"]["main"]}
+
+
+def test_a_checkpoint_writes_only_what_is_new_in_the_replay(tmp_path):
+    watch = Watch(tmp_path / "run")
+    result = train(scenario_of("probe_constant", REPLAY), out=watch.folder.parents[1], display=watch)
+    looks = [*watch.seen, watch.look()]
+    assert [list(look) for look in looks[:4]] == [[], ["0_32.safetensors"], *[sorted(look) for look in looks[2:4]]]
+    for earlier, later in pairwise(looks):
+        assert earlier.items() <= later.items()  # nothing that is there is written again
+        assert len(later) == len(earlier) + 1
+    sizes = [size for size, *_ in looks[-1].values()]
+    row = 4 + 4 + 4 + 4 + 4  # obs, action, reward, discount, next_obs
+    assert max(sizes) < 32 * row + 700  # a header
+    assert sum(sizes) < 256 * row + 8 * 700
+    assert set(looks[-1]) == listed(result.run) == {f"{i}_{i + 32}.safetensors" for i in range(0, 256, 32)}
+
+
+def test_segments_disappear_with_the_last_checkpoint_that_lists_them(tmp_path):
+    changes = {**REPLAY, "algo.replay.capacity": 50, "evaluate.evaluation_interval": None}
+    watch = Watch(tmp_path / "run")
+    result = train(scenario_of("probe_constant", changes), out=watch.folder.parents[1], display=watch)
+    assert names_in(result) == {"checkpoint_224", "checkpoint_256"}
+    # Rows 174 to 224 and 206 to 256, in segments of 32.
+    assert set(watch.look()) == listed(result.run) == {f"{i}_{i + 32}.safetensors" for i in (160, 192, 224)}
+    assert [len(look) for look in watch.seen] == [0, 1, 2, 3, 3, 3, 3, 3]
+
+
+def test_nothing_stray_is_left_once_a_run_is_resumed(tmp_path):
+    first = train(scenario_of("probe_constant", REPLAY), out=tmp_path / "run", models=tmp_path / "models")
+    folder = first.run / "replay" / "main"
+    before = sorted(path.name for path in folder.iterdir())
+    (folder / "256_288.safetensors").write_bytes(b"of a checkpoint that was never finished")
+    (folder / ".tmp-288_320.safetensors").write_bytes(b"half")
+    watch = Watch(first.run)
+    resume(first.run, timesteps=320, models=tmp_path / "models", display=watch)
+    assert watch.at_start == before
+    assert set(watch.look()) == listed(first.run)
+
+
+def test_each_learner_has_a_replay_of_its_own(tmp_path):
+    two = {"a": {"kind": "learning"}, "b": {"kind": "learning"}}
+    scenario = recast(scenario_of("probe_leaver", REPLAY), two, {"stays": "a", "leaves": "b"})
+    result = train(scenario, out=tmp_path / "run", models=tmp_path / "models")
+    saved = checkpoint.load(result.checkpoint)
+    added = {name: int(saved.arrays[f"feed.{name}.replay.total_added"][0]) for name in two}
+    assert added["a"] == 2 * 256
+    assert 0 < added["b"] < 256
+    last = {name: saved.meta["segments"][name][-1]["name"] for name in two}
+    assert all(last[name].endswith(f"_{added[name]}.safetensors") for name in two)
+    assert sorted(path.name for path in (result.run / "replay").iterdir()) == ["a", "b"]
+
+
+def test_a_kill_before_any_file_system_call_of_a_save_changes_nothing_in_the_end(tmp_path):
+    done = python(str(Path(__file__).with_name("interrupted.py")), "kill", str(tmp_path), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    whole = train(scenario_of("probe_constant", KILLED), out=tmp_path / "whole", models=tmp_path / "models")
+    expected = digest(checkpoint.load(whole.checkpoint).arrays), metrics_hash(whole.run / "metrics.jsonl")
+    runs = sorted(tmp_path.glob("killed_*"))
+    assert len(runs) > 15
+    for path in runs:
+        latest = checkpoint.load_latest(path / "checkpoints")
+        assert latest.skipped == []
+        assert (digest(latest.checkpoint.arrays), metrics_hash(path / "metrics.jsonl")) == expected, path.name
+        assert {segment.name for segment in (path / "replay" / "main").iterdir()} == listed(path)
+        assert not list(path.rglob(".tmp-*"))
 
 
 # --- the Python face, and what people see ---

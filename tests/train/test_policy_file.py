@@ -130,7 +130,7 @@ NEITHER_WORLD_NOR_CONFIG = """
 import sys
 class Absent:
     def find_spec(self, name, path=None, target=None):
-        banned = ("slipstream._core", "slipstream.worlds.registry", "slipstream.worlds.vec_env",
+        banned = ("slipstream.worlds.registry", "slipstream.worlds.vec_env",
                   "slipstream.worlds.airspace", "gymnasium", "pettingzoo", "scipy", "matplotlib")
         if name.startswith(banned):
             raise ImportError(f"{name} is not here")
@@ -142,7 +142,7 @@ print(policy.act(obs).tobytes().hex())
 """
 
 
-def test_loading_needs_neither_world_nor_config_nor_the_native_core(trained, tmp_path):
+def test_loading_needs_neither_world_nor_config(trained, tmp_path):
     model = tmp_path / "copied elsewhere"
     assert trained["continuous"].model is not None
     shutil.copytree(trained["continuous"].model, model)
@@ -162,7 +162,7 @@ def test_a_checkpoint_without_a_policy_is_refused(tmp_path):
 @pytest.mark.parametrize(
     "spoil",
     [
-        lambda record: record.update(inference_shard=0),
+        lambda record: record.update(agents=0),
         lambda record: record.update(surprise=1),
         lambda record: record["actor"].update(inputs="many"),
         lambda record: record.pop("world"),

@@ -69,6 +69,12 @@ def leave_final_obs_bounds(env: NativeVecEnv) -> None:
     env.final_obs["obs"][...] = -2
 
 
+def cut_off_without_a_choice(env: NativeVecEnv) -> None:
+    env.truncated[...] = env.terminated
+    fill("terminated", 0)(env)
+    fill("final_mask", 0)(env)
+
+
 def act_for_the_departed(env: NativeVecEnv) -> None:
     env.acting[...] = 1
 
@@ -104,6 +110,8 @@ def halve(name: str) -> Fault:
         ("coordination", end_both_ways, "an end is both terminated and truncated"),
         ("corridor", fill("potential", 1), "the potential of an agent that left is not 0"),
         ("bandit", fill("action_mask", 0), "action_mask allows an acting agent nothing"),
+        ("bandit", fill("final_mask", 2), "final_mask has values other than 0 and 1"),
+        ("bandit", cut_off_without_a_choice, "final_mask allows nothing where an episode was cut off"),
         ("leaver", act_for_the_departed, "alive is not who was in the episode before the step"),
         ("leaver", show_the_departed, "obs 'obs' of an agent that left is not 0"),
         ("leaver", fill("reward_parts", 0), "reward_parts do not add up to the reward"),

@@ -69,7 +69,7 @@ struct Buffers {
   std::vector<float> state, final_state;                           // [N, S]
   std::vector<float> action;                                       // [N, A, K]
   std::vector<std::int32_t> choice;                                // [N, A]
-  std::vector<std::uint8_t> action_mask;                           // [N, A, M]
+  std::vector<std::uint8_t> action_mask, final_mask;               // [N, A, M]
   std::vector<float> rewards;                                      // [N, A]
   std::vector<float> potential, final_potential;                   // [N, A]
   std::vector<float> reward_parts;                                 // [N, A, P]
@@ -116,7 +116,7 @@ class VecEnv {
   void finish_episode(int i);
   void start_episode(int i);
   template <class Archive>
-  void archive(Archive& ar);
+  void archive(Archive& ar, std::uint32_t version);
 
   std::unique_ptr<Worlds> worlds_;
   VecEnvOptions options_;

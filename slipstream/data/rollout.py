@@ -23,6 +23,7 @@ class Ends:
     index: NDArray[np.int64]  # [E], flat (row, world, agent)
     obs: Blocks  # per block [E, ...]
     state: F32 | None  # [E, S]
+    mask: U8 | None  # [E, M], choices allowed there
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,7 @@ class Rollout:
     truncated: U8
     last_obs: Blocks  # per block [N, A, ...], after the last tick
     last_state: F32 | None  # [N, A, S]
+    last_mask: U8 | None  # [N, A, M], allowed after the last tick
     ends: Ends | None = None  # filled when the slab is complete
 
     @property
@@ -79,4 +81,5 @@ def allocate_rollout(spec: WorldSpec, ticks: int, worlds: int, agents: int, disc
         truncated=flags(),
         last_obs={b.name: np.zeros((worlds, agents, *b.shape), b.dtype) for b in spec.obs},
         last_state=np.zeros((*shape[1:], spec.state_size), np.float32) if spec.state_size else None,
+        last_mask=np.ones((*shape[1:], choices), np.uint8) if choices else None,
     )

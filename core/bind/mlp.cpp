@@ -1,0 +1,124 @@
+#include "kernels/mlp.hpp"
+
+#include <nanobind/stl/pair.h>
+
+#if __has_include(<malloc.h>)
+#include <malloc.h>
+#endif
+
+#include <array>
+
+#include "bind/bind.hpp"
+#include "kernels/adam.hpp"
+#include "kernels/share.hpp"
+
+namespace slipstream {
+namespace {
+
+// Addresses, not arrays: converting a dozen tensors costs more than a small network. slipstream/nets/torsos.py and
+// slipstream/algos/adam.py, the only callers, check type, layout, device and shapes.
+using Address = std::uintptr_t;
+
+template <class T>
+T* at(Address address) {
+  return reinterpret_cast<T*>(address);  // NOLINT(performance-no-int-to-ptr)
+}
+
+struct Pointers {
+  std::array<const float*, kMaxLayers> weight, bias;
+  std::size_t layers;
+
+  Pointers(const MlpShape& shape, const std::vector<Address>& parameters)
+      : layers(static_cast<std::size_t>(shape.layers())) {
+    if (parameters.size() != 2 * layers) throw std::invalid_argument("one weight and one bias per layer, in turn");
+    for (std::size_t l = 0; l < layers; ++l) {
+      weight[l] = at<const float>(parameters[2 * l]);
+      bias[l] = at<const float>(parameters[2 * l + 1]);
+    }
+  }
+  [[nodiscard]] MlpWeights view() const { return {{weight.data(), layers}, {bias.data(), layers}}; }
+};
+
+// A learner frees and takes the same few megabytes thousands of times a second; by default glibc returns them to the
+// system each time, and the page faults cost as much as the optimiser.
+void keep_freed_memory() {
+#if defined(M_MMAP_THRESHOLD)
+  constexpr int kLargest = 32 << 20;  // glibc takes no larger threshold
+  mallopt(M_MMAP_THRESHOLD, kLargest);
+  mallopt(M_TRIM_THRESHOLD, 256 << 20);
+  mallopt(M_TOP_PAD, 16 << 20);
+#endif
+}
+
+Activation activation(const std::string& name) {
+  if (name == "relu") return Activation::kRelu;
+  if (name == "tanh") return Activation::kTanh;
+  if (name == "identity") return Activation::kIdentity;
+  throw std::invalid_argument("activation '" + name + "' is none of relu, tanh, identity");
+}
+
+}  // namespace
+
+void bind_mlp(nb::module_& m) {
+  nb::class_<MlpShape>(m, "MlpShape", "Widths and activations of a perceptron; the weights are torch's.")
+      .def(
+          "__init__",
+          [](MlpShape* self, std::vector<int> widths, const std::string& hidden, const std::string& last) {
+            if (widths.size() < 2) throw std::invalid_argument("a perceptron has inputs and outputs");
+            if (widths.size() > kMaxLayers + 1)
+              throw std::invalid_argument("a perceptron of " + std::to_string(widths.size() - 1) +
+                                          " layers is too deep: the kernel takes at most " +
+                                          std::to_string(kMaxLayers));
+            for (const int width : widths)
+              if (width < 1) throw std::invalid_argument("every layer needs at least one unit");
+            new (self) MlpShape{std::move(widths), activation(hidden), activation(last)};
+          },
+          nb::arg("widths"), nb::arg("hidden"), nb::arg("last"))
+      .def_prop_ro("parameter_floats", &MlpShape::parameter_floats)
+      .def("hidden_floats", &MlpShape::hidden_floats, nb::arg("rows"))
+      .def(
+          "forward",
+          [](const MlpShape& shape, const std::vector<Address>& parameters, Address x, int rows, Address hidden,
+             Address out) {
+            const Pointers pointers(shape, parameters);
+            const nb::gil_scoped_release release;
+            mlp_forward(shape, pointers.view(), at<const float>(x), rows, at<float>(hidden), at<float>(out));
+          },
+          nb::arg("parameters"), nb::arg("x"), nb::arg("rows"), nb::arg("hidden"), nb::arg("out"),
+          "Addresses of contiguous float32 memory; hidden 0: no backward pass will follow.")
+      .def(
+          "backward",
+          [](const MlpShape& shape, const std::vector<Address>& parameters, Address x, int rows, Address hidden,
+             Address out, Address grad_out, Address grad_parameters, Address grad_x) {
+            const Pointers pointers(shape, parameters);
+            const nb::gil_scoped_release release;
+            mlp_backward(shape, pointers.view(), at<const float>(x), rows, at<const float>(hidden),
+                         at<const float>(out), at<const float>(grad_out),
+                         {at<float>(grad_parameters), at<float>(grad_x)});
+          },
+          nb::arg("parameters"), nb::arg("x"), nb::arg("rows"), nb::arg("hidden"), nb::arg("out"), nb::arg("grad_out"),
+          nb::arg("grad_parameters"), nb::arg("grad_x"), "Gradients that are not wanted have the address 0.");
+  m.def(
+      "adam_step",
+      [](const std::vector<std::pair<Address, std::size_t>>& gradients, double learning_rate, double beta1,
+         double beta2, double eps, double max_norm, double step, Address parameters, Address first_moment,
+         Address second_moment) {
+        std::vector<GradientPiece> pieces;
+        for (const auto& [address, size] : gradients) pieces.push_back({at<const float>(address), size});
+        const nb::gil_scoped_release release;
+        return adam_step(pieces, {learning_rate, beta1, beta2, eps, max_norm}, step, at<float>(parameters),
+                         at<float>(first_moment), at<float>(second_moment));
+      },
+      nb::arg("gradients"), nb::kw_only(), nb::arg("learning_rate"), nb::arg("beta1"), nb::arg("beta2"), nb::arg("eps"),
+      nb::arg("max_norm"), nb::arg("step"), nb::arg("parameters"), nb::arg("first_moment"), nb::arg("second_moment"),
+      "One step over pieces (address, size) of a gradient; returns its norm before clipping, and does nothing where "
+      "that is not finite. max_norm 0: no clipping. Addresses are of contiguous float32 memory.");
+  m.def("set_kernel_threads", &set_kernel_threads, nb::arg("threads"), nb::call_guard<nb::gil_scoped_release>(),
+        "Threads the kernels share their work over; changes no bit.");
+  m.def("keep_freed_memory", &keep_freed_memory,
+        "Let the C library keep what is freed, up to 256 MB, instead of handing it back and taking it anew at each "
+        "step.");
+  m.def("kernel_threads", &kernel_threads, "Threads the kernels share their work over.");
+}
+
+}  // namespace slipstream

@@ -1,0 +1,312 @@
+"""What the learners from rollouts share: networks, decisions as flat rows with values and targets, minibatches.
+
+A slab [R, N, A] is seen as [rows, columns] with a column for each agent of each world, and flat as rows * columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+
+from slipstream import _core
+from slipstream.algos.protocol import Stats, Traits, action_table
+from slipstream.config.algos.onpolicy import ActorCriticConfig, ReinforceConfig, VtraceConfig
+from slipstream.data.rollout import F32, U8, Blocks, Rollout
+from slipstream.nets.actor import Actor, ActorSpec
+from slipstream.nets.critic import Critic
+from slipstream.nets.heads import Categorical, Gaussian
+from slipstream.worlds.spec import WorldSpec
+
+Policy = Gaussian | Categorical
+Terms = dict[str, Tensor]  # named means over rows, for people to read
+
+
+class Values(NamedTuple):
+    """What a critic says of a slab."""
+
+    value: F32  # [rows * columns], V
+    last_value: F32  # [columns], V after the last tick
+    end_value: F32  # [rows * columns], V(final_obs) where an episode was truncated
+
+
+class Seen(NamedTuple):
+    """A slab as the networks see it."""
+
+    x: Tensor  # [rows * columns, inputs], standardised
+    critic_x: Tensor  # the same tensor, or [rows * columns, state + inputs]
+    values: Values
+
+
+class Estimates(NamedTuple):
+    """What a kernel makes of a slab, [rows, columns]."""
+
+    advantage: F32
+    target: F32  # of the value
+    complete: U8  # 1 where a decision's outcome is in the slab
+
+
+class Batch(NamedTuple):
+    """The finished decisions of a rollout as flat rows, ready for minibatches."""
+
+    x: Tensor  # [rows, inputs], standardised
+    critic_x: Tensor  # the same tensor, or [rows, state + inputs]
+    action: Tensor
+    mask: Tensor | None
+    logp: Tensor  # [rows], of the policy a ratio is taken to
+    advantage: Tensor
+    target: Tensor  # [rows], of the value, in the critic's own units
+    value: Tensor  # [rows], before this update, in the critic's own units
+    old: Policy | None  # before this update, where a KL penalty needs it
+
+
+# --- networks ---
+
+
+def make_actor(
+    config: ActorCriticConfig | ReinforceConfig, traits: Traits, spec: WorldSpec, generator: torch.Generator
+) -> Actor:
+    """The acting network a config asks for in this world."""
+    table = action_table(config, traits, spec)
+    return Actor(
+        ActorSpec(
+            inputs=spec.obs_size,
+            outputs=len(table) or spec.action.size,
+            discrete=spec.action.discrete or bool(table),
+            hidden=config.hidden,
+            activation=config.activation,
+            normalize_observation=config.normalize_observation,
+            init_log_std=config.init_log_std,
+        ),
+        generator,
+    )
+
+
+def make_critic(config: ActorCriticConfig, spec: WorldSpec, generator: torch.Generator, state_size: int = 0) -> Critic:
+    """The value network beside it, which sees `state_size` features of the world's global state too."""
+    return Critic(
+        inputs=spec.obs_size + state_size,
+        hidden=config.hidden,
+        activation=config.activation,
+        shared_torso=config.shared_torso,
+        state_size=state_size,
+        generator=generator,
+    )
+
+
+@torch.no_grad()
+def actor_inputs(actor: Actor, obs: Blocks, leading: int = 1) -> Tensor:
+    """Standardised inputs [rows, inputs] of observation blocks with this many leading dimensions."""
+    device = actor.head.weight.device
+    return actor.inputs(
+        {name: torch.from_numpy(b.reshape(-1, *b.shape[leading:])).to(device) for name, b in obs.items()}
+    )
+
+
+@torch.no_grad()
+def values_of(
+    actor: Actor, critic: Critic, obs: Blocks, state: F32 | None = None, leading: int = 1
+) -> tuple[F32, Tensor, Tensor]:
+    """V of every row, and the inputs of actor and critic, which are one tensor unless the critic sees the state."""
+    x = critic_x = actor_inputs(actor, obs, leading)
+    if critic.state_norm is not None and state is not None:
+        shared = torch.from_numpy(state.reshape(len(x), -1)).to(x.device)
+        critic_x = torch.cat([critic.norm_state(shared), x], 1)
+    features = actor.torso(x) if critic.torso is None else None
+    return critic.value(features, critic_x).cpu().numpy(), x, critic_x
+
+
+def see(actor: Actor, critic: Critic, rollout: Rollout) -> Seen:
+    """Inputs and values of every row of a slab, of what follows it, and of where episodes were truncated."""
+    value, x, critic_x = values_of(actor, critic, rollout.obs, rollout.state, leading=3)
+    last_value, *_ = values_of(actor, critic, rollout.last_obs, rollout.last_state, leading=2)
+    end_value = np.zeros(len(value), np.float32)
+    if rollout.ends is not None and len(rollout.ends.index):
+        ends = rollout.ends
+        end_value[ends.index], *_ = values_of(actor, critic, ends.obs, ends.state)
+    return Seen(x, critic_x, Values(value, last_value, end_value))
+
+
+def observe(rollout: Rollout, actor: Actor, critic: Critic | None = None) -> None:
+    """Take the rollout into the input statistics: each decision once, so not those carried over in row 0."""
+    fresh = rollout.decided[1:]
+    index = np.flatnonzero(fresh)
+    if actor.norm is not None:
+        blocks = [b[1:].reshape(fresh.size, -1)[index].astype(np.float32) for b in rollout.obs.values()]
+        actor.norm.update(torch.from_numpy(np.concatenate(blocks, 1)).to(actor.norm.mean.device))
+    if critic is not None and rollout.state is not None:
+        critic.observe_state(torch.from_numpy(rollout.state[1:].reshape(fresh.size, -1)[index]))
+
+
+# --- advantages and targets ---
+
+
+def gae(rollout: Rollout, values: Values, gamma: float, gae_lambda: float) -> Estimates:
+    """Generalised advantages and their value targets."""
+    out = _empty(rollout)
+    _core.gae(**_slab(rollout, values), gamma=gamma, gae_lambda=gae_lambda, **out._asdict())
+    return out
+
+
+def vtrace(rollout: Rollout, values: Values, log_ratio: F32, config: VtraceConfig) -> Estimates:
+    """V-trace targets, and advantages that ρ is still to weight; `log_ratio` [rows * columns] is log π - log μ."""
+    out = _empty(rollout)
+    _core.vtrace(
+        **_slab(rollout, values),
+        log_ratio=log_ratio.reshape(out.target.shape),
+        gamma=config.gamma,
+        trace_lambda=config.vtrace_lambda,
+        rho_bar=config.rho_clip,
+        c_bar=config.trace_clip,
+        **out._asdict(),
+    )
+    return out
+
+
+def _empty(rollout: Rollout) -> Estimates:
+    rows, worlds, agents = rollout.shape
+    shape = (rows, worlds * agents)
+    return Estimates(np.empty(shape, np.float32), np.empty(shape, np.float32), np.empty(shape, np.uint8))
+
+
+def _slab(rollout: Rollout, values: Values) -> dict[str, NDArray[Any]]:
+    """What the kernels read, [rows, columns]."""
+    rows = rollout.shape[0]
+    return {
+        "decided": rollout.decided.reshape(rows, -1),
+        "value": values.value.reshape(rows, -1),
+        "paid": rollout.paid.reshape(rows, -1),
+        "reward": rollout.reward.reshape(rows, -1),
+        "duration": rollout.duration.reshape(rows, -1),
+        "terminated": rollout.terminated.reshape(rows, -1),
+        "truncated": rollout.truncated.reshape(rows, -1),
+        "end_value": values.end_value.reshape(rows, -1),
+        "last_value": values.last_value,
+    }
+
+
+# --- rows and minibatches ---
+
+
+def flat_rows(array: NDArray[Any], index: NDArray[np.int64] | None, device: torch.device) -> Tensor:
+    """These flat rows (None: all) of an array [R, N, A, ...] as a tensor."""
+    rows = array.reshape(-1, *array.shape[3:])
+    return torch.from_numpy(rows if index is None else rows[index]).to(device)
+
+
+@torch.no_grad()
+def policy_on(actor: Actor, rollout: Rollout, x: Tensor) -> tuple[Policy, Tensor]:
+    """What this actor would do on every row of a slab, and how likely what was done is under it, [rows * columns]."""
+    mask = None if rollout.mask is None else flat_rows(rollout.mask, None, x.device)
+    policy = actor.distribution(actor.torso(x), mask)
+    return policy, policy.logp(flat_rows(rollout.action, None, x.device))
+
+
+def to_batch(rollout: Rollout, seen: Seen, estimates: Estimates, critic: Critic, normalize_value: bool) -> Batch:
+    """The finished decisions; with `normalize_value` the critic's units move to the new targets first."""
+    index = np.flatnonzero(estimates.complete)
+    device = seen.x.device
+    take = torch.from_numpy(index).to(device)
+    targets = torch.from_numpy(estimates.target.reshape(-1)[index])
+    if normalize_value:
+        critic.rescale(targets)
+    x = seen.x[take]
+    return Batch(
+        x=x,
+        critic_x=x if seen.critic_x is seen.x else seen.critic_x[take],
+        action=flat_rows(rollout.action, index, device),
+        mask=None if rollout.mask is None else flat_rows(rollout.mask, index, device),
+        logp=flat_rows(rollout.logp, index, device),
+        advantage=torch.from_numpy(estimates.advantage.reshape(-1)[index]).to(device),
+        target=critic.standardise(targets.to(device)),
+        value=critic.standardise(torch.from_numpy(seen.values.value[index]).to(device)),
+        old=None,
+    )
+
+
+def shuffled(batch: Batch, order: np.random.Generator, minibatch_size: int) -> list[Batch]:
+    """The batch's rows in a new order, as minibatches of about this size."""
+    rows = len(batch.logp)
+    permutation = torch.from_numpy(order.permutation(rows)).to(batch.logp.device)
+    whole = _each(batch, lambda tensor: tensor[permutation])
+
+    def cut(piece: slice) -> Batch:
+        return _each(whole, lambda tensor: tensor[piece])
+
+    return [cut(piece) for piece in split(rows, rows // minibatch_size)]
+
+
+def split(rows: int, pieces: int) -> list[slice]:
+    """`pieces` consecutive slices of 0..rows whose sizes differ by at most one; at least one, at most a row each."""
+    pieces = max(1, min(pieces, rows))
+    edges = [rows * i // pieces for i in range(pieces + 1)]
+    return [slice(a, b) for a, b in pairwise(edges)]
+
+
+def pick_policy(policy: Policy, pick: Callable[[Tensor], Tensor]) -> Policy:
+    """The policy on some of its rows."""
+    if isinstance(policy, Gaussian):
+        return Gaussian(pick(policy.mean), policy.log_std)
+    return Categorical(pick(policy.logits))
+
+
+def _each(batch: Batch, pick: Callable[[Tensor], Tensor]) -> Batch:
+    x = pick(batch.x)
+    return Batch(
+        x=x,
+        critic_x=x if batch.critic_x is batch.x else pick(batch.critic_x),
+        action=pick(batch.action),
+        mask=None if batch.mask is None else pick(batch.mask),
+        logp=pick(batch.logp),
+        advantage=pick(batch.advantage),
+        target=pick(batch.target),
+        value=pick(batch.value),
+        old=None if batch.old is None else pick_policy(batch.old, pick),
+    )
+
+
+class Means:
+    """Means over an update's gradient steps of what each says about itself."""
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self.names = names
+        self.steps = 0
+        self._sums = torch.zeros(len(names) + 1, dtype=torch.float64)
+
+    def add(self, terms: Terms, norm: float) -> None:
+        """Count one gradient step and its gradient's norm."""
+        self._sums[:-1] += torch.stack([terms[name].detach() for name in self.names]).cpu()
+        self._sums[-1] += norm
+        self.steps += 1
+
+    def read(self) -> Stats:
+        """The means so far, `grad_norm` among them."""
+        return dict(zip([*self.names, "grad_norm"], (self._sums / self.steps).tolist(), strict=True))
+
+
+# --- losses ---
+
+
+def standardise(advantage: Tensor) -> Tensor:
+    """Mean 0 and deviation 1 within a minibatch; a single row stays as it is."""
+    return (advantage - advantage.mean()) / (advantage.std() + 1e-8) if len(advantage) > 1 else advantage
+
+
+def value_loss(prediction: Tensor, target: Tensor, before: Tensor, clip: float | None) -> Tensor:
+    """Half squared error; with `clip` the worse of it and that of a prediction kept within ± clip of the old one."""
+    if clip is None:
+        return 0.5 * functional.mse_loss(prediction, target)
+    kept = before + (prediction - before).clamp(-clip, clip)
+    return 0.5 * torch.max((prediction - target).square(), (kept - target).square()).mean()
+
+
+def explained_variance(value: Tensor, target: Tensor) -> float:
+    """Share of the targets' variance the values explain; nan when the targets do not vary."""
+    variance = float(target.var(correction=0)) if len(target) > 1 else 0.0
+    return 1.0 - float((target - value).var(correction=0)) / variance if variance > 0 else float("nan")

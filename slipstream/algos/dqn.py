@@ -1,0 +1,151 @@
+"""DQN (Mnih et al. 2015): values of discrete choices, learned from replay.
+
+With double targets (van Hasselt et al. 2016), dueling heads (Wang et al. 2016), n-step returns and prioritised replay
+(both in `algo.replay`), and quantiles of the return instead of its mean (QR-DQN, Dabney et al. 2018). Where we depart
+from the papers: masks forbid choices in acting and in bootstraps; a truncated episode bootstraps from its final
+observation; the target network is refreshed by gradient steps, not by frames.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from slipstream.algos.adam import FlatAdam
+from slipstream.algos.protocol import Arrays, Progress, Traits, action_table
+from slipstream.algos.replayed import Follower, Learned, Rows, coin, random_actions, rows_of, saved_steps
+from slipstream.algos.state import load_module, module_arrays
+from slipstream.config.algos import DqnConfig, schedule_at
+from slipstream.config.algos.offpolicy import QuantileValues
+from slipstream.data.rollout import Blocks
+from slipstream.data.transitions import Sample, Transitions
+from slipstream.nets.actor import Acted, Actor, ActorSpec, act, tensors
+from slipstream.nets.heads import masked
+from slipstream.worlds.spec import WorldSpec
+
+HUBER = 1.0  # errors beyond this count linearly
+
+
+class Dqn:
+    """Values of every choice, shared by the agents of a team; the best is taken."""
+
+    traits: ClassVar[Traits] = Traits("dqn", "replay", continuous=False, discrete=True, masks=True, durations=True)
+
+    def __init__(self, config: DqnConfig, spec: WorldSpec, seed: int, device: torch.device) -> None:
+        self.config, self.device = config, device
+        self.actor = Actor(
+            ActorSpec(
+                inputs=spec.obs_size,
+                outputs=len(action_table(config, self.traits, spec)) or spec.action.size,
+                discrete=True,
+                hidden=config.hidden,
+                activation=config.activation,
+                normalize_observation=config.normalize_observation,
+                head="values",
+                quantiles=config.values.quantiles if isinstance(config.values, QuantileValues) else 1,
+                dueling=config.dueling,
+            ),
+            torch.Generator().manual_seed(seed),
+        ).to(device)
+        self.optimiser = FlatAdam({"actor": self.actor})
+        self.target = Follower(self.actor, self.optimiser.vector)
+        self.steps = 0  # gradient steps taken
+        self.epsilon = 1.0
+
+    def explore(self, progress: Progress) -> None:
+        """Act at random until there is enough to learn from, then as scheduled."""
+        warming_up = progress.steps < self.config.learning_starts
+        self.epsilon = 1.0 if warming_up else schedule_at(self.config.epsilon, progress.fraction)
+
+    def act(self, obs: Blocks, mask: NDArray[np.uint8] | None, noise: NDArray[np.float32] | None) -> Acted:
+        """The best choice of every row; with noise, some rows choose at random."""
+        chosen = act(self.actor, obs, mask, None, self.device)
+        if noise is None:
+            return chosen
+        return chosen._replace(
+            action=np.where(coin(noise, mask) < self.epsilon, random_actions(noise, mask, True), chosen.action)
+        )
+
+    def observe(self, rows: Transitions) -> None:
+        """Take new transitions into the input statistics."""
+        self.actor.observe(tensors(rows.obs, self.device))
+
+    def update(self, sample: Sample, progress: Progress) -> Learned:
+        """Targets, values, and now and then a new target network."""
+        rate = schedule_at(self.config.learning_rate, progress.fraction)
+        rows = rows_of(sample, self.actor, self.device)
+        target = rows.reward.unsqueeze(1) + rows.discount.unsqueeze(1) * self._next_quantiles(rows)
+        values = taken(self.actor.quantiles(rows.x), rows.action)
+        loss, td_error = quantile_loss(values, target, rows.weight)
+        norm = self.optimiser.step(loss, rate, self.config.max_grad_norm)
+        self.steps += 1
+        if self.steps % self.config.target_update == 0:
+            self.target.follow(1.0)
+        stats: dict[str, float | Tensor] = {
+            "value_loss": loss.detach(),
+            "q_mean": values.detach().mean(),
+            "grad_norm": norm,
+            "learning_rate": rate,
+            "epsilon": self.epsilon,
+        }
+        return Learned(stats, td_error)
+
+    @torch.no_grad()
+    def _next_quantiles(self, rows: Rows) -> Tensor:
+        """Quantiles of the best choice of what follows, [B, quantiles]; `double` lets the learning network choose."""
+        judged = self.target.network.quantiles(rows.next_x)
+        choosing = self.actor.quantiles(rows.next_x) if self.config.double else judged
+        return taken(judged, masked(choosing.mean(2), rows.next_mask).argmax(1))
+
+    def actor_spec(self) -> ActorSpec:
+        """How to build the acting network again."""
+        return self.actor.spec
+
+    def actor_arrays(self) -> Arrays:
+        """The acting network's weights and statistics."""
+        return module_arrays(self.actor, "actor")
+
+    def state_dict(self, include_optim: bool = True) -> Arrays:
+        """Both networks; with the optimiser's moments unless told otherwise."""
+        state = {
+            **module_arrays(self.actor, "actor"),
+            **module_arrays(self.target.network, "target"),
+            "steps": np.array(self.steps, np.int64),
+        }
+        return state | self.optimiser.arrays("optim") if include_optim else state
+
+    def load_state_dict(self, state: Arrays, strict: bool = True, include_optim: bool = True) -> None:
+        """Take over a saved state; problems are named."""
+        load_module(self.actor, state, "actor", strict)
+        load_module(self.target.network, state, "target", strict)
+        self.steps = saved_steps(state, self.steps, strict)
+        if include_optim:
+            self.optimiser.load(state, "optim")
+
+
+def taken(quantiles: Tensor, action: Tensor) -> Tensor:
+    """The quantiles of one choice per row: [B, choices, quantiles] and [B] -> [B, quantiles]."""
+    index = action.view(-1, 1, 1).expand(-1, 1, quantiles.shape[2])
+    return quantiles.gather(1, index).squeeze(1)
+
+
+def quantile_loss(values: Tensor, target: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Quantile Huber loss, weighted per row, and the mean absolute error per row; one quantile is plain Huber.
+
+    Args:
+        values: [B, Q], the quantiles at (i + 1/2) / Q.
+        target: [B, Q'], samples of what they should be.
+        weight: [B], importance weights.
+    """
+    error = target.unsqueeze(1) - values.unsqueeze(2)  # [B, Q, Q']
+    size = error.abs()
+    huber = torch.where(size <= HUBER, 0.5 * error.square(), HUBER * (size - 0.5 * HUBER))
+    count = values.shape[1]
+    if count > 1:
+        middle = (torch.arange(count, device=values.device, dtype=values.dtype) + 0.5) / count
+        huber = huber * (middle.view(1, -1, 1) - (error.detach() < 0).float()).abs()
+    return (weight * huber.mean(2).sum(1)).mean(), size.detach().mean((1, 2))

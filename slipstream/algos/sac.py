@@ -1,0 +1,231 @@
+"""SAC (Haarnoja et al. 2018, arXiv:1801.01290, 1812.05905): an actor that keeps its entropy, twin critics beneath it.
+
+Where we depart from the papers: a truncated episode bootstraps from its final observation; the temperature is learned
+in log space; deviations are bounded smoothly. With discrete choices (Christodoulou 2019, arXiv:1910.07207) expectations
+over actions are exact sums, and the entropy to keep is half of what the allowed choices could have.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from slipstream.algos.adam import FlatAdam
+from slipstream.algos.protocol import Arrays, Progress, Traits, action_table
+from slipstream.algos.replayed import Follower, Learned, Noise, Rows, random_actions, rows_of, saved_steps
+from slipstream.algos.state import load_module, module_arrays
+from slipstream.config.algos import SacConfig, schedule_at
+from slipstream.data.rollout import Blocks
+from slipstream.data.transitions import Sample, Transitions
+from slipstream.nets.actor import Acted, Actor, ActorSpec, act, tensors
+from slipstream.nets.critic import ActionCritics
+from slipstream.nets.heads import Categorical
+from slipstream.worlds.spec import WorldSpec
+
+DISCRETE_SHARE = 0.5  # of the largest entropy the allowed choices could have: what `auto` keeps
+
+
+class Temperature(nn.Module):
+    """Weight of the entropy, kept positive by its logarithm."""
+
+    def __init__(self, start: float) -> None:
+        super().__init__()
+        self.log = nn.Parameter(torch.tensor(math.log(start)))
+
+    @property
+    def value(self) -> Tensor:
+        """The weight, outside any graph."""
+        return self.log.detach().exp()
+
+
+class Sac:
+    """One policy shared by the agents of a team, and its critics."""
+
+    traits: ClassVar[Traits] = Traits("sac", "replay", continuous=True, discrete=True, masks=True, durations=True)
+
+    def __init__(self, config: SacConfig, spec: WorldSpec, seed: int, device: torch.device) -> None:
+        self.config, self.device = config, device
+        table = action_table(config, self.traits, spec)
+        outputs, discrete = len(table) or spec.action.size, spec.action.discrete or bool(table)
+        generator = torch.Generator().manual_seed(seed)
+        self.actor = Actor(
+            ActorSpec(
+                inputs=spec.obs_size,
+                outputs=outputs,
+                discrete=discrete,
+                hidden=config.hidden,
+                activation=config.activation,
+                normalize_observation=config.normalize_observation,
+                head="distribution" if discrete else "squashed",
+            ),
+            generator,
+        ).to(device)
+        inputs = spec.obs_size if discrete else spec.obs_size + outputs
+        self.critics = ActionCritics(
+            inputs, outputs if discrete else 1, config.hidden, config.activation, generator
+        ).to(device)
+        self.temperature = Temperature(config.temperature).to(device)
+        self.actor_optimiser = FlatAdam({"actor": self.actor})
+        self.critic_optimiser = FlatAdam({"critics": self.critics})
+        self.temperature_optimiser = FlatAdam({"temperature": self.temperature})
+        self.targets = Follower(self.critics, self.critic_optimiser.vector)
+        self.noise = Noise(seed, outputs)
+        self.steps = 0  # gradient steps taken
+        self.warming_up = True
+
+    def explore(self, progress: Progress) -> None:
+        """Act at random until there is enough to learn from."""
+        self.warming_up = progress.steps < self.config.learning_starts
+
+    def act(self, obs: Blocks, mask: NDArray[np.uint8] | None, noise: NDArray[np.float32] | None) -> Acted:
+        """Choose for every row; without noise, the most likely action."""
+        if noise is not None and self.warming_up:
+            return Acted(random_actions(noise, mask, self.actor.spec.discrete), np.zeros(len(noise), np.float32))
+        return act(self.actor, obs, mask, noise, self.device)
+
+    def observe(self, rows: Transitions) -> None:
+        """Take new transitions into the input statistics."""
+        self.actor.observe(tensors(rows.obs, self.device))
+
+    def update(self, sample: Sample, progress: Progress) -> Learned:
+        """Targets, critics, actor, temperature, then the target critics follow."""
+        config = self.config
+        rate = schedule_at(config.learning_rate, progress.fraction)
+        critic_rate = rate
+        if config.critic_learning_rate is not None:
+            critic_rate = schedule_at(config.critic_learning_rate, progress.fraction)
+        rows = rows_of(sample, self.actor, self.device)
+        temperature = self.temperature.value
+        noise = self.noise.draw(self.steps, 2, len(rows.reward), self.device)
+
+        target = critic_target(rows, self._next_value(rows, temperature, noise[0]))
+        critic_loss, td_error = self._critic_loss(rows, target, progress)
+        critic_norm = self.critic_optimiser.step(critic_loss, critic_rate, config.max_grad_norm)
+        actor_loss, entropy, wanted = self._actor_loss(rows, temperature, noise[1])
+        actor_norm = self.actor_optimiser.step(actor_loss, rate, config.max_grad_norm)
+        if config.learn_temperature:
+            self.temperature_optimiser.step(self.temperature.log * (entropy - wanted), rate, None)
+        self.targets.follow(config.tau)
+        self.steps += 1
+        stats: dict[str, float | Tensor] = {
+            "critic_loss": critic_loss.detach(),
+            "actor_loss": actor_loss.detach(),
+            "entropy": entropy,
+            "temperature": temperature,
+            "q_mean": target.mean(),
+            "grad_norm": math.hypot(critic_norm, actor_norm),
+            "learning_rate": rate,
+        }
+        return Learned(stats, td_error)
+
+    @torch.no_grad()
+    def _next_value(self, rows: Rows, temperature: Tensor, noise: Tensor) -> Tensor:
+        """Soft value of what follows, [B], as the target critics see it."""
+        if self.actor.spec.discrete:
+            dist = self.actor.distribution(self.actor.torso(rows.next_x), rows.next_mask)
+            assert isinstance(dist, Categorical)
+            return expected_soft_value(dist, self.targets.network(rows.next_x).amin(0), temperature)[0]
+        action, logp = self.actor.squashed(rows.next_x).sample_with_logp(noise)
+        value: Tensor = self.targets.network(torch.cat([rows.next_x, action], 1)).amin(0).squeeze(1)
+        return value - temperature * logp
+
+    def _critic_loss(self, rows: Rows, target: Tensor, progress: Progress) -> tuple[Tensor, Tensor]:
+        """Squared error of both critics, and how wrong they are together, [B]."""
+        return twin_loss(self._values(rows), target, rows.weight)
+
+    def _values(self, rows: Rows) -> Tensor:
+        """What each critic thinks of the action taken, [members, B]."""
+        if self.actor.spec.discrete:
+            index = rows.action.view(1, -1, 1).expand(len(self.critics.members), -1, 1)
+            chosen: Tensor = self.critics(rows.x).gather(2, index).squeeze(2)
+            return chosen
+        values: Tensor = self.critics(torch.cat([rows.x, rows.action], 1)).squeeze(2)
+        return values
+
+    def _actor_loss(self, rows: Rows, temperature: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor | float]:
+        """What the actor minimises, its entropy now, and the entropy it should keep."""
+        if self.actor.spec.discrete:
+            dist = self.actor.distribution(self.actor.torso(rows.x), rows.mask)
+            assert isinstance(dist, Categorical)
+            with torch.no_grad():
+                values = self.critics(rows.x).amin(0)
+            value, entropy = expected_soft_value(dist, values, temperature)
+            return -value.mean(), entropy.detach().mean(), self._wanted_entropy(rows)
+        action, logp = self.actor.squashed(rows.x).sample_with_logp(noise)
+        value = self.critics(torch.cat([rows.x, action], 1), weights=False).amin(0).squeeze(1)
+        return (temperature * logp - value).mean(), -logp.detach().mean(), self._wanted_entropy(rows)
+
+    def _wanted_entropy(self, rows: Rows) -> Tensor | float:
+        if self.config.target_entropy != "auto":
+            return self.config.target_entropy
+        spec = self.actor.spec
+        if not spec.discrete:
+            return -float(spec.outputs)
+        if rows.mask is None:
+            return DISCRETE_SHARE * math.log(spec.outputs)
+        return DISCRETE_SHARE * rows.mask.sum(1).clamp_min(1).float().log().mean()
+
+    def actor_spec(self) -> ActorSpec:
+        """How to build the acting network again."""
+        return self.actor.spec
+
+    def actor_arrays(self) -> Arrays:
+        """The acting network's weights and statistics."""
+        return module_arrays(self.actor, "actor")
+
+    def state_dict(self, include_optim: bool = True) -> Arrays:
+        """Networks, targets and temperature; with the optimisers' moments unless told otherwise."""
+        state = {
+            **module_arrays(self.actor, "actor"),
+            **module_arrays(self.critics, "critics"),
+            **module_arrays(self.targets.network, "targets"),
+            **module_arrays(self.temperature, "temperature"),
+            "steps": np.array(self.steps, np.int64),
+        }
+        if include_optim:
+            state |= self.actor_optimiser.arrays("optim")
+            state |= self.critic_optimiser.arrays("critic_optim")
+            state |= self.temperature_optimiser.arrays("temperature_optim")
+        return state
+
+    def load_state_dict(self, state: Arrays, strict: bool = True, include_optim: bool = True) -> None:
+        """Take over a saved state; problems are named."""
+        load_module(self.actor, state, "actor", strict)
+        load_module(self.critics, state, "critics", strict)
+        load_module(self.targets.network, state, "targets", strict)
+        load_module(self.temperature, state, "temperature", strict)
+        self.steps = saved_steps(state, self.steps, strict)
+        if include_optim:
+            self.actor_optimiser.load(state, "optim")
+            self.critic_optimiser.load(state, "critic_optim")
+            self.temperature_optimiser.load(state, "temperature_optim")
+
+
+def critic_target(rows: Rows, next_value: Tensor) -> Tensor:
+    """Bellman target; a truncated step still bootstraps, a terminated one (discount 0) does not."""
+    return rows.reward + rows.discount * next_value
+
+
+def twin_loss(values: Tensor, target: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Half squared error summed over critics, weighted per row, and their mean absolute error per row.
+
+    Args:
+        values: [members, B].
+        target: [B].
+        weight: [B], importance weights.
+    """
+    error = values - target
+    return 0.5 * (weight * error.square()).mean(1).sum(), error.detach().abs().mean(0)
+
+
+def expected_soft_value(dist: Categorical, values: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor]:
+    """Expectation of value - temperature * log-probability over the choices, and the entropy, both [B]."""
+    logp = torch.log_softmax(dist.logits, dim=-1)
+    probability = logp.exp()
+    entropy = -(probability * logp).sum(-1)
+    return (probability * values).sum(-1) + temperature * entropy, entropy

@@ -1,0 +1,90 @@
+"""A slab on its way from collector to learner: a copy of what was collected, and how it is saved in a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slipstream.collect.serial import Episode
+from slipstream.data.rollout import Ends, Rollout
+
+Arrays = dict[str, NDArray[Any]]  # flat names, as they stand in checkpoints
+
+
+@dataclass(frozen=True)
+class Slab:
+    """What every learning team did in `rollout_length` ticks of the worlds."""
+
+    version: int  # of the weights that acted
+    rollouts: Mapping[str, Rollout]  # by policy
+    episodes: Sequence[Episode]  # that ended meanwhile
+    seconds: Mapping[str, float]  # spent collecting, by phase; empty after a resume
+
+
+def copy_rollout(rollout: Rollout) -> Rollout:
+    """The same in memory of its own, since a collector uses its arrays again."""
+    return _rollout_from({name: array.copy() for name, array in rollout_arrays(rollout).items()})
+
+
+def slab_arrays(slab: Slab) -> Arrays:
+    """A slab as named arrays, which are its own."""
+    arrays = {"version": np.array(slab.version, np.int64), **_episode_arrays(slab.episodes)}
+    for number, rollout in enumerate(slab.rollouts.values()):
+        arrays |= {f"rollout.{number}.{name}": array for name, array in rollout_arrays(rollout).items()}
+    return arrays
+
+
+def slab_from(arrays: Arrays, policies: Sequence[str]) -> Slab:
+    """The slab that `slab_arrays` was given; `policies` in the order they had in it."""
+    rollouts = {policy: _rollout_from(under(arrays, f"rollout.{i}.")) for i, policy in enumerate(policies)}
+    return Slab(int(arrays["version"]), rollouts, _episodes_from(arrays), {})
+
+
+def under(arrays: Arrays, prefix: str) -> Arrays:
+    """Those whose name begins so, without it."""
+    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+
+
+def rollout_arrays(rollout: Rollout | Ends) -> Arrays:
+    """Every array of a rollout by field, and by block within a field; fields that are None are left out."""
+    arrays: Arrays = {}
+    for field in fields(rollout):
+        value = getattr(rollout, field.name)
+        if isinstance(value, Ends):
+            value = rollout_arrays(value)
+        if isinstance(value, dict):
+            arrays |= {f"{field.name}.{key}": array for key, array in value.items()}
+        elif value is not None:
+            arrays[field.name] = value
+    return arrays
+
+
+def _rollout_from(arrays: Arrays) -> Rollout:
+    parts = _by_field(arrays, Rollout)
+    if parts["ends"] is not None:
+        parts["ends"] = Ends(**_by_field(parts["ends"], Ends))
+    return Rollout(**parts)
+
+
+def _by_field(arrays: Arrays, kind: type[Rollout | Ends]) -> dict[str, Any]:
+    return {f.name: arrays.get(f.name, under(arrays, f"{f.name}.") or None) for f in fields(kind)}
+
+
+def _episode_arrays(episodes: Sequence[Episode]) -> Arrays:
+    return {
+        "episodes.counts": np.array([(e.world, e.index, e.length) for e in episodes], np.int64),
+        "episodes.returns": np.array([e.returns for e in episodes], np.float64),
+        "episodes.stats": np.array([e.stats for e in episodes], np.float64),
+    }
+
+
+def _episodes_from(arrays: Arrays) -> list[Episode]:
+    columns = (arrays[f"episodes.{name}"].tolist() for name in ("counts", "returns", "stats"))
+    return [
+        Episode(world, index, tuple(returns), length, tuple(stats))
+        for (world, index, length), returns, stats in zip(*columns, strict=True)
+    ]

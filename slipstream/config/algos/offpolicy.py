@@ -1,0 +1,127 @@
+"""Hyper-parameters of the algorithms that learn from transitions kept in a replay, or in a dataset."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from slipstream.config.algos.onpolicy import Hidden, LearnerConfig
+from slipstream.config.algos.schedule import Schedule
+from slipstream.config.base import Config
+
+
+class PrioritisedConfig(Config):
+    """Draw transitions in proportion to (|TD error| + eps)^alpha (Schaul et al. 2016)."""
+
+    alpha: float = Field(0.6, ge=0, le=1, description="How strongly priorities count; 0: uniform.")
+    beta: Schedule = Field(
+        ((0.0, 0.4), (1.0, 1.0)), description="How much of the bias importance weights take back; 1: all of it."
+    )
+    eps: float = Field(1e-6, gt=0, description="Added to every |TD error|, so that nothing is never drawn.")
+
+
+class ReplayConfig(Config):
+    """Where transitions are kept until they are learned from."""
+
+    capacity: int = Field(100_000, ge=1, le=1_000_000_000, description="Transitions kept; the oldest make room.")
+    n_step: int = Field(1, ge=1, le=1000, description="Decisions whose rewards a transition sums before it bootstraps.")
+    prioritised: PrioritisedConfig | None = Field(None, description="Prioritised draws; null: uniform.")
+    dataset: str | None = Field(
+        None,
+        min_length=1,
+        description="Learn offline from this recorded dataset, relative to where the command is run; null: from "
+        "what the policy itself meets.",
+    )
+
+
+class ReplayLearnerConfig(LearnerConfig):
+    """What learners share that draw batches from a replay."""
+
+    hidden: Hidden = Field((256, 256), description="Width of each hidden layer, of every network.")
+    activation: Literal["tanh", "relu"] = Field("relu", description="Nonlinearity after each hidden layer.")
+    max_grad_norm: float | None = Field(
+        None, gt=0, description="Gradients are scaled down to this norm; null: not clipped."
+    )
+    normalize_observation: bool = Field(
+        False, description="Standardise observations by running mean and deviation (saved with the policy)."
+    )
+    batch_size: int = Field(256, ge=1, le=1_000_000, description="Transitions in one gradient step.")
+    training_intensity: float = Field(
+        0.25, gt=0, le=64, description="Gradient steps per environment step; at most 0.25 suits a small machine."
+    )
+    learning_starts: int = Field(
+        1000, ge=0, description="Environment steps taken with random actions before learning begins."
+    )
+    replay: ReplayConfig = Field(default_factory=ReplayConfig, description="Where transitions are kept.")
+
+
+class SacConfig(ReplayLearnerConfig):
+    """Soft actor-critic with twin critics, for continuous axes or discrete choices."""
+
+    kind: Literal["sac"] = Field("sac", description="Soft actor-critic.")
+    critic_learning_rate: Schedule | None = Field(None, description="Of the critics; null: learning_rate.")
+    tau: float = Field(0.005, gt=0, le=1, description="Share of the new weights the target critics take at each step.")
+    temperature: float = Field(1.0, gt=0, description="Weight of the entropy (at the start, where it is learned).")
+    learn_temperature: bool = Field(True, description="Adapt the temperature so that the entropy meets its target.")
+    target_entropy: Literal["auto"] | float = Field(
+        "auto", description="Entropy to keep; auto: minus the number of axes, or half of the largest for choices."
+    )
+
+
+class CqlConfig(SacConfig):
+    """Conservative Q-learning: SAC whose critics are pessimistic about actions the data do not show."""
+
+    kind: Literal["cql"] = Field("cql", description="Conservative Q-learning on top of SAC.")  # type: ignore[assignment]
+    conservative_coef: float = Field(5.0, ge=0, description="Weight of the conservative term; 0: plain SAC.")
+    sampled_actions: int = Field(
+        10, ge=1, le=1000, description="Actions drawn from each of three sources to estimate the term's soft maximum."
+    )
+
+
+class Td3Config(ReplayLearnerConfig):
+    """TD3: a deterministic policy, twin critics, delayed and smoothed."""
+
+    kind: Literal["td3"] = Field("td3", description="Twin delayed deterministic policy gradient.")
+    learning_rate: Schedule = Field(
+        1e-3, description="Adam's step size: a number, or [fraction of the budget, value] points."
+    )
+    critic_learning_rate: Schedule | None = Field(None, description="Of the critics; null: learning_rate.")
+    tau: float = Field(0.005, gt=0, le=1, description="Share of the new weights the targets take at each policy step.")
+    policy_delay: int = Field(2, ge=1, description="Critic steps per step of the policy and the targets.")
+    target_noise: float = Field(0.2, ge=0, description="Deviation of the noise on the target policy's actions.")
+    target_noise_clip: float = Field(0.5, ge=0, description="That noise is kept within ± this.")
+    exploration_noise: Schedule = Field(
+        0.1, description="Deviation of the noise on actions while collecting: a number, or [fraction, value] points."
+    )
+
+
+class ExpectedValues(Config):
+    """One value for every choice."""
+
+    kind: Literal["expected"] = Field("expected", description="One value for every choice.")
+
+
+class QuantileValues(Config):
+    """Quantiles of the return of every choice (QR-DQN, Dabney et al. 2018)."""
+
+    kind: Literal["quantile"] = Field("quantile", description="Quantiles of the return of every choice (QR-DQN).")
+    quantiles: int = Field(50, ge=2, le=1000, description="Quantiles of every choice's return.")
+
+
+class DqnConfig(ReplayLearnerConfig):
+    """Deep Q-learning: double, dueling, n-step, prioritised, quantile."""
+
+    kind: Literal["dqn"] = Field("dqn", description="Deep Q-learning.")
+    values: Annotated[ExpectedValues | QuantileValues, Field(discriminator="kind")] = Field(
+        default_factory=ExpectedValues, description="What is learned of every choice: its value, or quantiles."
+    )
+    max_grad_norm: float | None = Field(
+        10.0, gt=0, description="Gradients are scaled down to this norm; null: not clipped."
+    )
+    double: bool = Field(True, description="The learning network chooses, the target network judges.")
+    dueling: bool = Field(False, description="A state's value and its choices' advantages as separate outputs.")
+    target_update: int = Field(250, ge=1, description="Gradient steps between refreshes of the target network.")
+    epsilon: Schedule = Field(
+        ((0.0, 1.0), (0.2, 0.05)), description="Share of random choices while collecting: a number, or points."
+    )

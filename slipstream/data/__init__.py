@@ -1,0 +1,1 @@
+"""Typed data that travels from collectors to learners: rollouts, transitions, replay, datasets."""

@@ -1,0 +1,187 @@
+"""Between a slab and a learner: the slab itself, or draws from a replay that the slab is added to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+import numpy as np
+from torch import Tensor
+
+from slipstream.algos.protocol import Algorithm, Arrays, Progress, ReplayAlgorithm, RolloutAlgorithm, Stats
+from slipstream.collect.slab import rollout_arrays, under
+from slipstream.config.algos.offpolicy import ReplayLearnerConfig
+from slipstream.config.algos.schedule import schedule_at
+from slipstream.config.errors import CheckpointError
+from slipstream.config.scenario import Scenario
+from slipstream.data.chain import Chain
+from slipstream.data.replay import Prioritised, Replay
+from slipstream.data.rollout import Rollout, allocate_rollout
+from slipstream.data.transitions import to_fields
+from slipstream.train.arrays_file import content_hash
+from slipstream.train.dataset_file import load_dataset
+from slipstream.train.quarantine import Quarantine, not_finite
+from slipstream.worlds.spec import WorldSpec
+
+
+class Feed(Protocol):
+    """Teaches one learner from slabs."""
+
+    @property
+    def replay(self) -> Replay | None:
+        """What a checkpoint must keep beside the arrays."""
+
+    def learn(self, rollout: Rollout | None, progress: Progress) -> Stats:
+        """Take in a slab, if there is one, and make one update."""
+
+    def state_arrays(self) -> Arrays:
+        """What must be saved between updates, beside the learner and the replay's rows."""
+
+    def load_state(self, state: Arrays, is_exact: bool) -> None:
+        """Go on where `state_arrays` was taken; not `is_exact`: the worlds begin new episodes."""
+
+
+class RolloutFeed:
+    """Gives each slab to the learner as it is."""
+
+    replay = None
+
+    def __init__(self, learner: RolloutAlgorithm, quarantine: Quarantine) -> None:
+        self._learner, self._quarantine = learner, quarantine
+
+    def learn(self, rollout: Rollout | None, progress: Progress) -> Stats:
+        """One update, unless something in the slab is not finite."""
+        assert rollout is not None
+        arrays = rollout_arrays(rollout)
+        if names := not_finite(arrays):
+            return self._quarantine.keep(arrays, names, progress)
+        return self._quarantine.judge(self._learner.update(rollout, progress), arrays, progress)
+
+    def state_arrays(self) -> Arrays:
+        """Nothing: a rollout is forgotten once it was learned from."""
+        return {}
+
+    def load_state(self, state: Arrays, is_exact: bool) -> None:
+        """Nothing."""
+
+
+class ReplayFeed:
+    """Adds each slab's finished decisions to a replay and gives the learner draws from it."""
+
+    def __init__(
+        self,
+        learner: ReplayAlgorithm,
+        config: ReplayLearnerConfig,
+        replay: Replay,
+        chain: Chain | None,
+        slab_steps: int,
+        quarantine: Quarantine,
+        dataset: str = "",
+    ) -> None:
+        """`chain` None: the replay is a dataset with this hash, and nothing is added; `slab_steps` of all worlds."""
+        self._learner, self._config, self._chain, self._slab_steps = learner, config, chain, slab_steps
+        self._quarantine = quarantine
+        self._dataset = np.frombuffer(bytes.fromhex(dataset), np.uint8)
+        self.replay = replay
+        self._draws = 0
+        self._owed = 0.0  # gradient steps, by the training intensity
+
+    def learn(self, rollout: Rollout | None, progress: Progress) -> Stats:
+        """Add what is new, then take the gradient steps that the steps of the worlds have earned.
+
+        A slab with something that is not finite is set aside whole, with the spans that reach into it; the world goes
+        on, but its steps earn no gradient steps.
+        """
+        rows, is_warm = 0, True
+        if self._chain is not None and rollout is not None:
+            arrays = rollout_arrays(rollout)
+            if names := not_finite(arrays):
+                self._chain.forget()
+                return self._quarantine.keep(arrays, names, progress)
+            new = self._chain.extend(rollout)
+            self._learner.observe(new)
+            self.replay.add(new)
+            rows, is_warm = len(new), progress.steps >= self._config.learning_starts
+        due = self._earn() if is_warm and len(self.replay) else 0
+        stats, last = self._descend(due, progress)
+        size = {"rows": float(rows), "replay_size": float(len(self.replay))}
+        return size | self._quarantine.judge(stats, last, progress)
+
+    def _earn(self) -> int:
+        """Gradient steps due after a slab; what is left of one is owed."""
+        self._owed += self._config.training_intensity * self._slab_steps
+        due = int(self._owed)
+        self._owed -= due
+        return due
+
+    def _descend(self, steps: int, progress: Progress) -> tuple[Stats, Arrays]:
+        """Gradient steps, up to the first whose gradient is not finite; their mean stats and the last batch."""
+        replay, config = self.replay, self._config
+        prioritised = config.replay.prioritised
+        beta = 1.0 if prioritised is None else schedule_at(prioritised.beta, progress.fraction)
+        said: dict[str, list[float | Tensor]] = {}
+        batch: Arrays = {}
+        for _ in range(steps):
+            sample = replay.sample(config.batch_size, self._draws, beta)
+            self._draws += 1
+            learned = self._learner.update(sample, progress)
+            batch = to_fields(sample.rows)
+            for name, value in learned.stats.items():
+                said.setdefault(name, []).append(value)
+            if not np.isfinite(learned.stats["grad_norm"]):
+                break
+            if prioritised is not None:
+                replay.update_priorities(sample.index, learned.td_error.cpu().numpy())
+        return dict(_means(said)) | ({"gradient_steps": float(steps)} if steps else {}), batch
+
+    def state_arrays(self) -> Arrays:
+        """Counters, unfinished spans, the replay's cursor and priorities; its rows are saved apart."""
+        state: Arrays = {"draws": np.array(self._draws, np.int64), "owed": np.array(self._owed, np.float64)}
+        state |= {f"replay.{name}": array for name, array in self.replay.state_arrays().items()}
+        if self._chain is None:
+            state["dataset"] = self._dataset
+        else:
+            state |= {f"chain.{name}": array for name, array in self._chain.state_arrays().items()}
+        return state
+
+    def load_state(self, state: Arrays, is_exact: bool) -> None:
+        """Go on; the replay's rows must follow. Spans that worlds could not be saved in the middle of are dropped."""
+        if self._chain is None and not np.array_equal(state["dataset"], self._dataset):
+            raise CheckpointError(
+                f"{self._config.replay.dataset}: this is not the dataset this run has learned from; put that one back, "
+                "or train anew"
+            )
+        self._draws, self._owed = int(state["draws"]), float(state["owed"])
+        self.replay.load_state(under(state, "replay."))
+        if self._chain is not None and is_exact:
+            self._chain.load_state(under(state, "chain."))
+
+
+def make_feed(
+    scenario: Scenario, policy: str, learner: Algorithm, agents: int, spec: WorldSpec, quarantine: Quarantine
+) -> Feed:
+    """The feed an algorithm needs."""
+    config = scenario.algo_of(policy)
+    seed = (scenario.seed * 1_000_003 + list(scenario.policies).index(policy)) % 2**63
+    if not isinstance(config, ReplayLearnerConfig):
+        return RolloutFeed(learner, quarantine)  # type: ignore[arg-type]
+    actor, settings = learner.actor_spec(), config.replay
+    by_priority = settings.prioritised
+    prioritised = None if by_priority is None else Prioritised(by_priority.alpha, by_priority.eps)
+    worlds, choices = scenario.collect.num_worlds, actor.outputs if spec.masked and actor.discrete else 0
+    like = allocate_rollout(spec, scenario.collect.rollout_length, worlds, agents, actor.discrete, choices)
+    chain = Chain(like, config.gamma, settings.n_step)
+    if settings.dataset is None:
+        replay = Replay(chain.empty, settings.capacity, seed, prioritised)
+        return ReplayFeed(learner, config, replay, chain, scenario.rollout_steps, quarantine)  # type: ignore[arg-type]
+    rows = load_dataset(settings.dataset, spec, actor.discrete, config.gamma)
+    replay = Replay(chain.empty, len(rows), seed, prioritised)
+    replay.add(rows)
+    learner.observe(rows)  # type: ignore[attr-defined]  # the statistics of all there is, once
+    dataset, steps = content_hash(to_fields(rows)), scenario.rollout_steps
+    return ReplayFeed(learner, config, replay, None, steps, quarantine, dataset)  # type: ignore[arg-type]
+
+
+def _means(said: dict[str, list[float | Tensor]]) -> Iterator[tuple[str, float]]:
+    for name, values in said.items():
+        yield name, float(np.mean([float(value) for value in values]))

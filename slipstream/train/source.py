@@ -1,0 +1,182 @@
+"""Where a run's slabs come from: collected in turn with learning, on a thread beside it, or from no world at all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from slipstream.algos.protocol import Algorithm, Arrays, Progress
+from slipstream.algos.state import load_module
+from slipstream.collect.pipeline import Pipeline
+from slipstream.collect.serial import Collector
+from slipstream.collect.slab import Slab
+from slipstream.collect.teams import Team
+from slipstream.config.errors import CheckpointError
+from slipstream.config.scenario import Scenario
+from slipstream.data.rollout import F32, U8, Blocks
+from slipstream.nets.actor import Acted, Actor, ActorSpec, act
+from slipstream.train.setup import Cast, gammas
+from slipstream.worlds.vec_env import VecEnv
+
+Learners = Mapping[str, Algorithm]
+
+
+class Source(Protocol):
+    """Gives slabs, and is told of every update."""
+
+    def begin(self, version: int) -> None:
+        """Start, at a run's first update or at that of its checkpoint."""
+
+    def take(self, progress: Progress) -> Slab:
+        """The next slab."""
+
+    def publish(self, version: int) -> None:
+        """The learners have made this many updates."""
+
+    def state_arrays(self) -> Arrays:
+        """What must be saved between updates."""
+
+    def load_state(self, state: Arrays) -> None:
+        """Go on exactly where `state_arrays` was taken."""
+
+    def close(self) -> None:
+        """Stop threads."""
+
+
+def make_source(scenario: Scenario, worlds: VecEnv, cast: Cast) -> Source:
+    """The source a scenario asks for."""
+    if scenario.is_offline:
+        return NoWorlds()
+    overlap, device = scenario.collect.overlap, torch.device(scenario.device)
+    teams = cast.teams if overlap == "none" else [acting_copy(team, cast.learners, device) for team in cast.teams]
+    collector = Collector(
+        worlds,
+        teams,
+        scenario.collect.rollout_length,
+        scenario.seed,
+        gammas(scenario),
+        scenario.collect.shaping_coef,
+    )
+    if overlap == "none":
+        return InTurn(collector, cast.learners)
+    lag = scenario.collect.lag
+    return Beside(Pipeline(collector, overlap, lag=lag, queue=lag), cast.learners)
+
+
+class InTurn:
+    """Collects when asked, with the learners themselves acting."""
+
+    def __init__(self, collector: Collector, learners: Learners) -> None:
+        self._collector, self._learners = collector, learners
+        self._version = 0
+
+    def begin(self, version: int) -> None:
+        """The version stamped on the next slab."""
+        self._version = version
+
+    publish = begin
+
+    def take(self, progress: Progress) -> Slab:
+        """Collect a slab now."""
+        for learner in self._learners.values():
+            learner.explore(progress)
+        rollouts, episodes = self._collector.collect(self._version)
+        return Slab(self._version, rollouts, episodes, self._collector.clock.take())
+
+    def state_arrays(self) -> Arrays:
+        """Worlds and open decisions."""
+        return {**self._collector.state_arrays(), "steps": np.array(self._collector.steps, np.int64)}
+
+    def load_state(self, state: Arrays) -> None:
+        """Go on exactly."""
+        self._collector.load_state(state, int(state["steps"]))
+
+    def close(self) -> None:
+        """Nothing runs between two slabs."""
+
+
+class Beside:
+    """Collects on a thread of its own, with copies of the learners' networks acting."""
+
+    def __init__(self, pipeline: Pipeline, learners: Learners) -> None:
+        self._pipeline, self._learners = pipeline, learners
+
+    def _weights(self) -> dict[str, Arrays]:
+        return {name: learner.actor_arrays() for name, learner in self._learners.items()}
+
+    def begin(self, version: int) -> None:
+        """Start the thread."""
+        try:
+            self._pipeline.start(version, self._weights())
+        except ValueError as error:  # slabs in flight that another setting collected
+            raise CheckpointError(f"collect.overlap, collect.lag: {error}") from None
+
+    def take(self, progress: Progress) -> Slab:
+        """The oldest slab not yet learned from."""
+        return self._pipeline.take()
+
+    def publish(self, version: int) -> None:
+        """Let later slabs act with the new weights."""
+        self._pipeline.publish(version, self._weights())
+
+    def state_arrays(self) -> Arrays:
+        """Worlds, open decisions and slabs in flight."""
+        return self._pipeline.state_arrays()
+
+    def load_state(self, state: Arrays) -> None:
+        """Go on exactly (in deterministic mode)."""
+        self._pipeline.load_state(state)
+
+    def close(self) -> None:
+        """Stop the thread."""
+        self._pipeline.close()
+
+
+class NoWorlds:
+    """Offline: learners have their dataset, and nothing is collected."""
+
+    def begin(self, version: int) -> None:
+        """Nothing to start."""
+
+    publish = begin
+
+    def take(self, progress: Progress) -> Slab:
+        """An empty slab."""
+        return Slab(progress.update, {}, [], {})
+
+    def state_arrays(self) -> Arrays:
+        """Nothing."""
+        return {}
+
+    def load_state(self, state: Arrays) -> None:
+        """Nothing."""
+
+    def close(self) -> None:
+        """Nothing."""
+
+
+class ActingNetwork:
+    """A copy of a learner's acting network, for another thread."""
+
+    def __init__(self, spec: ActorSpec, device: torch.device) -> None:
+        self._actor = Actor(spec, torch.Generator()).to(device)
+        self._device = device
+
+    def act(self, obs: Blocks, mask: U8 | None, noise: F32 | None) -> Acted:
+        """Choose for every row."""
+        return act(self._actor, obs, mask, noise, self._device)
+
+    def load(self, arrays: Arrays) -> None:
+        """Take over weights and statistics."""
+        load_module(self._actor, arrays, "actor", strict=True)
+
+
+def acting_copy(team: Team, learners: Learners, device: torch.device) -> Team:
+    """The same team with a copy acting for the learner."""
+    if not team.learns:
+        return team
+    return replace(team, player=ActingNetwork(learners[team.policy].actor_spec(), device))

@@ -1,0 +1,209 @@
+"""Where slabs come from: beside the learner on a thread, in turn with it, or from nowhere."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+from learning import digest, scenario_of, tiny
+
+from slipstream.config.errors import CheckpointError, ScenarioError, WorldContractError
+from slipstream.config.load import dump, from_plain, load, override, to_plain
+from slipstream.train import checkpoint, experiment
+from slipstream.train.experiment import resume, train
+from slipstream.train.metrics import read_rows
+from slipstream.train.progress import Quiet
+
+BROKEN = "SlipstreamBroken-v0"
+LAGGED = ("impala", "appo")
+
+
+class Broken(gymnasium.Env):
+    """Raises in its twentieth step."""
+
+    observation_space = spaces.Box(-1, 1, (1,), np.float32)
+    action_space = spaces.Discrete(2)
+    steps = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        self.steps += 1
+        if self.steps == 20:
+            raise OSError("the simulator lost its licence")
+        return np.zeros(1, np.float32), 0.0, False, self.steps % 5 == 0, {}
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left():
+    gymnasium.register(BROKEN, entry_point=Broken)
+    before = set(threading.enumerate())
+    yield
+    gymnasium.registry.pop(BROKEN)
+    assert [thread for thread in threading.enumerate() if thread not in before] == []
+
+
+def beside(kind: str, overlap: str = "deterministic", lag: int = 1, **changes: Any) -> dict[str, Any]:
+    return {**tiny(kind), "collect.overlap": overlap, "collect.lag": lag, **changes}
+
+
+@pytest.mark.parametrize("kind", ["ppo", "reinforce", "sac", "td3", "dqn", "cql"])
+def test_an_algorithm_that_cannot_learn_from_an_older_policy_is_refused_beside_a_collector(kind, tmp_path):
+    world = "probe_bandit" if kind == "dqn" else "probe_target"
+    with pytest.raises(ScenarioError, match=rf"^collect.overlap: 'free' .* but {kind} \(policies.main\) cannot learn"):
+        train(scenario_of(world, beside(kind, "free")), out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("kind", LAGGED)
+def test_a_slab_is_learned_from_as_late_as_the_lag_says(kind, tmp_path):
+    result = train(scenario_of("probe_constant", beside(kind, lag=3)), out=tmp_path / "run", models=tmp_path / "models")
+    lags = [row["train/lag"] for row in read_rows(result.run / "metrics.jsonl")]
+    assert lags == [0, 1, 2, 3, 3, 3, 3, 3]
+    row = list(read_rows(result.run / "metrics.jsonl"))[-1]
+    assert "perf/time_wait_frac" in row  # what collecting costs beside the learner is waiting for it
+    assert "perf/time_act_frac" not in row
+
+
+def test_nobody_lags_in_turn(tmp_path):
+    scenario = scenario_of("probe_constant", {**tiny("impala"), "collect.overlap": "none"})
+    result = train(scenario, out=tmp_path / "run", models=tmp_path / "models")
+    rows = list(read_rows(result.run / "metrics.jsonl"))
+    assert not [row for row in rows if "train/lag" in row]
+    assert "perf/time_act_frac" in rows[-1]
+
+
+def test_the_lag_is_that_of_the_weights_that_acted(tmp_path, monkeypatch):
+    """Every update writes its number into the weights; what acts must be that old."""
+    from slipstream.train import source
+
+    acted = []
+    real = source.ActingNetwork.load
+
+    def spy(self: Any, arrays: dict[str, np.ndarray]) -> None:
+        acted.append(float(arrays["actor.head.bias"][0]))
+        real(self, arrays)
+
+    monkeypatch.setattr(source.ActingNetwork, "load", spy)
+    real_cast = experiment.make_cast
+
+    def numbered(*args: Any) -> Any:
+        cast = real_cast(*args)
+        (learner,) = cast.learners.values()
+
+        def update(rollout: Any, progress: Any) -> dict[str, float]:
+            learner.actor.head.bias.data[0] = progress.update + 1
+            return {"rows": 1.0}
+
+        learner.update = update
+        learner.actor.head.bias.data[0] = 0
+        return cast
+
+    monkeypatch.setattr(experiment, "make_cast", numbered)
+    train(scenario_of("probe_constant", beside("impala", lag=2)), out=tmp_path / "run", models=tmp_path / "models")
+    assert acted[:8] == [0, 0, 0, 1, 2, 3, 4, 5]  # slab i acts with version max(0, i - 2)
+
+
+@pytest.mark.parametrize("kind", LAGGED)
+def test_free_collecting_learns_to_the_end_of_its_budget_and_can_be_resumed(kind, tmp_path):
+    class Stop(Quiet):
+        def advance(self, done: int, text: str) -> None:
+            if done == 128:
+                os.kill(os.getpid(), signal.SIGINT)
+
+    scenario = scenario_of("probe_leaver", beside(kind, "free", lag=2, **{"algo.minibatch_size": 12}))
+    half = train(scenario, out=tmp_path / "run", models=tmp_path / "models", display=Stop())
+    assert (half.interrupted, half.counters.steps) == (True, 128)
+    result = resume(half.run, models=tmp_path / "models")
+    assert (result.interrupted, result.counters.steps) == (False, 256)
+    rows = list(read_rows(result.run / "metrics.jsonl"))
+    assert [row["timesteps_total"] for row in rows] == [32 * i for i in range(1, 9)]
+    # A slab waits in a queue of two, and one may have begun before; no version is ever ahead.
+    assert all(0 <= row["train/lag"] <= 3 for row in rows)
+
+
+def test_evaluating_and_saving_do_not_disturb_a_deterministic_collector(tmp_path):
+    often = {"evaluate.evaluation_interval": 1, "checkpoint.checkpoint_every": 32}
+    never = {"evaluate.evaluation_interval": None, "checkpoint.checkpoint_every": 10**9}
+    runs = [
+        train(scenario_of("probe_alternating", beside("impala", **changes)), out=tmp_path / name, models=tmp_path / "m")
+        for name, changes in (("often", often), ("never", never))
+    ]
+    one, other = (digest(checkpoint.load(result.checkpoint).arrays) for result in runs)
+    assert one == other
+
+
+@pytest.mark.parametrize("overlap", ["deterministic", "free"])
+def test_an_exception_in_the_world_reaches_the_caller(overlap, tmp_path):
+    plain = to_plain(scenario_of("probe_constant", beside("impala", overlap)))
+    plain["world"] = {"kind": "gymnasium", "id": BROKEN}
+    plain["evaluate"]["evaluation_interval"] = None
+    with pytest.raises(WorldContractError, match=r"step 5.* raised OSError: the simulator lost") as caught:
+        train(from_plain(plain), out=tmp_path / "run", models=tmp_path / "models")
+    assert isinstance(caught.value.__cause__, OSError)
+    rows = list(read_rows(tmp_path / "run" / "metrics.jsonl"))
+    assert len(rows) <= 2  # of what was collected before
+
+
+def test_an_exception_in_the_learner_stops_the_collector(tmp_path):
+    class Crash(Quiet):
+        def advance(self, done: int, text: str) -> None:
+            raise RuntimeError("the learner went down")
+
+    with pytest.raises(RuntimeError, match="the learner went down"):
+        train(scenario_of("probe_constant", beside("impala", "free")), out=tmp_path / "run", display=Crash())
+
+
+def test_a_lag_that_was_changed_is_refused_when_resuming(tmp_path):
+    half = train(
+        scenario_of("probe_constant", beside("impala", lag=2)), out=tmp_path / "run", models=tmp_path / "models"
+    )
+    changed = override(load(half.run / "scenario.yaml"), {"collect.lag": 1})
+    (half.run / "scenario.yaml").write_text(dump(changed))
+    with pytest.raises(CheckpointError, match="3 slabs in flight where a lag of 1 has 2; was the lag"):
+        resume(half.run, timesteps=512, models=tmp_path / "models")
+
+
+@pytest.mark.parametrize("overlap", ["free", "deterministic"])
+def test_ctrl_c_ends_a_run_that_collects_beside_its_learner(overlap, tmp_path):
+    endless = ["train", "probe_leaver", "--algo", "impala", "--timesteps", "1e9", "--checkpoint-every", "1e9"]
+    endless += ["--out", "run", "--collect.num-worlds", "4", "--collect.rollout-length", "8", "--learner-threads", "2"]
+    endless += ["--algo.minibatch-size", "12", "--collect.overlap", overlap, "--collect.lag", "2"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "slipstream.cli.main", *endless],
+        cwd=tmp_path,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    wait_for_rows(tmp_path / "run", process)
+    sent = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert time.monotonic() - sent < 10
+    assert (process.returncode, "Traceback" in out + err) == (0, False), err
+    assert re.search(r"everything is saved; continue with: slipstream resume run$", out, re.MULTILINE)
+    steps = [row["timesteps_total"] for row in read_rows(tmp_path / "run" / "metrics.jsonl")][-1]
+    more = resume(tmp_path / "run", timesteps=steps + 64, models=tmp_path / "models")
+    assert more.counters.steps == steps + 64
+
+
+def wait_for_rows(run: Path, process: subprocess.Popen[str], count: int = 3) -> None:
+    deadline = time.monotonic() + 90
+    while time.monotonic() < deadline and process.poll() is None:
+        if (run / "metrics.jsonl").exists() and len(list(read_rows(run / "metrics.jsonl"))) >= count:
+            return
+        time.sleep(0.05)
+    process.kill()
+    raise AssertionError(process.communicate())
