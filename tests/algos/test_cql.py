@@ -138,6 +138,21 @@ def test_a_constant_value_has_the_volume_of_the_actions_as_its_soft_maximum():
     assert got == pytest.approx([2 + 2 * math.log(2), -1 + 2 * math.log(2)], abs=0.02)
 
 
+def test_actions_are_drawn_uniformly_by_the_policy_now_and_by_the_policy_of_what_follows():
+    learner = cql(AXIS, sampled_actions=50)
+    set_layer(learner.actor.head, [[0.5], [0.0]], [0.0, -100.0])  # tanh(obs / 2), e^-5 wide
+    asked = []
+    learner.critics.register_forward_pre_hook(lambda _, inputs: asked.append(inputs[0].numpy()))
+    sample = hand_sample([1, -1], [[0.0]] * 2, [0] * 2, [0] * 2, [3, -3])
+    with torch.no_grad():
+        learner._soft_maximum(rows_of(sample, learner.actor, CPU))
+    obs, action = np.moveaxis(asked[0].reshape(3, 2, 50, 2), 3, 0)
+    np.testing.assert_array_equal(obs, np.broadcast_to([[1], [-1]], (3, 2, 50)))  # all are valued where the row stands
+    assert np.abs(action[0]).mean() == pytest.approx(0.5, abs=0.1)
+    np.testing.assert_allclose(action[1], np.broadcast_to(np.tanh([[0.5], [-0.5]]), (2, 50)), atol=0.05)
+    np.testing.assert_allclose(action[2], np.broadcast_to(np.tanh([[1.5], [-1.5]]), (2, 50)), atol=0.05)
+
+
 def test_the_conservative_term_teaches_critics_and_not_the_actor():
     learner = cql(AXIS, hidden=(8,), learning_rate=0.0, critic_learning_rate=0.1, conservative_coef=50.0)
     actor, critics = flat(learner.actor), flat(learner.critics)
