@@ -9,10 +9,6 @@
 namespace slipstream {
 namespace {
 
-// Between two steps a learner needs about this long; waking a sleeping thread costs as much. Spinning is bounded, so
-// an idle pool costs nothing and a busy machine loses at most this per step.
-constexpr int kSpins = 2000;
-
 inline void relax() {
 #if defined(__x86_64__)
   _mm_pause();
@@ -23,7 +19,7 @@ inline void relax() {
 
 }  // namespace
 
-WorkerPool::WorkerPool(int threads) : parts_(static_cast<std::size_t>(std::max(1, threads))) {
+WorkerPool::WorkerPool(int threads, int spins) : parts_(static_cast<std::size_t>(std::max(1, threads))), spins_(spins) {
   for (std::size_t own = 1; own < parts_.size(); ++own) workers_.emplace_back([this, own] { worker_loop(own); });
 }
 
@@ -84,7 +80,7 @@ void WorkerPool::take_pieces(std::size_t own) {
 void WorkerPool::worker_loop(std::size_t own) {
   std::uint64_t seen = 0;
   for (;;) {
-    for (int i = 0; i < kSpins && ticket_.load(std::memory_order_acquire) == seen; ++i) relax();
+    for (int i = 0; i < spins_ && ticket_.load(std::memory_order_acquire) == seen; ++i) relax();
     if (ticket_.load(std::memory_order_acquire) == seen) {
       std::unique_lock lock(mutex_);
       wake_.wait(lock, [&] { return ticket_.load(std::memory_order_acquire) != seen; });

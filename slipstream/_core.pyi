@@ -91,6 +91,21 @@ def keep_freed_memory() -> None:
 def kernel_threads() -> int:
     """Threads the kernels share their work over."""
 
+def gaussian_surrogate(rows: int, size: int, *, mean: int, log_std: int, old_mean: int, old_log_std: int, action: int, logp: int, advantage: int, weights: tuple[float, float, float], grad_mean: int, grad_log_std: int) -> tuple[float, float, float, float, float, float]:
+    """
+    Total, policy loss, entropy, approximate KL, share of clipped rows, KL; addresses of contiguous memory.
+    """
+
+def categorical_surrogate(rows: int, size: int, *, logits: int, old_logits: int, action: int, logp: int, advantage: int, weights: tuple[float, float, float], grad_logits: int) -> tuple[float, float, float, float, float, float]:
+    """
+    Total, policy loss, entropy, approximate KL, share of clipped rows, KL; addresses of contiguous memory.
+    """
+
+def value_error(rows: int, *, prediction: int, target: int, before: int, clip: float, grad: int) -> float:
+    """
+    Half the mean squared error; clip 0: no clipping. Addresses of contiguous float32 memory.
+    """
+
 def vtrace(*, decided: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', device='cpu', writable=False)], value: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], log_ratio: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], paid: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', device='cpu', writable=False)], reward: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], duration: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order='C', device='cpu', writable=False)], terminated: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', device='cpu', writable=False)], truncated: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', device='cpu', writable=False)], end_value: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], last_value: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], gamma: float, trace_lambda: float, rho_bar: float, c_bar: float, advantage: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')], target: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')], complete: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', device='cpu')]) -> None:
     """
     V-trace targets, and advantages that rho is still to weight, of decisions of any duration; [rows, columns].

@@ -22,9 +22,19 @@ std::unique_ptr<VecEnv> make_vec_env(const typename W::Config& config, int num_w
   return std::make_unique<VecEnv>(std::make_unique<WorldsOf<W>>(config, num_worlds), options);
 }
 
+// Addresses, not arrays, where converting a dozen tensors would cost more than the work. The one caller in Python of
+// each such function checks type, layout, device and shapes.
+using Address = std::uintptr_t;
+
+template <class T>
+T* at(Address address) {
+  return reinterpret_cast<T*>(address);  // NOLINT(performance-no-int-to-ptr)
+}
+
 void bind_vec_env(nb::module_& m);
 void bind_kernels(nb::module_& m);
 void bind_mlp(nb::module_& m);
+void bind_surrogate(nb::module_& m);
 void bind_vtrace(nb::module_& m);
 void bind_replay(nb::module_& m);
 void bind_probe(nb::module_& m);

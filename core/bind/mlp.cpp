@@ -15,15 +15,6 @@
 namespace slipstream {
 namespace {
 
-// Addresses, not arrays: converting a dozen tensors costs more than a small network. slipstream/nets/torsos.py and
-// slipstream/algos/adam.py, the only callers, check type, layout, device and shapes.
-using Address = std::uintptr_t;
-
-template <class T>
-T* at(Address address) {
-  return reinterpret_cast<T*>(address);  // NOLINT(performance-no-int-to-ptr)
-}
-
 struct Pointers {
   std::array<const float*, kMaxLayers> weight, bias;
   std::size_t layers;

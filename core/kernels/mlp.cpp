@@ -18,8 +18,7 @@ using Index = std::ptrdiff_t;
 constexpr int kTileRows = 6;
 constexpr int kPanel = 16;
 constexpr int kDepth = 256;         // inner indices per pass over a tile: a packed panel of them fits the L1 cache
-constexpr int kGroup = 4 * kPanel;  // columns of one task of a backward pass
-constexpr int kRowBlock = 8 * kTileRows;  // rows of one task of a forward pass
+constexpr int kGroup = 2 * kPanel;  // columns of one task of a backward pass
 
 typedef float Vec __attribute__((vector_size(32)));           // NOLINT(modernize-use-using)
 typedef std::uint32_t Bits __attribute__((vector_size(32)));  // NOLINT(modernize-use-using)
@@ -190,7 +189,8 @@ struct Tile {
 };
 
 // sum += A B over `depth` inner indices; rows beyond the last repeat it, their sums are not stored.
-inline void multiply(const Strided& a, Index rows, const float* __restrict b, Index depth, Tile& tile) {
+// Not inlined: among other code the compiler does not keep all sums in registers, at half the speed.
+[[gnu::noinline]] void multiply(const Strided& a, Index rows, const float* __restrict b, Index depth, Tile& tile) {
   const float* at[kTileRows];
   for (Index i = 0; i < kTileRows; ++i) at[i] = a.data + std::min(i, rows - 1) * a.row;
   Vec sum[kTileRows][2];
@@ -274,12 +274,16 @@ struct Block {
   Index count;
 };
 
+// Rows of one task: many use a packed panel often, few let two threads finish together. A row's bits are the same.
+Index block_rows(int rows) { return std::clamp<Index>(round_up(rows / 16, kTileRows), 3 * kTileRows, 8 * kTileRows); }
+
 Block block_of(int task, int rows) {
-  const Index begin = static_cast<Index>(task) * kRowBlock;
-  return {begin, std::min<Index>(kRowBlock, rows - begin)};
+  const Index size = block_rows(rows);
+  const Index begin = static_cast<Index>(task) * size;
+  return {begin, std::min<Index>(size, rows - begin)};
 }
 
-int blocks(int rows) { return (rows + kRowBlock - 1) / kRowBlock; }
+int blocks(int rows) { return static_cast<int>(round_up(rows, block_rows(rows)) / block_rows(rows)); }
 
 template <class T>
 using PerLayer = std::array<T, kMaxLayers>;
@@ -316,7 +320,7 @@ void mlp_forward(const MlpShape& shape, const MlpWeights& weights, const float* 
 
   share(blocks(rows), multiply_adds(shape, rows), [&](int task) {
     thread_local Scratch between;
-    float* const scratch = between.floats(static_cast<std::size_t>(2 * kRowBlock * widest));
+    float* const scratch = between.floats(static_cast<std::size_t>(2 * block_rows(rows) * widest));
     const Block block = block_of(task, rows);
     const float* from = x + block.begin * width(0);
     const float* panels = packed;
@@ -325,7 +329,7 @@ void mlp_forward(const MlpShape& shape, const MlpWeights& weights, const float* 
       float* to = out + block.begin * width(l + 1);
       if (l + 1 < layers) {
         to = hidden != nullptr ? kept + block.begin * width(l + 1)
-                               : scratch + static_cast<Index>(l % 2) * kRowBlock * widest;
+                               : scratch + static_cast<Index>(l % 2) * block_rows(rows) * widest;
       }
       product({from, width(l), 1}, block.count, panels, width(l), width(l + 1), weights.bias[l],
               shape.after(static_cast<int>(l)), to);

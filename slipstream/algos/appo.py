@@ -34,15 +34,15 @@ from slipstream.algos.batch import (
     pick_policy,
     policy_on,
     see,
+    shared_features,
     shuffled,
     standardise,
     to_batch,
-    value_loss,
     vtrace,
 )
-from slipstream.algos.ppo import kl_penalty, surrogate_loss
 from slipstream.algos.protocol import Arrays, Progress, Stats, Traits
 from slipstream.algos.state import load_module, module_arrays
+from slipstream.algos.surrogate import Weights, surrogate, value_loss
 from slipstream.config.algos import AppoConfig, schedule_at
 from slipstream.data.rollout import Blocks, Rollout
 from slipstream.nets.actor import Acted, ActorSpec, act
@@ -126,19 +126,15 @@ class Appo:
     def _descend(self, batch: Batch, learning_rate: float, entropy_coef: float) -> tuple[Terms, float]:
         """One gradient step on a minibatch; returns its terms and the gradient norm."""
         config = self.config
-        assert batch.old is not None
-        features = self.actor.torso(batch.x)
-        dist = self.actor.distribution(features, batch.mask)
-        advantage = standardise(batch.advantage) if config.normalize_advantage else batch.advantage
-        policy, approx_kl, clipped = surrogate_loss(dist.logp(batch.action), batch.logp, advantage, config.clip_coef)
-        entropy = dist.entropy().mean()
-        kl = kl_penalty(batch.old, dist)
-        prediction = self.critic(features if config.shared_torso else None, batch.critic_x)
+        if config.normalize_advantage:
+            batch = batch._replace(advantage=standardise(batch.advantage))
+        features = shared_features(self.actor, self.critic, batch.x)
+        dist = self.actor.distribution(batch.x, batch.mask, features)
+        policy, terms = surrogate(dist, batch, Weights(config.clip_coef, entropy_coef, config.kl_coef))
+        prediction = self.critic(features, batch.critic_x)
         value = value_loss(prediction, batch.target, batch.value, None)
-        total = policy - entropy_coef * entropy + config.kl_coef * kl + config.value_coef * value
-        norm = self.optimiser.step(total, learning_rate, config.max_grad_norm)
-        terms = (policy, value, entropy, approx_kl, clipped, kl)
-        return dict(zip(TERMS, terms, strict=True)), norm
+        norm = self.optimiser.step(policy + config.value_coef * value, learning_rate, config.max_grad_norm)
+        return terms._asdict() | {"value_loss": float(value.detach())}, norm
 
     def actor_spec(self) -> ActorSpec:
         """How to build the acting network again."""

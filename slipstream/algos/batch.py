@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn import functional
 
 from slipstream import _core
 from slipstream.algos.protocol import Stats, Traits, action_table
@@ -25,7 +24,7 @@ from slipstream.nets.heads import Categorical, Gaussian
 from slipstream.worlds.spec import WorldSpec
 
 Policy = Gaussian | Categorical
-Terms = dict[str, Tensor]  # named means over rows, for people to read
+Terms = dict[str, float]  # named means over rows, for people to read
 
 
 class Values(NamedTuple):
@@ -118,8 +117,13 @@ def values_of(
     if critic.state_norm is not None and state is not None:
         shared = torch.from_numpy(state.reshape(len(x), -1)).to(x.device)
         critic_x = torch.cat([critic.norm_state(shared), x], 1)
-    features = actor.torso(x) if critic.torso is None else None
-    return critic.value(features, critic_x).cpu().numpy(), x, critic_x
+    return critic.value(shared_features(actor, critic, x), critic_x).cpu().numpy(), x, critic_x
+
+
+def shared_features(actor: Actor, critic: Critic, x: Tensor) -> Tensor | None:
+    """What both heads read where actor and critic share a torso, else None."""
+    features: Tensor | None = actor.torso(x) if critic.torso is None else None
+    return features
 
 
 def see(actor: Actor, critic: Critic, rollout: Rollout) -> Seen:
@@ -204,7 +208,7 @@ def flat_rows(array: NDArray[Any], index: NDArray[np.int64] | None, device: torc
 def policy_on(actor: Actor, rollout: Rollout, x: Tensor) -> tuple[Policy, Tensor]:
     """What this actor would do on every row of a slab, and how likely what was done is under it, [rows * columns]."""
     mask = None if rollout.mask is None else flat_rows(rollout.mask, None, x.device)
-    policy = actor.distribution(actor.torso(x), mask)
+    policy = actor.distribution(x, mask)
     return policy, policy.logp(flat_rows(rollout.action, None, x.device))
 
 
@@ -249,6 +253,11 @@ def split(rows: int, pieces: int) -> list[slice]:
     return [slice(a, b) for a, b in pairwise(edges)]
 
 
+def kept(policy: Policy) -> Policy:
+    """The policy as it is now: a Gaussian's deviation is the network's own parameter, and would go on learning."""
+    return policy._replace(log_std=policy.log_std.detach().clone()) if isinstance(policy, Gaussian) else policy
+
+
 def pick_policy(policy: Policy, pick: Callable[[Tensor], Tensor]) -> Policy:
     """The policy on some of its rows."""
     if isinstance(policy, Gaussian):
@@ -275,19 +284,18 @@ class Means:
     """Means over an update's gradient steps of what each says about itself."""
 
     def __init__(self, names: tuple[str, ...]) -> None:
-        self.names = names
         self.steps = 0
-        self._sums = torch.zeros(len(names) + 1, dtype=torch.float64)
+        self._sums = dict.fromkeys([*names, "grad_norm"], 0.0)
 
     def add(self, terms: Terms, norm: float) -> None:
         """Count one gradient step and its gradient's norm."""
-        self._sums[:-1] += torch.stack([terms[name].detach() for name in self.names]).cpu()
-        self._sums[-1] += norm
+        for name, value in [*terms.items(), ("grad_norm", norm)]:
+            self._sums[name] += value
         self.steps += 1
 
     def read(self) -> Stats:
         """The means so far, `grad_norm` among them."""
-        return dict(zip([*self.names, "grad_norm"], (self._sums / self.steps).tolist(), strict=True))
+        return {name: total / self.steps for name, total in self._sums.items()}
 
 
 # --- losses ---
@@ -296,14 +304,6 @@ class Means:
 def standardise(advantage: Tensor) -> Tensor:
     """Mean 0 and deviation 1 within a minibatch; a single row stays as it is."""
     return (advantage - advantage.mean()) / (advantage.std() + 1e-8) if len(advantage) > 1 else advantage
-
-
-def value_loss(prediction: Tensor, target: Tensor, before: Tensor, clip: float | None) -> Tensor:
-    """Half squared error; with `clip` the worse of it and that of a prediction kept within ± clip of the old one."""
-    if clip is None:
-        return 0.5 * functional.mse_loss(prediction, target)
-    kept = before + (prediction - before).clamp(-clip, clip)
-    return 0.5 * torch.max((prediction - target).square(), (kept - target).square()).mean()
 
 
 def explained_variance(value: Tensor, target: Tensor) -> float:

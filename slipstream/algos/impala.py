@@ -27,14 +27,15 @@ from slipstream.algos.batch import (
     observe,
     policy_on,
     see,
+    shared_features,
     shuffled,
     standardise,
     to_batch,
-    value_loss,
     vtrace,
 )
 from slipstream.algos.protocol import Arrays, Progress, Stats, Traits
 from slipstream.algos.state import load_module, module_arrays
+from slipstream.algos.surrogate import value_loss
 from slipstream.config.algos import ImpalaConfig, schedule_at
 from slipstream.data.rollout import Blocks, Rollout
 from slipstream.nets.actor import Acted, ActorSpec, act
@@ -99,16 +100,16 @@ class Impala:
     def _descend(self, batch: Batch, learning_rate: float, entropy_coef: float) -> tuple[Terms, float]:
         """One gradient step on a minibatch; returns its terms and the gradient norm."""
         config = self.config
-        features = self.actor.torso(batch.x)
-        dist = self.actor.distribution(features, batch.mask)
+        features = shared_features(self.actor, self.critic, batch.x)
+        dist = self.actor.distribution(batch.x, batch.mask, features)
         advantage = standardise(batch.advantage) if config.normalize_advantage else batch.advantage
         policy, approx_kl, clipped = policy_loss(dist.logp(batch.action), batch.logp, advantage, config.rho_clip)
         entropy = dist.entropy().mean()
-        prediction = self.critic(features if config.shared_torso else None, batch.critic_x)
+        prediction = self.critic(features, batch.critic_x)
         value = value_loss(prediction, batch.target, batch.value, None)
         total = policy - entropy_coef * entropy + config.value_coef * value
         norm = self.optimiser.step(total, learning_rate, config.max_grad_norm)
-        terms = (policy, value, entropy, approx_kl, clipped)
+        terms = torch.stack([policy, value, entropy, approx_kl, clipped]).tolist()
         return dict(zip(TERMS, terms, strict=True)), norm
 
     def actor_spec(self) -> ActorSpec:

@@ -8,41 +8,39 @@ With `centralised_critic` the critic sees the world's global state too (MAPPO, Y
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from slipstream.algos.adam import FlatAdam
 from slipstream.algos.batch import (
     Batch,
     Means,
-    Policy,
     Terms,
     explained_variance,
     gae,
+    kept,
     make_actor,
     make_critic,
     observe,
     see,
+    shared_features,
     shuffled,
     standardise,
     to_batch,
-    value_loss,
 )
 from slipstream.algos.protocol import Arrays, Progress, Stats, Traits
 from slipstream.algos.state import load_module, module_arrays
+from slipstream.algos.surrogate import Weights, surrogate, value_loss
 from slipstream.config.algos import PpoConfig, schedule_at
 from slipstream.data.rollout import Blocks, Rollout
 from slipstream.nets.actor import Acted, ActorSpec, act
-from slipstream.nets.heads import Categorical, Gaussian
 from slipstream.worlds.spec import WorldSpec
 
 KL_GROWTH, KL_SHRINK = 1.5, 0.5  # section 4 of the paper
-TERMS = ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction")
+TERMS = ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "kl_penalty")
 
 
 class Ppo:
@@ -87,7 +85,7 @@ class Ppo:
             for minibatch in minibatches:
                 terms, norm = self._descend(minibatch, learning_rate, entropy_coef)
                 means.add(terms, norm)
-                epoch_kl += float(terms["approx_kl"]) / len(minibatches)
+                epoch_kl += terms["approx_kl"] / len(minibatches)
             epochs += 1
             if config.kl_stop is not None and epoch_kl > config.kl_stop:
                 break
@@ -113,35 +111,21 @@ class Ppo:
         batch = to_batch(rollout, seen, estimates, self.critic, config.normalize_value)
         if self.kl_coef > 0:
             with torch.no_grad():
-                batch = batch._replace(old=self.actor.distribution(self.actor.torso(batch.x), batch.mask))
+                batch = batch._replace(old=kept(self.actor.distribution(batch.x, batch.mask)))
         return batch, {"explained_variance": explained_variance(batch.value, batch.target)}
 
     def _descend(self, batch: Batch, learning_rate: float, entropy_coef: float) -> tuple[Terms, float]:
         """One gradient step on a minibatch; returns its terms and the gradient norm."""
-        if self.config.normalize_advantage:
+        config = self.config
+        if config.normalize_advantage:
             batch = batch._replace(advantage=standardise(batch.advantage))
-        features = self.actor.torso(batch.x)
-        policy_terms, policy = self._policy_terms(features, batch, entropy_coef)
-        value_terms, value = self._value_terms(features if self.config.shared_torso else None, batch)
-        norm = self.optimiser.step(policy + value, learning_rate, self.config.max_grad_norm)
-        return policy_terms | value_terms, norm
-
-    def _policy_terms(self, features: Tensor, batch: Batch, entropy_coef: float) -> tuple[Terms, Tensor]:
-        """Surrogate, entropy and KL penalty."""
-        dist = self.actor.distribution(features, batch.mask)
-        logp = dist.logp(batch.action)
-        policy, approx_kl, clipped = surrogate_loss(logp, batch.logp, batch.advantage, self.config.clip_coef)
-        entropy = dist.entropy().mean()
-        total = policy - entropy_coef * entropy
-        if batch.old is not None:
-            total = total + self.kl_coef * kl_penalty(batch.old, dist)
-        terms = {"policy_loss": policy, "entropy": entropy, "approx_kl": approx_kl, "clip_fraction": clipped}
-        return terms, total
-
-    def _value_terms(self, features: Tensor | None, batch: Batch) -> tuple[Terms, Tensor]:
-        """Value loss; the critic reads the actor's features where they share a torso."""
-        value = value_loss(self.critic(features, batch.critic_x), batch.target, batch.value, self.config.value_clip)
-        return {"value_loss": value}, self.config.value_coef * value
+        features = shared_features(self.actor, self.critic, batch.x)
+        dist = self.actor.distribution(batch.x, batch.mask, features)
+        policy, terms = surrogate(dist, batch, Weights(config.clip_coef, entropy_coef, self.kl_coef))
+        prediction = self.critic(features, batch.critic_x)
+        value = value_loss(prediction, batch.target, batch.value, config.value_clip)
+        norm = self.optimiser.step(policy + config.value_coef * value, learning_rate, config.max_grad_norm)
+        return terms._asdict() | {"value_loss": float(value.detach())}, norm
 
     def _adapt_kl(self, kl: float, target: float) -> None:
         if kl > 2.0 * target:
@@ -173,42 +157,3 @@ class Ppo:
             self.kl_coef = float(state["kl_coef"])
         if include_optim:
             self.optimiser.load(state, "optim")
-
-
-def surrogate_loss(logp: Tensor, old_logp: Tensor, advantage: Tensor, clip: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Clipped surrogate (to minimise), the approximate KL and the share of rows that were clipped."""
-    loss, approx_kl, clipped = _Surrogate.apply(logp, old_logp, advantage, clip)  # type: ignore[no-untyped-call]
-    return loss, approx_kl, clipped
-
-
-class _Surrogate(torch.autograd.Function):
-    """-mean of min(A r, A clip(r)), r = exp(logp - old): one node, whose gradient is -A r / n where A r is the less."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, logp: Tensor, old_logp: Tensor, advantage: Tensor, clip: float
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        log_ratio = logp - old_logp
-        ratio = torch.exp(log_ratio)
-        free, kept = advantage * ratio, advantage * ratio.clamp(1.0 - clip, 1.0 + clip)
-        ctx.save_for_backward((free * (free <= kept)).div_(-len(logp)))
-        excess = ratio - 1.0
-        approx_kl = (excess - log_ratio).mean()  # k3 estimator: unbiased, never negative
-        clipped = (excess.abs() > clip).float().mean()
-        ctx.mark_non_differentiable(approx_kl, clipped)
-        return torch.minimum(free, kept).mean().neg_(), approx_kl, clipped
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-        (slope,) = ctx.saved_tensors
-        return slope * grad, None, None, None
-
-
-def kl_penalty(old: Policy, new: Policy) -> Tensor:
-    """Mean KL(old || new)."""
-    if isinstance(old, Gaussian) and isinstance(new, Gaussian):
-        return new.kl_from(old).mean()
-    assert isinstance(old, Categorical)
-    assert isinstance(new, Categorical)
-    return new.kl_from(old).mean()

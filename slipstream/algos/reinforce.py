@@ -65,7 +65,7 @@ class Reinforce:
         advantage = torch.from_numpy(self._judge(returns)).to(self.device)
         x = actor_inputs(self.actor, rollout.obs, leading=3)[torch.from_numpy(index).to(self.device)]
         mask = None if rollout.mask is None else flat_rows(rollout.mask, index, self.device)
-        dist = self.actor.distribution(self.actor.torso(x), mask)
+        dist = self.actor.distribution(x, mask)
         policy = policy_loss(dist.logp(flat_rows(rollout.action, index, self.device)), advantage)
         entropy = dist.entropy().mean()
         norm = self.optimiser.step(policy - entropy_coef * entropy, learning_rate, config.max_grad_norm)

@@ -127,7 +127,7 @@ class Sac:
     def _next_value(self, rows: Rows, temperature: Tensor, noise: Tensor) -> Tensor:
         """Soft value of what follows, [B], as the target critics see it."""
         if self.actor.spec.discrete:
-            dist = self.actor.distribution(self.actor.torso(rows.next_x), rows.next_mask)
+            dist = self.actor.distribution(rows.next_x, rows.next_mask)
             assert isinstance(dist, Categorical)
             return expected_soft_value(dist, self.targets.network(rows.next_x).amin(0), temperature)[0]
         action, logp = self.actor.squashed(rows.next_x).sample_with_logp(noise)
@@ -150,7 +150,7 @@ class Sac:
     def _actor_loss(self, rows: Rows, temperature: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor | float]:
         """What the actor minimises, its entropy now, and the entropy it should keep."""
         if self.actor.spec.discrete:
-            dist = self.actor.distribution(self.actor.torso(rows.x), rows.mask)
+            dist = self.actor.distribution(rows.x, rows.mask)
             assert isinstance(dist, Categorical)
             with torch.no_grad():
                 values = self.critics(rows.x).amin(0)

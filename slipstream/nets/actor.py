@@ -75,25 +75,25 @@ class Actor(nn.Module):
                 return Point(self.point(x))
             case "values":
                 return Categorical(masked(self.quantiles(x).mean(2), mask))
-        return self.distribution(self.torso(x), mask)
+        return self.distribution(x, mask)
 
-    def distribution(self, features: Tensor, mask: Tensor | None) -> Gaussian | Categorical:
-        """The distribution a torso's output stands for."""
-        out = self.head(features)
+    def distribution(self, x: Tensor, mask: Tensor | None, features: Tensor | None = None) -> Gaussian | Categorical:
+        """The distribution of every row of inputs; `features`, where given, is what the torso made of them."""
+        out = self.torso(x, self.head) if features is None else self.head(features)
         return Categorical(masked(out, mask)) if self.log_std is None else Gaussian(out, self.log_std)
 
     def squashed(self, x: Tensor) -> Squashed:
         """The squashed Gaussian of every row of inputs."""
-        mean, raw_log_std = self.head(self.torso(x)).chunk(2, 1)
+        mean, raw_log_std = self.torso(x, self.head).chunk(2, 1)
         return Squashed(mean, raw_log_std)
 
     def point(self, x: Tensor) -> Tensor:
         """The one action of every row of inputs, [rows, K]."""
-        return torch.tanh(self.head(self.torso(x)))
+        return torch.tanh(self.torso(x, self.head))
 
     def quantiles(self, x: Tensor) -> Tensor:
         """Quantiles of every choice's value, [rows, choices, quantiles], for every row of inputs."""
-        out: Tensor = self.head(self.torso(x)).view(len(x), -1, self.spec.quantiles)
+        out: Tensor = self.torso(x, self.head).view(len(x), -1, self.spec.quantiles)
         if not self.spec.dueling:
             return out
         value, advantage = out[:, :1], out[:, 1:]

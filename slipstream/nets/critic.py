@@ -38,11 +38,8 @@ class Critic(nn.Module):
 
     def forward(self, features: Tensor | None, x: Tensor) -> Tensor:
         """Standardised value, [rows]; reads `features` of the actor when it has no torso of its own."""
-        if self.torso is not None:
-            features = self.torso(x)
-        assert features is not None
-        out: Tensor = self.head(features).squeeze(-1)
-        return out
+        out: Tensor = self.torso(x, self.head) if self.torso is not None else self.head(features)
+        return out.squeeze(-1)
 
     def value(self, features: Tensor | None, x: Tensor) -> Tensor:
         """Value in units of reward, [rows]."""

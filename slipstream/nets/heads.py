@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 LOG_2 = math.log(2.0)
@@ -33,55 +32,18 @@ class Gaussian(NamedTuple):
 
     def logp(self, action: Tensor) -> Tensor:
         """Log-density, [rows]."""
-        out: Tensor = _GaussianLogp.apply(self.mean, self.log_std, action)  # type: ignore[no-untyped-call]
-        return out
+        z = (action - self.mean) * torch.exp(-self.log_std)
+        return -0.5 * z.square().sum(-1) - (self.log_std.sum() + 0.5 * LOG_2PI * len(self.log_std))
 
     def entropy(self) -> Tensor:
         """Entropy, one number for all rows."""
         return (self.log_std + 0.5 * (LOG_2PI + 1.0)).sum(-1)
 
     def kl_from(self, old: Gaussian) -> Tensor:
-        """KL(old || self), [rows]; no gradient flows to `old`."""
-        out: Tensor = _GaussianKl.apply(self.mean, self.log_std, old.mean, old.log_std)  # type: ignore[no-untyped-call]
-        return out
-
-
-# A learner pays for these on every minibatch, and torch's graph costs more than the arithmetic where there are a few
-# hundred numbers: one node with its gradient written out instead of a dozen.
-
-
-class _GaussianLogp(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, mean: Tensor, log_std: Tensor, action: Tensor) -> Tensor:
-        inverse = torch.exp(-log_std)
-        z = (action - mean) * inverse
-        ctx.save_for_backward(z, inverse)
-        return z.square().sum(-1).mul_(-0.5).sub_(log_std.sum() + 0.5 * LOG_2PI * len(log_std))
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        z, inverse = ctx.saved_tensors
-        weighted = grad.unsqueeze(-1) * z
-        return weighted * inverse, (weighted * z).sum(0) - grad.sum(), None
-
-
-class _GaussianKl(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, mean: Tensor, log_std: Tensor, old_mean: Tensor, old_log_std: Tensor) -> Tensor:
-        inverse = torch.exp(-log_std)
-        z = (mean - old_mean) * inverse
-        change = log_std - old_log_std
-        ratio = torch.exp(-2.0 * change)
-        ctx.save_for_backward(z, inverse, ratio)
-        return z.square().sum(-1).mul_(0.5).add_((change + 0.5 * (ratio - 1.0)).sum())
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        z, inverse, ratio = ctx.saved_tensors
-        weighted = grad.unsqueeze(-1) * z
-        return weighted * inverse, grad.sum() * (1.0 - ratio) - (weighted * z).sum(0), None, None
+        """KL(old || self), [rows]."""
+        z = (self.mean - old.mean) * torch.exp(-self.log_std)
+        change = self.log_std - old.log_std
+        return 0.5 * z.square().sum(-1) + (change + 0.5 * (torch.exp(-2.0 * change) - 1.0)).sum()
 
 
 class Squashed(NamedTuple):

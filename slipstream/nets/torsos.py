@@ -77,10 +77,26 @@ class Mlp(nn.Sequential):
         super().__init__(*layers)
         last = activation if out_gain is None else "identity"
         self._layout = Layout(tuple(sizes), activation, last) if layers else None
+        self._topped: Layout | None = None  # with a head on it
+        self._linears = tuple(layer for layer in layers if isinstance(layer, Linear))
 
-    def forward(self, x: Tensor, *, weights: bool = True) -> Tensor:
-        """Rows [rows, inputs] -> [rows, outputs]; without `weights` gradients flow to x only."""
-        return x if self._layout is None else _run(self._layout, x, list(self.parameters()), weights)
+    def forward(self, x: Tensor, head: Linear | None = None, *, weights: bool = True) -> Tensor:
+        """Rows [rows, inputs] -> [rows, outputs], or what a head makes of them, in the same pass.
+
+        Without `weights` gradients flow to x only.
+        """
+        layout = self._layout
+        if layout is None:
+            return x if head is None else head(x, weights=weights)
+        if head is None:
+            return _run(layout, x, _parameters(*self._linears), weights)
+        if self._topped is None or self._topped.widths[-1] != head.out_features:
+            self._topped = Layout((*layout.widths, head.out_features), layout.hidden, "identity")
+        return _run(self._topped, x, _parameters(*self._linears, head), weights)
+
+
+def _parameters(*layers: Linear) -> list[Tensor]:
+    return [parameter for layer in layers for parameter in (layer.weight, layer.bias)]
 
 
 def _run(layout: Layout, x: Tensor, parameters: Sequence[Tensor], weights: bool) -> Tensor:

@@ -15,9 +15,9 @@ from test_impala import START, acted_on, logp_of, make, noisy, value_of
 from test_ppo_update import one_column
 
 from slipstream.algos.appo import Appo
-from slipstream.algos.ppo import kl_penalty
 from slipstream.algos.protocol import Progress
 from slipstream.algos.state import module_arrays
+from slipstream.algos.surrogate import kl_penalty
 from slipstream.data.rollout import Rollout
 
 
@@ -93,7 +93,7 @@ def test_the_kl_penalty_keeps_the_policy_near_its_target():
         learner.update(slab_of(learner, [0.0] * 4), START)
         x = torch.tensor([[0.1], [0.2], [0.3], [0.4]])
         with torch.no_grad():
-            old, new = (a.distribution(a.torso(x), None) for a in (learner.target_actor, learner.actor))
+            old, new = (a.distribution(x, None) for a in (learner.target_actor, learner.actor))
             return float(kl_penalty(old, new))
 
     assert moved(5.0) < 0.2 * moved(0.0)

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -169,6 +170,19 @@ def test_the_kl_coefficient_grows_and_shrinks_as_in_the_paper():
     assert learner.kl_coef == pytest.approx(0.3)
     learner._adapt_kl(0.004, 0.01)
     assert learner.kl_coef == pytest.approx(0.15)
+
+
+def test_the_penalty_counts_how_far_the_deviation_moved_from_the_policy_that_acted():
+    flying = msgspec.structs.replace(spec(), action=ActionSpec(discrete=False, size=1))
+    config = PpoConfig(hidden=(8,), kl_coef=0.5, epochs=4, entropy_coef=1.0, learning_rate=0.05, minibatch_size=4)
+    learner = Ppo(config, flying, 3, torch.device("cpu"))
+    slab = allocate_rollout(flying, 8, 1, 1, discrete=False, choices=0)
+    slab.decided[1:] = slab.paid[1:] = slab.duration[1:] = 1
+    assert learner.actor.log_std is not None
+    before = learner.actor.log_std.item()
+    stats = learner.update(slab, START)
+    assert learner.actor.log_std.item() > before + 0.1  # the entropy bonus widens it at each step
+    assert stats["kl_penalty"] > 1e-3  # a mean over the steps
 
 
 def test_kl_stop_ends_the_epochs_early():

@@ -13,8 +13,12 @@ namespace slipstream {
 
 class WorkerPool {
  public:
-  // `threads` counts the caller, so 1 starts no thread at all.
-  explicit WorkerPool(int threads);
+  // Between two steps of a world a learner needs about this long (some 40 us); waking a sleeping thread costs as much.
+  static constexpr int kSpins = 2000;
+
+  // `threads` counts the caller, so 1 starts no thread at all. A worker looks this often for more work before it
+  // sleeps: bounded, so an idle pool costs nothing and a busy machine loses at most this per run.
+  explicit WorkerPool(int threads, int spins = kSpins);
   ~WorkerPool();
   WorkerPool(const WorkerPool&) = delete;
   WorkerPool& operator=(const WorkerPool&) = delete;
@@ -45,6 +49,7 @@ class WorkerPool {
   std::condition_variable wake_;
   std::atomic<std::uint64_t> ticket_{0};  // increases with every run(); workers wait for a new one
   std::atomic<bool> stop_{false};
+  const int spins_;
   int grain_ = 1;
   Job job_ = nullptr;
   void* context_ = nullptr;
