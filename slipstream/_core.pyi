@@ -91,17 +91,17 @@ def keep_freed_memory() -> None:
 def kernel_threads() -> int:
     """Threads the kernels share their work over."""
 
-def gaussian_surrogate(rows: int, size: int, *, mean: int, log_std: int, old_mean: int, old_log_std: int, action: int, logp: int, advantage: int, weights: tuple[float, float, float], grad_mean: int, grad_log_std: int) -> tuple[float, float, float, float, float, float]:
+def gaussian_surrogate(rows: int, size: int, *, mean: int, log_std: int, old_mean: int, old_log_std: int, action: int, logp: int, advantage: int, weights: tuple[float, float, float, bool], by_mean: int, by_log_std: int) -> tuple[float, float, float, float, float, float]:
     """
     Total, policy loss, entropy, approximate KL, share of clipped rows, KL; addresses of contiguous memory.
     """
 
-def categorical_surrogate(rows: int, size: int, *, logits: int, old_logits: int, action: int, logp: int, advantage: int, weights: tuple[float, float, float], grad_logits: int) -> tuple[float, float, float, float, float, float]:
+def categorical_surrogate(rows: int, size: int, *, logits: int, old_logits: int, action: int, logp: int, advantage: int, weights: tuple[float, float, float, bool], by_logits: int) -> tuple[float, float, float, float, float, float]:
     """
     Total, policy loss, entropy, approximate KL, share of clipped rows, KL; addresses of contiguous memory.
     """
 
-def value_error(rows: int, *, prediction: int, target: int, before: int, clip: float, grad: int) -> float:
+def value_error(rows: int, *, prediction: int, target: int, before: int, clip: float, slope: int) -> float:
     """
     Half the mean squared error; clip 0: no clipping. Addresses of contiguous float32 memory.
     """

@@ -8,7 +8,7 @@ namespace slipstream {
 namespace {
 
 // Addresses of contiguous memory; slipstream/algos/surrogate.py, the only caller, checks what they point to.
-using Weights = std::tuple<double, double, double>;  // clip, entropy, kl
+using Weights = std::tuple<double, double, double, bool>;  // clip, entropy, kl, standardise
 using Terms = std::tuple<double, double, double, double, double, double>;
 
 SurrogateRates rates(const Weights& weights) { return std::make_from_tuple<SurrogateRates>(weights); }
@@ -21,21 +21,21 @@ void bind_surrogate(nb::module_& m) {
   m.def(
       "gaussian_surrogate",
       [](int rows, int size, Address mean, Address log_std, Address old_mean, Address old_log_std, Address action,
-         Address logp, Address advantage, const Weights& weights, Address grad_mean, Address grad_log_std) {
+         Address logp, Address advantage, const Weights& weights, Address by_mean, Address by_log_std) {
         return terms(
             gaussian_surrogate({rows, at<const float>(logp), at<const float>(advantage)},
                                {size, at<const float>(mean), at<const float>(log_std), at<const float>(old_mean),
                                 at<const float>(old_log_std), at<const float>(action)},
-                               rates(weights), at<float>(grad_mean), at<float>(grad_log_std)));
+                               rates(weights), at<float>(by_mean), at<float>(by_log_std)));
       },
       nb::arg("rows"), nb::arg("size"), nb::kw_only(), nb::arg("mean"), nb::arg("log_std"), nb::arg("old_mean"),
       nb::arg("old_log_std"), nb::arg("action"), nb::arg("logp"), nb::arg("advantage"), nb::arg("weights"),
-      nb::arg("grad_mean"), nb::arg("grad_log_std"),
+      nb::arg("by_mean"), nb::arg("by_log_std"),
       "Total, policy loss, entropy, approximate KL, share of clipped rows, KL; addresses of contiguous memory.");
   m.def(
       "categorical_surrogate",
       [](int rows, int size, Address logits, Address old_logits, Address action, Address logp, Address advantage,
-         const Weights& weights, Address grad_logits) {
+         const Weights& weights, Address by_logits) {
         const int* const chosen = at<const int>(action);
         for (int i = 0; i < rows; ++i)
           if (chosen[i] < 0 || chosen[i] >= size)
@@ -43,19 +43,19 @@ void bind_surrogate(nb::module_& m) {
                                         " is none of the " + std::to_string(size) + " choices");
         return terms(categorical_surrogate({rows, at<const float>(logp), at<const float>(advantage)},
                                            {size, at<const float>(logits), at<const float>(old_logits), chosen},
-                                           rates(weights), at<float>(grad_logits)));
+                                           rates(weights), at<float>(by_logits)));
       },
       nb::arg("rows"), nb::arg("size"), nb::kw_only(), nb::arg("logits"), nb::arg("old_logits"), nb::arg("action"),
-      nb::arg("logp"), nb::arg("advantage"), nb::arg("weights"), nb::arg("grad_logits"),
+      nb::arg("logp"), nb::arg("advantage"), nb::arg("weights"), nb::arg("by_logits"),
       "Total, policy loss, entropy, approximate KL, share of clipped rows, KL; addresses of contiguous memory.");
   m.def(
       "value_error",
-      [](int rows, Address prediction, Address target, Address before, double clip, Address grad) {
+      [](int rows, Address prediction, Address target, Address before, double clip, Address slope) {
         return value_error(rows, at<const float>(prediction), at<const float>(target), at<const float>(before), clip,
-                           at<float>(grad));
+                           at<float>(slope));
       },
       nb::arg("rows"), nb::kw_only(), nb::arg("prediction"), nb::arg("target"), nb::arg("before"), nb::arg("clip"),
-      nb::arg("grad"), "Half the mean squared error; clip 0: no clipping. Addresses of contiguous float32 memory.");
+      nb::arg("slope"), "Half the mean squared error; clip 0: no clipping. Addresses of contiguous float32 memory.");
 }
 
 }  // namespace slipstream

@@ -22,6 +22,22 @@ double clip_row(double logp, double old_logp, double advantage, double clip, int
   return -scale * free * (free <= kept ? 1.0 : 0.0);  // times 0, not 0: what is not finite must not vanish
 }
 
+// What an advantage is counted from and multiplied by.
+struct Scale {
+  double mean = 0.0;
+  double factor = 1.0;
+
+  Scale(const Decisions& rows, bool standardise) {
+    if (!standardise || rows.rows < 2) return;
+    for (int i = 0; i < rows.rows; ++i) mean += rows.advantage[i];
+    mean /= rows.rows;
+    double squares = 0.0;
+    for (int i = 0; i < rows.rows; ++i) squares += (rows.advantage[i] - mean) * (rows.advantage[i] - mean);
+    factor = 1.0 / (std::sqrt(squares / (rows.rows - 1)) + 1e-8);
+  }
+  [[nodiscard]] double operator()(double advantage) const { return (advantage - mean) * factor; }
+};
+
 void add_up(const SurrogateRates& rates, SurrogateTerms& terms) {
   terms.total = terms.policy - rates.entropy * terms.entropy + rates.kl * terms.kl;
 }
@@ -37,14 +53,15 @@ double log_sum(const float* logits, int size) {
 }  // namespace
 
 SurrogateTerms gaussian_surrogate(const Decisions& rows, const GaussianRows& policy, const SurrogateRates& rates,
-                                  float* grad_mean, float* grad_log_std) {
+                                  float* by_mean, float* by_log_std) {
   const int size = policy.size;
   const double scale = 1.0 / rows.rows;
+  const Scale advantage(rows, rates.standardise);
   SurrogateTerms terms;
   double log_volume = 0.0;  // of one deviation in every axis, with the constant
   for (int k = 0; k < size; ++k) {
     log_volume += policy.log_std[k] + kHalfLog2Pi;
-    grad_log_std[k] = 0.0F;
+    by_log_std[k] = 0.0F;
   }
   for (int i = 0; i < rows.rows; ++i) {
     const auto at = static_cast<std::ptrdiff_t>(i) * size;
@@ -54,48 +71,49 @@ SurrogateTerms gaussian_surrogate(const Decisions& rows, const GaussianRows& pol
       squares += z * z;
     }
     const double slope =
-        clip_row(-0.5 * squares - log_volume, rows.logp[i], rows.advantage[i], rates.clip, rows.rows, terms);
+        clip_row(-0.5 * squares - log_volume, rows.logp[i], advantage(rows.advantage[i]), rates.clip, rows.rows, terms);
     for (int k = 0; k < size; ++k) {
       const double inverse = std::exp(-policy.log_std[k]);
       const double z = (policy.action[at + k] - policy.mean[at + k]) * inverse;
-      double by_mean = slope * z * inverse;
-      double by_log_std = slope * (z * z - 1.0);
+      double mean_slope = slope * z * inverse;
+      double std_slope = slope * (z * z - 1.0);
       if (policy.old_mean != nullptr) {
         const double moved = (policy.mean[at + k] - policy.old_mean[at + k]) * inverse;
         terms.kl += 0.5 * scale * moved * moved;
-        by_mean += rates.kl * scale * moved * inverse;
-        by_log_std -= rates.kl * scale * moved * moved;
+        mean_slope += rates.kl * scale * moved * inverse;
+        std_slope -= rates.kl * scale * moved * moved;
       }
-      grad_mean[at + k] = static_cast<float>(by_mean);
-      grad_log_std[k] += static_cast<float>(by_log_std);
+      by_mean[at + k] = static_cast<float>(mean_slope);
+      by_log_std[k] += static_cast<float>(std_slope);
     }
   }
   for (int k = 0; k < size; ++k) {
     terms.entropy += policy.log_std[k] + kHalfLog2Pi + 0.5;
-    double by_log_std = -rates.entropy;
+    double std_slope = -rates.entropy;
     if (policy.old_mean != nullptr) {
       const double change = policy.log_std[k] - policy.old_log_std[k];
       const double ratio = std::exp(-2.0 * change);
       terms.kl += change + 0.5 * (ratio - 1.0);
-      by_log_std += rates.kl * (1.0 - ratio);
+      std_slope += rates.kl * (1.0 - ratio);
     }
-    grad_log_std[k] += static_cast<float>(by_log_std);
+    by_log_std[k] += static_cast<float>(std_slope);
   }
   add_up(rates, terms);
   return terms;
 }
 
 SurrogateTerms categorical_surrogate(const Decisions& rows, const CategoricalRows& policy, const SurrogateRates& rates,
-                                     float* grad_logits) {
+                                     float* by_logits) {
   const int size = policy.size;
   const double scale = 1.0 / rows.rows;
+  const Scale advantage(rows, rates.standardise);
   SurrogateTerms terms;
   for (int i = 0; i < rows.rows; ++i) {
     const auto at = static_cast<std::ptrdiff_t>(i) * size;
     const float* logits = policy.logits + at;
     const double shift = log_sum(logits, size);
-    const double slope =
-        clip_row(logits[policy.action[i]] - shift, rows.logp[i], rows.advantage[i], rates.clip, rows.rows, terms);
+    const double slope = clip_row(logits[policy.action[i]] - shift, rows.logp[i], advantage(rows.advantage[i]),
+                                  rates.clip, rows.rows, terms);
     double entropy = 0.0;
     for (int j = 0; j < size; ++j) {
       const double logp = logits[j] - shift;
@@ -107,7 +125,7 @@ SurrogateTerms categorical_surrogate(const Decisions& rows, const CategoricalRow
       const double p = std::exp(logp);
       const double chosen = j == policy.action[i] ? 1.0 : 0.0;
       // By this logit: of log-probability chosen - p, of entropy -p (log p + entropy).
-      grad_logits[at + j] = static_cast<float>(slope * (chosen - p) + rates.entropy * scale * p * (logp + entropy));
+      by_logits[at + j] = static_cast<float>(slope * (chosen - p) + rates.entropy * scale * p * (logp + entropy));
     }
     if (policy.old_logits == nullptr) continue;
     const float* old = policy.old_logits + at;
@@ -117,7 +135,7 @@ SurrogateTerms categorical_surrogate(const Decisions& rows, const CategoricalRow
       const double old_p = std::exp(old_logp);
       const double logp = logits[j] - shift;
       terms.kl += scale * old_p * (old_logp - logp);
-      grad_logits[at + j] += static_cast<float>(rates.kl * scale * (std::exp(logp) - old_p));
+      by_logits[at + j] += static_cast<float>(rates.kl * scale * (std::exp(logp) - old_p));
     }
   }
   add_up(rates, terms);

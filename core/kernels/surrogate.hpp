@@ -5,9 +5,10 @@
 namespace slipstream {
 
 struct SurrogateRates {
-  double clip = 0.2;     // of the probability ratio, around 1
-  double entropy = 0.0;  // weight of the bonus
-  double kl = 0.0;       // weight of the penalty
+  double clip = 0.2;         // of the probability ratio, around 1
+  double entropy = 0.0;      // weight of the bonus
+  double kl = 0.0;           // weight of the penalty
+  bool standardise = false;  // advantages to mean 0 and deviation 1 first, where there are two rows or more
 };
 
 // Means over rows, all but the total for people to read.
@@ -47,11 +48,11 @@ struct CategoricalRows {
 
 // Gradients of the total by the means and log deviations. A number that is not finite makes them not finite.
 SurrogateTerms gaussian_surrogate(const Decisions& rows, const GaussianRows& policy, const SurrogateRates& rates,
-                                  float* grad_mean, float* grad_log_std);
+                                  float* by_mean, float* by_log_std);
 
 // Gradient of the total by the logits.
 SurrogateTerms categorical_surrogate(const Decisions& rows, const CategoricalRows& policy, const SurrogateRates& rates,
-                                     float* grad_logits);
+                                     float* by_logits);
 
 // Half the mean squared error and its gradient. Where clip > 0, a row counts the worse of it and that of a prediction
 // kept within `clip` of the one before.

@@ -6,7 +6,7 @@ arithmetic. Here the parameters are views of one vector, and clipping and steppi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from slipstream.config.errors import CheckpointError
 
 BETA1, BETA2 = 0.9, 0.999
 MOMENTS = ("exp_avg", "exp_avg_sq")
+Slopes = Sequence[Tensor] | None
 
 
 class FlatAdam:
@@ -36,12 +37,15 @@ class FlatAdam:
         self.steps = 0
         self.moments = {moment: torch.zeros_like(self.vector) for moment in MOMENTS}
 
-    def step(self, loss: Tensor, learning_rate: float, max_norm: float | None) -> float:
-        """One step down the loss; returns the norm of its gradient before clipping.
+    def step(
+        self, loss: Tensor | Sequence[Tensor], learning_rate: float, max_norm: float | None, slopes: Slopes = None
+    ) -> float:
+        """One step down a loss, or down what has these slopes by several tensors; returns the gradient's norm.
 
-        A gradient that is not finite is skipped: a step on NaN would poison the weights for good.
+        The norm is that before clipping. A gradient that is not finite is skipped: a step on NaN would poison the
+        weights for good.
         """
-        grads = torch.autograd.grad(loss, self.parameters)
+        grads = torch.autograd.grad(loss, self.parameters, slopes)
         mean, square = self.moments.values()
         if self.vector.device.type != "cpu":
             return self._step_by_torch(grads, learning_rate, max_norm)

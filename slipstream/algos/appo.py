@@ -36,13 +36,12 @@ from slipstream.algos.batch import (
     see,
     shared_features,
     shuffled,
-    standardise,
     to_batch,
     vtrace,
 )
 from slipstream.algos.protocol import Arrays, Progress, Stats, Traits
 from slipstream.algos.state import load_module, module_arrays
-from slipstream.algos.surrogate import Weights, surrogate, value_loss
+from slipstream.algos.surrogate import Weights, surrogate, value_error
 from slipstream.config.algos import AppoConfig, schedule_at
 from slipstream.data.rollout import Blocks, Rollout
 from slipstream.nets.actor import Acted, ActorSpec, act
@@ -126,15 +125,15 @@ class Appo:
     def _descend(self, batch: Batch, learning_rate: float, entropy_coef: float) -> tuple[Terms, float]:
         """One gradient step on a minibatch; returns its terms and the gradient norm."""
         config = self.config
-        if config.normalize_advantage:
-            batch = batch._replace(advantage=standardise(batch.advantage))
         features = shared_features(self.actor, self.critic, batch.x)
         dist = self.actor.distribution(batch.x, batch.mask, features)
-        policy, terms = surrogate(dist, batch, Weights(config.clip_coef, entropy_coef, config.kl_coef))
+        weights = Weights(config.clip_coef, entropy_coef, config.kl_coef, config.normalize_advantage)
+        terms, slopes = surrogate(dist, batch, weights)
         prediction = self.critic(features, batch.critic_x)
-        value = value_loss(prediction, batch.target, batch.value, None)
-        norm = self.optimiser.step(policy + config.value_coef * value, learning_rate, config.max_grad_norm)
-        return terms._asdict() | {"value_loss": float(value.detach())}, norm
+        error, slope = value_error(prediction, batch.target, batch.value, None)
+        slopes = *slopes, config.value_coef * slope
+        norm = self.optimiser.step((*dist, prediction), learning_rate, config.max_grad_norm, slopes)
+        return terms._asdict() | {"value_loss": error}, norm
 
     def actor_spec(self) -> ActorSpec:
         """How to build the acting network again."""

@@ -289,8 +289,8 @@ class Means:
 
     def add(self, terms: Terms, norm: float) -> None:
         """Count one gradient step and its gradient's norm."""
-        for name, value in [*terms.items(), ("grad_norm", norm)]:
-            self._sums[name] += value
+        for name in self._sums:
+            self._sums[name] += norm if name == "grad_norm" else terms[name]
         self.steps += 1
 
     def read(self) -> Stats:

@@ -35,7 +35,7 @@ from slipstream.algos.batch import (
 )
 from slipstream.algos.protocol import Arrays, Progress, Stats, Traits
 from slipstream.algos.state import load_module, module_arrays
-from slipstream.algos.surrogate import value_loss
+from slipstream.algos.surrogate import value_error
 from slipstream.config.algos import ImpalaConfig, schedule_at
 from slipstream.data.rollout import Blocks, Rollout
 from slipstream.nets.actor import Acted, ActorSpec, act
@@ -106,11 +106,13 @@ class Impala:
         policy, approx_kl, clipped = policy_loss(dist.logp(batch.action), batch.logp, advantage, config.rho_clip)
         entropy = dist.entropy().mean()
         prediction = self.critic(features, batch.critic_x)
-        value = value_loss(prediction, batch.target, batch.value, None)
-        total = policy - entropy_coef * entropy + config.value_coef * value
-        norm = self.optimiser.step(total, learning_rate, config.max_grad_norm)
-        terms = torch.stack([policy, value, entropy, approx_kl, clipped]).tolist()
-        return dict(zip(TERMS, terms, strict=True)), norm
+        error, slope = value_error(prediction, batch.target, batch.value, None)
+        total = policy - entropy_coef * entropy
+        slopes = torch.ones_like(total), config.value_coef * slope
+        norm = self.optimiser.step((total, prediction), learning_rate, config.max_grad_norm, slopes)
+        names = ("policy_loss", "entropy", "approx_kl", "clip_fraction")
+        terms = dict(zip(names, torch.stack([policy, entropy, approx_kl, clipped]).tolist(), strict=True))
+        return terms | {"value_loss": error}, norm
 
     def actor_spec(self) -> ActorSpec:
         """How to build the acting network again."""

@@ -28,12 +28,11 @@ from slipstream.algos.batch import (
     see,
     shared_features,
     shuffled,
-    standardise,
     to_batch,
 )
 from slipstream.algos.protocol import Arrays, Progress, Stats, Traits
 from slipstream.algos.state import load_module, module_arrays
-from slipstream.algos.surrogate import Weights, surrogate, value_loss
+from slipstream.algos.surrogate import Weights, surrogate, value_error
 from slipstream.config.algos import PpoConfig, schedule_at
 from slipstream.data.rollout import Blocks, Rollout
 from slipstream.nets.actor import Acted, ActorSpec, act
@@ -117,15 +116,15 @@ class Ppo:
     def _descend(self, batch: Batch, learning_rate: float, entropy_coef: float) -> tuple[Terms, float]:
         """One gradient step on a minibatch; returns its terms and the gradient norm."""
         config = self.config
-        if config.normalize_advantage:
-            batch = batch._replace(advantage=standardise(batch.advantage))
         features = shared_features(self.actor, self.critic, batch.x)
         dist = self.actor.distribution(batch.x, batch.mask, features)
-        policy, terms = surrogate(dist, batch, Weights(config.clip_coef, entropy_coef, self.kl_coef))
+        weights = Weights(config.clip_coef, entropy_coef, self.kl_coef, config.normalize_advantage)
+        terms, slopes = surrogate(dist, batch, weights)
         prediction = self.critic(features, batch.critic_x)
-        value = value_loss(prediction, batch.target, batch.value, config.value_clip)
-        norm = self.optimiser.step(policy + config.value_coef * value, learning_rate, config.max_grad_norm)
-        return terms._asdict() | {"value_loss": float(value.detach())}, norm
+        error, slope = value_error(prediction, batch.target, batch.value, config.value_clip)
+        slopes = *slopes, config.value_coef * slope
+        norm = self.optimiser.step((*dist, prediction), learning_rate, config.max_grad_norm, slopes)
+        return terms._asdict() | {"value_loss": error}, norm
 
     def _adapt_kl(self, kl: float, target: float) -> None:
         if kl > 2.0 * target:

@@ -1,21 +1,20 @@
 """What PPO and APPO minimise: the clipped surrogate with entropy bonus and KL penalty, and the critic's error.
 
-`in_torch` is the definition, and what runs on a GPU. On the CPU a native kernel (core/kernels/surrogate.hpp) gives the
-same numbers and their gradient in one pass: a minibatch has a few hundred rows, and thirty small torch operations with
-their graph would cost as much as the networks.
+A learner wants the slope of its loss by what the networks said; the networks take it from there. `in_torch` is the
+definition, and what runs on a GPU. On the CPU a native kernel (core/kernels/surrogate.hpp) gives the same numbers in
+one pass: a minibatch has a few hundred rows, and thirty small torch operations with their graph would cost as much as
+the networks.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
-from torch.nn import functional
 
 from slipstream import _core
-from slipstream.algos.batch import Batch, Policy
+from slipstream.algos.batch import Batch, Policy, standardise
 from slipstream.nets.heads import Categorical, Gaussian
 
 
@@ -25,11 +24,13 @@ class Weights(NamedTuple):
     clip: float
     entropy: float
     kl: float = 0.0
+    standardise: bool = False  # advantages within these rows
 
 
 class Terms(NamedTuple):
     """Means over rows, for people to read."""
 
+    total: float  # policy_loss - weights.entropy * entropy + weights.kl * kl_penalty: what is minimised
     policy_loss: float
     entropy: float
     approx_kl: float  # of the policy that acted from the new one; k3 estimator: unbiased, never negative
@@ -37,27 +38,33 @@ class Terms(NamedTuple):
     kl_penalty: float  # KL(old || new) where the batch has the old policy
 
 
-def surrogate(new: Policy, batch: Batch, weights: Weights) -> tuple[Tensor, Terms]:
-    """What to minimise on these rows, and its parts; `batch.old`, where given, is what the penalty pulls towards."""
+Slopes = tuple[Tensor, ...]  # of the total by each tensor of the policy
+
+
+def surrogate(new: Policy, batch: Batch, weights: Weights) -> tuple[Terms, Slopes]:
+    """What to minimise on these rows; `batch.old`, where given, is what the penalty pulls towards."""
     if batch.logp.device.type != "cpu":
         return in_torch(new, batch, weights)
-    if isinstance(new, Gaussian):
-        return _Gaussian.apply(new.mean, new.log_std, batch, weights)  # type: ignore[no-any-return, no-untyped-call]
-    return _Categorical.apply(new.logits, batch, weights)  # type: ignore[no-any-return, no-untyped-call]
+    return _gaussian(new, batch, weights) if isinstance(new, Gaussian) else _categorical(new, batch, weights)
 
 
-def in_torch(new: Policy, batch: Batch, weights: Weights) -> tuple[Tensor, Terms]:
-    """The surrogate in plain torch."""
-    log_ratio = new.logp(batch.action) - batch.logp
-    ratio = torch.exp(log_ratio)
-    kept = ratio.clamp(1.0 - weights.clip, 1.0 + weights.clip)
-    policy = -torch.minimum(batch.advantage * ratio, batch.advantage * kept).mean()
-    entropy = new.entropy().mean()
+def in_torch(new: Policy, batch: Batch, weights: Weights) -> tuple[Terms, Slopes]:
+    """The same in plain torch."""
+    leaves = [tensor.detach().requires_grad_() for tensor in new]
+    new = type(new)(*leaves)
+    with torch.enable_grad():
+        advantage = standardise(batch.advantage) if weights.standardise else batch.advantage
+        log_ratio = new.logp(batch.action) - batch.logp
+        ratio = torch.exp(log_ratio)
+        kept = ratio.clamp(1.0 - weights.clip, 1.0 + weights.clip)
+        policy = -torch.minimum(advantage * ratio, advantage * kept).mean()
+        entropy = new.entropy().mean()
+        kl = torch.zeros_like(policy) if batch.old is None else kl_penalty(batch.old, new)
+        total = policy - weights.entropy * entropy + weights.kl * kl
+    slopes = torch.autograd.grad(total, leaves)
     approx_kl = (ratio - 1.0 - log_ratio).mean()
     clipped = ((ratio - 1.0).abs() > weights.clip).float().mean()
-    kl = torch.zeros_like(policy) if batch.old is None else kl_penalty(batch.old, new)
-    total = policy - weights.entropy * entropy + weights.kl * kl
-    return total, Terms(*torch.stack([policy, entropy, approx_kl, clipped, kl]).tolist())
+    return Terms(*torch.stack([total, policy, entropy, approx_kl, clipped, kl]).tolist()), slopes
 
 
 def kl_penalty(old: Policy, new: Policy) -> Tensor:
@@ -69,14 +76,28 @@ def kl_penalty(old: Policy, new: Policy) -> Tensor:
     return new.kl_from(old).mean()
 
 
-def value_loss(prediction: Tensor, target: Tensor, before: Tensor, clip: float | None) -> Tensor:
-    """Half squared error; with `clip` the worse of it and that of a prediction kept within ± clip of the old one."""
+def value_error(prediction: Tensor, target: Tensor, before: Tensor, clip: float | None) -> tuple[float, Tensor]:
+    """Half squared error and its slope; with `clip` the worse of it and that of a value within ± clip of the old."""
+    rows = prediction.shape
     if prediction.device.type == "cpu":
-        return _ValueError.apply(prediction, target, before, clip)  # type: ignore[no-any-return, no-untyped-call]
-    if clip is None:
-        return 0.5 * functional.mse_loss(prediction, target)
-    kept = before + (prediction - before).clamp(-clip, clip)
-    return 0.5 * torch.max((prediction - target).square(), (kept - target).square()).mean()
+        slope = torch.empty_like(prediction)
+        total = _core.value_error(
+            *rows,
+            prediction=_address(prediction, rows),
+            target=_address(target, rows),
+            before=_address(before, rows),
+            clip=clip or 0.0,
+            slope=slope.data_ptr(),
+        )
+        return total, slope
+    prediction = prediction.detach()
+    error = prediction - target
+    slope = error / len(error)
+    if clip is not None:
+        kept = before + (prediction - before).clamp(-clip, clip) - target
+        held = ((prediction - before).abs() > clip) & (kept.square() > error.square())
+        error, slope = torch.where(held, kept, error), torch.where(held, 0.0, slope)
+    return 0.5 * float(error.square().mean()), slope
 
 
 # --- native ---
@@ -89,81 +110,40 @@ def _address(tensor: Tensor, shape: torch.Size, dtype: torch.dtype = torch.float
     return tensor.data_ptr()
 
 
-class _Gaussian(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, mean: Tensor, log_std: Tensor, batch: Batch, weights: Weights) -> tuple[Tensor, Terms]:
-        shape, rows, axes = mean.shape, mean.shape[:1], mean.shape[1:]
-        old = batch.old
-        assert old is None or isinstance(old, Gaussian)
-        grads = torch.empty_like(mean), torch.empty_like(log_std)
-        total, *terms = _core.gaussian_surrogate(
-            *shape,
-            mean=_address(mean, shape),
-            log_std=_address(log_std, axes),
-            old_mean=0 if old is None else _address(old.mean, shape),
-            old_log_std=0 if old is None else _address(old.log_std, axes),
-            action=_address(batch.action, shape),
-            logp=_address(batch.logp, rows),
-            advantage=_address(batch.advantage, rows),
-            weights=weights,
-            grad_mean=grads[0].data_ptr(),
-            grad_log_std=grads[1].data_ptr(),
-        )
-        ctx.save_for_backward(*grads)
-        return mean.new_tensor(total), Terms(*terms)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor, _: None) -> tuple[Tensor | None, ...]:
-        by_mean, by_log_std = ctx.saved_tensors
-        return by_mean * grad, by_log_std * grad, None, None
+def _gaussian(new: Gaussian, batch: Batch, weights: Weights) -> tuple[Terms, Slopes]:
+    shape, rows, axes = new.mean.shape, new.mean.shape[:1], new.mean.shape[1:]
+    old = batch.old
+    assert old is None or isinstance(old, Gaussian)
+    by_mean, by_log_std = torch.empty_like(new.mean), torch.empty_like(new.log_std)
+    terms = _core.gaussian_surrogate(
+        *shape,
+        mean=_address(new.mean, shape),
+        log_std=_address(new.log_std, axes),
+        old_mean=0 if old is None else _address(old.mean, shape),
+        old_log_std=0 if old is None else _address(old.log_std, axes),
+        action=_address(batch.action, shape),
+        logp=_address(batch.logp, rows),
+        advantage=_address(batch.advantage, rows),
+        weights=weights,
+        by_mean=by_mean.data_ptr(),
+        by_log_std=by_log_std.data_ptr(),
+    )
+    return Terms(*terms), (by_mean, by_log_std)
 
 
-class _Categorical(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, logits: Tensor, batch: Batch, weights: Weights) -> tuple[Tensor, Terms]:
-        shape, rows = logits.shape, logits.shape[:1]
-        old = batch.old
-        assert old is None or isinstance(old, Categorical)
-        grad = torch.empty_like(logits)
-        total, *terms = _core.categorical_surrogate(
-            *shape,
-            logits=_address(logits, shape),
-            old_logits=0 if old is None else _address(old.logits, shape),
-            action=_address(batch.action, rows, torch.int32),
-            logp=_address(batch.logp, rows),
-            advantage=_address(batch.advantage, rows),
-            weights=weights,
-            grad_logits=grad.data_ptr(),
-        )
-        ctx.save_for_backward(grad)
-        return logits.new_tensor(total), Terms(*terms)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor, _: None) -> tuple[Tensor | None, ...]:
-        (by_logits,) = ctx.saved_tensors
-        return by_logits * grad, None, None
-
-
-class _ValueError(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, prediction: Tensor, target: Tensor, before: Tensor, clip: float | None) -> Tensor:
-        rows = prediction.shape
-        grad = torch.empty_like(prediction)
-        total = _core.value_error(
-            *rows,
-            prediction=_address(prediction, rows),
-            target=_address(target, rows),
-            before=_address(before, rows),
-            clip=clip or 0.0,
-            grad=grad.data_ptr(),
-        )
-        ctx.save_for_backward(grad)
-        return prediction.new_tensor(total)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        (by_prediction,) = ctx.saved_tensors
-        return by_prediction * grad, None, None, None
+def _categorical(new: Categorical, batch: Batch, weights: Weights) -> tuple[Terms, Slopes]:
+    shape, rows = new.logits.shape, new.logits.shape[:1]
+    old = batch.old
+    assert old is None or isinstance(old, Categorical)
+    by_logits = torch.empty_like(new.logits)
+    terms = _core.categorical_surrogate(
+        *shape,
+        logits=_address(new.logits, shape),
+        old_logits=0 if old is None else _address(old.logits, shape),
+        action=_address(batch.action, rows, torch.int32),
+        logp=_address(batch.logp, rows),
+        advantage=_address(batch.advantage, rows),
+        weights=weights,
+        by_logits=by_logits.data_ptr(),
+    )
+    return Terms(*terms), (by_logits,)

@@ -165,7 +165,11 @@ class _Pass(torch.autograd.Function):
         if grads is None:
             return (None, grad_x, *[None] * len(parameters))
         pieces = grads.split([p.numel() for p in parameters])
-        return (None, grad_x, *[piece.view(p.shape) for piece, p in zip(pieces, parameters, strict=True)])
+        return (
+            None,
+            grad_x,
+            *[g if p.dim() == 1 else g.view(p.shape) for g, p in zip(pieces, parameters, strict=True)],
+        )
 
 
 def fastest_threads(widths: Sequence[int], activation: str, rows: int, candidates: Sequence[int]) -> int:
