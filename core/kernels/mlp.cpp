@@ -18,6 +18,7 @@ using Index = std::ptrdiff_t;
 constexpr int kTileRows = 6;
 constexpr int kPanel = 16;
 constexpr int kDepth = 256;         // inner indices per pass over a tile: a packed panel of them fits the L1 cache
+constexpr int kChunk = 512;         // rows of a backward pass that are done with before the next; a multiple of kDepth
 constexpr int kGroup = 2 * kPanel;  // columns of one task of a backward pass
 
 typedef float Vec __attribute__((vector_size(32)));           // NOLINT(modernize-use-using)
@@ -355,19 +356,20 @@ void mlp_backward(const MlpShape& shape, const MlpWeights& weights, const float*
   Index total = 0;
   for (std::size_t l = lowest; l < layers; ++l) total += packed_floats(width(l + 1), width(l));
   float* const packed = packing.floats(static_cast<std::size_t>(total));
+  const Index most = std::min<Index>(rows, kChunk);
+  Index deltas = 0;
+  for (std::size_t l = 0; l < layers; ++l) deltas += most * width(l + 1);
+  float* place = before.floats(static_cast<std::size_t>(deltas));
   PerLayer<float*> panels{};
-  PerLayer<float*> delta{};  // gradient before each layer's activation, [rows, outputs]
+  PerLayer<float*> delta{};  // gradient before each layer's activation, [chunk, outputs]
   PerLayer<const float*> input{x};
   PerLayer<const float*> output{};
   output[layers - 1] = out;
-  Index deltas = 0;
-  for (std::size_t l = 0; l < layers; ++l) deltas += static_cast<Index>(rows) * width(l + 1);
-  float* place = before.floats(static_cast<std::size_t>(deltas));
   float* next = packed;
   const float* kept = hidden;
   for (std::size_t l = 0; l < layers; ++l) {
     delta[l] = place;
-    place += static_cast<Index>(rows) * width(l + 1);
+    place += most * width(l + 1);
     if (l >= lowest) {
       panels[l] = next;
       pack(weights.weight[l], width(l), width(l + 1), next);
@@ -378,24 +380,6 @@ void mlp_backward(const MlpShape& shape, const MlpWeights& weights, const float*
       kept += static_cast<Index>(rows) * width(l + 1);
     }
   }
-
-  // Rows are independent on the way down.
-  share(blocks(rows), multiply_adds(shape, rows), [&](int task) {
-    const Block block = block_of(task, rows);
-    const float* grad = grad_out + block.begin * width(layers);
-    for (std::size_t l = layers; l-- > 0;) {
-      const Index at = block.begin * width(l + 1);
-      derivatives(shape.after(static_cast<int>(l)), grad, output[l] + at, block.count * width(l + 1), delta[l] + at);
-      if (l < lowest) break;
-      // The gradient of this layer's input goes where the next delta will be formed in place.
-      float* const to = (l == 0 ? grads.x : delta[l - 1]) + block.begin * width(l);
-      product({delta[l] + at, width(l + 1), 1}, block.count, panels[l], width(l + 1), width(l), nullptr,
-              Activation::kIdentity, to);
-      grad = to;
-    }
-  });
-  if (grads.parameters == nullptr) return;
-
   // A few columns of a weight's gradient are one task: sums over all rows, in order. Several panels a task, so that
   // what is read of `delta` is used several times while it is in the cache.
   std::array<int, kMaxLayers + 1> first_task{};
@@ -404,37 +388,61 @@ void mlp_backward(const MlpShape& shape, const MlpWeights& weights, const float*
     first_task[l + 1] = first_task[l] + static_cast<int>(round_up(width(l), kGroup) / kGroup);
     if (l + 1 < layers) target[l + 1] = target[l] + (width(l) + 1) * width(l + 1);
   }
-  share(first_task[layers], multiply_adds(shape, rows), [&](int task) {
-    thread_local Scratch panel;
-    float* const b = panel.floats(static_cast<std::size_t>(kDepth) * kGroup);
-    std::size_t l = 0;
-    while (task >= first_task[l + 1]) ++l;
-    const Index inputs = width(l);
-    const Index outputs = width(l + 1);
-    const Index first = static_cast<Index>(task - first_task[l]) * kGroup;
-    const Index end = std::min(first + kGroup, inputs);
-    float* const weight = target[l];
-    for (Index begin = 0; begin < rows; begin += kDepth) {
-      const Index depth = std::min<Index>(kDepth, rows - begin);
-      for (Index c = first; c < end; c += kPanel)
-        pack_panel(input[l] + begin * inputs, inputs, depth, c, b + (c - first) * kDepth);
-      for (Index o = 0; o < outputs; o += kTileRows) {
-        const Index height = std::min<Index>(kTileRows, outputs - o);
-        for (Index c = first; c < end; c += kPanel) {
-          const Index columns = std::min<Index>(kPanel, end - c);
-          Tile tile{};
-          if (begin > 0) load_tile(weight + o * inputs + c, height, columns, inputs, tile);
-          multiply({delta[l] + begin * outputs + o, 1, outputs}, height, b + (c - first) * kDepth, depth, tile);
-          store_tile(tile, height, columns, weight + o * inputs + c, inputs);
+
+  // A chunk of rows at a time, so that its deltas are still in the cache when the weights' gradients need them.
+  for (Index start = 0; start < rows; start += kChunk) {
+    const int chunk = static_cast<int>(std::min<Index>(kChunk, rows - start));
+    // Rows are independent on the way down.
+    share(blocks(chunk), multiply_adds(shape, chunk), [&](int task) {
+      const Block block = block_of(task, chunk);
+      const Index row = start + block.begin;
+      const float* grad = grad_out + row * width(layers);
+      for (std::size_t l = layers; l-- > 0;) {
+        float* const own = delta[l] + block.begin * width(l + 1);
+        derivatives(shape.after(static_cast<int>(l)), grad, output[l] + row * width(l + 1), block.count * width(l + 1),
+                    own);
+        if (l < lowest) break;
+        // The gradient of this layer's input goes where the next delta will be formed in place.
+        float* const to = l == 0 ? grads.x + row * width(0) : delta[l - 1] + block.begin * width(l);
+        product({own, width(l + 1), 1}, block.count, panels[l], width(l + 1), width(l), nullptr, Activation::kIdentity,
+                to);
+        grad = to;
+      }
+    });
+    if (grads.parameters == nullptr) continue;
+
+    share(first_task[layers], multiply_adds(shape, chunk), [&](int task) {
+      thread_local Scratch panel;
+      float* const b = panel.floats(static_cast<std::size_t>(kDepth) * kGroup);
+      std::size_t l = 0;
+      while (task >= first_task[l + 1]) ++l;
+      const Index inputs = width(l);
+      const Index outputs = width(l + 1);
+      const Index first = static_cast<Index>(task - first_task[l]) * kGroup;
+      const Index end = std::min(first + kGroup, inputs);
+      float* const weight = target[l];
+      for (Index begin = 0; begin < chunk; begin += kDepth) {
+        const Index depth = std::min<Index>(kDepth, chunk - begin);
+        for (Index c = first; c < end; c += kPanel)
+          pack_panel(input[l] + (start + begin) * inputs, inputs, depth, c, b + (c - first) * kDepth);
+        for (Index o = 0; o < outputs; o += kTileRows) {
+          const Index height = std::min<Index>(kTileRows, outputs - o);
+          for (Index c = first; c < end; c += kPanel) {
+            const Index columns = std::min<Index>(kPanel, end - c);
+            Tile tile{};
+            if (start + begin > 0) load_tile(weight + o * inputs + c, height, columns, inputs, tile);
+            multiply({delta[l] + begin * outputs + o, 1, outputs}, height, b + (c - first) * kDepth, depth, tile);
+            store_tile(tile, height, columns, weight + o * inputs + c, inputs);
+          }
         }
       }
-    }
-    if (first > 0) return;
-    float* const bias = weight + outputs * inputs;
-    std::fill(bias, bias + outputs, 0.0F);
-    for (Index r = 0; r < rows; ++r)
-      for (Index o = 0; o < outputs; ++o) bias[o] += delta[l][r * outputs + o];
-  });
+      if (first > 0) return;
+      float* const bias = weight + outputs * inputs;
+      if (start == 0) std::fill(bias, bias + outputs, 0.0F);
+      for (Index r = 0; r < chunk; ++r)
+        for (Index o = 0; o < outputs; ++o) bias[o] += delta[l][r * outputs + o];
+    });
+  }
 }
 
 }  // namespace slipstream
