@@ -140,7 +140,8 @@ ISSUE, TRUST = "issue 3", "TRUST 6"
 TASKS = (
     Task("cartpole", "ppo", "cartpole", 100_000, 495, f"{TRUST} L1", _CARTPOLE_PPO),
     Task("cartpole", "dqn", "cartpole", 50_000, 475, ISSUE, _CARTPOLE_DQN,
-         tuned="chosen among 10 settings on seeds 1 to 3, after an earlier choice had scored 273.8, 52.1, 463.4, 122.3 and 263.8 on the five here"),
+         tuned="chosen among 10 settings on seeds 1 to 3, after an earlier choice on those had scored 273.8, 52.1, "
+         "463.4, 122.3 and 263.8 on the five here"),
     Task("cartpole", "appo", "cartpole", 1_000_000, 450, ISSUE),
     Task("cartpole", "impala", "cartpole", 1_000_000, 450, ISSUE),
     Task("pendulum", "sac", "pendulum", 20_000, -170, ISSUE, _PENDULUM_SAC,
