@@ -660,3 +660,55 @@ class HorizontalCrConfig:
 
 def make_horizontal_cr(config: HorizontalCrConfig, num_worlds: int, options: VecEnvOptions) -> VecEnv:
     """A batch of the horizontal conflict resolution task."""
+
+def racing_vehicles() -> list[str]:
+    """Names of the cars."""
+
+def racing_vehicle(name: str) -> list[float]:
+    """
+    Length, width, largest steering angle, least and largest speed, acceleration, wheelbase.
+    """
+
+def racing_derivative(state: Annotated[NDArray[numpy.float64], dict(shape=(None,), order='C', device='cpu', writable=False)], inputs: Annotated[NDArray[numpy.float64], dict(shape=(None,), order='C', device='cpu', writable=False)], vehicle: str, mode: str) -> NDArray[numpy.float64]:
+    """Time derivative of a state, [7]."""
+
+def racing_simulate(state: Annotated[NDArray[numpy.float64], dict(shape=(None,), order='C', device='cpu', writable=False)], commands: Annotated[NDArray[numpy.float64], dict(shape=(None, None), order='C', device='cpu', writable=False)], vehicle: str, mode: str) -> NDArray[numpy.float64]:
+    """The state after each command, [T, 7], at steps of 0.01 s."""
+
+def racing_overlap(a: Annotated[NDArray[numpy.float64], dict(shape=(None, None), order='C', device='cpu', writable=False)], b: Annotated[NDArray[numpy.float64], dict(shape=(None, None), order='C', device='cpu', writable=False)], length: float, width: float) -> NDArray[numpy.uint8]:
+    """1 where two cars touch, for each pair of rows."""
+
+class RacingMap:
+    """A grid of free and occupied cells; row 0 is the lowest."""
+
+    def __init__(self, occupied: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', device='cpu', writable=False)], resolution: float, x: float, y: float, yaw: float) -> None: ...
+
+    def distance(self) -> NDArray[numpy.float64]:
+        """
+        Metres between the centre of each cell and that of the nearest occupied one.
+        """
+
+    def scan(self, pose: Annotated[NDArray[numpy.float64], dict(shape=(None,), order='C', device='cpu', writable=False)], beams: int, fov: float, range: float, mode: str, opponents: Annotated[NDArray[numpy.float64], dict(shape=(None, None), order='C', device='cpu', writable=False)], length: float, width: float) -> NDArray[numpy.float32]:
+        """Metres along each beam, the rightmost first."""
+
+    def touches(self, poses: Annotated[NDArray[numpy.float64], dict(shape=(None, None), order='C', device='cpu', writable=False)], length: float, width: float) -> NDArray[numpy.uint8]:
+        """1 where a car touches a wall or leaves the grid."""
+
+class RacingCenterline:
+    """The line a track is measured along."""
+
+    def __init__(self, points: Annotated[NDArray[numpy.float64], dict(shape=(None, None), order='C', device='cpu', writable=False)], closed: bool) -> None: ...
+
+    @property
+    def length(self) -> float: ...
+
+    @property
+    def closed(self) -> bool: ...
+
+    def project(self, points: Annotated[NDArray[numpy.float64], dict(shape=(None, None), order='C', device='cpu', writable=False)]) -> NDArray[numpy.float64]:
+        """
+        Rows of [metres along, metres beside (left positive), heading of the line].
+        """
+
+    def at(self, s: Annotated[NDArray[numpy.float64], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> NDArray[numpy.float64]:
+        """Points [x, y] this far along."""

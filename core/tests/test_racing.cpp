@@ -1,0 +1,144 @@
+// Cars, walls and scanners, by hand; against recorded numbers and brute force in tests/worlds/racing.
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <numbers>
+#include <stdexcept>
+#include <vector>
+
+#include "check.hpp"
+#include "racing/centerline.hpp"
+#include "racing/dynamics.hpp"
+#include "racing/lidar.hpp"
+#include "racing/map.hpp"
+
+using namespace slipstream;
+using namespace slipstream::racing;
+
+namespace {
+
+// 10 x 8 cells of 0.5 m, free but for one cell at row 2, column 6.
+GridMap room() {
+  std::vector<std::uint8_t> cells(80);
+  cells[2 * 10 + 6] = 1;
+  return GridMap(cells, 8, 10, 0.5, {});
+}
+
+template <class Call>
+bool throws(Call&& call) {
+  try {
+    call();
+  } catch (const std::invalid_argument&) {
+    return true;
+  }
+  return false;
+}
+
+void a_car_at_rest_stays_at_rest() {
+  for (const Mode mode : {Mode::kClean, Mode::kCompat}) {
+    State state;
+    Delay delay;
+    for (int i = 0; i < 100; ++i) advance(state, delay, {}, vehicle_named("f1tenth"), mode);
+    CHECK(state.x == 0.0 && state.y == 0.0 && state.speed == 0.0 && state.yaw == 0.0);
+  }
+}
+
+void steering_in_compat_comes_two_steps_late() {
+  State state;
+  Delay delay;
+  const Vehicle& car = vehicle_named("f1tenth");
+  for (int i = 0; i < 2; ++i) {
+    advance(state, delay, {0.2, 0.0}, car, Mode::kCompat);
+    CHECK(state.steer == 0.0);
+  }
+  advance(state, delay, {0.2, 0.0}, car, Mode::kCompat);
+  CHECK(std::abs(state.steer - 0.032) < 1e-12);
+}
+
+void rays_meet_the_first_wall() {
+  const GridMap map = room();
+  CHECK(std::abs(map.ray(1.0, 1.25, 1.0, 0.0, 30.0) - 2.0) < 1e-12);   // the cell: x from 3.0
+  CHECK(std::abs(map.ray(1.0, 0.75, 1.0, 0.0, 30.0) - 4.0) < 1e-12);   // the end of the grid
+  CHECK(std::abs(map.ray(1.0, 1.25, -1.0, 0.0, 30.0) - 1.0) < 1e-12);  // the other end
+  CHECK(std::abs(map.ray(3.25, 3.5, 0.0, -1.0, 30.0) - 2.0) < 1e-12);  // down onto the cell
+  CHECK(map.ray(1.0, 0.75, 1.0, 0.0, 2.5) == 2.5);                     // no farther than the range
+  CHECK(map.ray(3.25, 1.25, 1.0, 0.0, 30.0) == 0.0);                   // from within a wall
+  CHECK(map.ray(-1.0, 1.0, 1.0, 0.0, 30.0) == 0.0);                    // from outside
+  const double slant = std::numbers::sqrt2 / 2.0;
+  CHECK(std::abs(map.ray(1.8, 0.1, slant, slant, 30.0) - 1.2 / slant) < 1e-12);  // x 3.0, y 1.3
+}
+
+void free_squares_hold_what_they_promise() {
+  const GridMap map = room();
+  for (int r = 0; r < map.rows(); ++r)
+    for (int c = 0; c < map.columns(); ++c) {
+      const int free = map.king_distance(r, c);
+      for (int i = r - free + 1; i < r + free; ++i)
+        for (int j = c - free + 1; j < c + free; ++j) {
+          CHECK(i >= 0 && i < map.rows() && j >= 0 && j < map.columns());
+          CHECK(map.king_distance(i, j) > 0);
+        }
+    }
+  CHECK(map.king_distance(2, 6) == 0 && map.king_distance(2, 7) == 1 && map.king_distance(4, 4) == 2);
+}
+
+void rectangles_touch_walls_exactly() {
+  const GridMap map = room();
+  const auto touches = [&](double x, double y, double yaw) { return map.touches(Box({x, y, yaw}, 0.6, 0.3)); };
+  CHECK(!touches(2.69, 1.25, 0.0) && touches(2.71, 1.25, 0.0));  // its nose at 3.0
+  const double quarter = 0.5 * std::numbers::pi;
+  CHECK(!touches(2.84, 1.25, quarter) && touches(2.86, 1.25, quarter));
+  CHECK(!touches(0.31, 2.0, 0.0) && touches(0.29, 2.0, 0.0));  // leaving the grid
+  CHECK(touches(9.0, 1.0, 0.0));
+}
+
+void a_scan_sees_cars_where_they_are() {
+  const GridMap map = room();
+  const Lidar lidar(5, std::numbers::pi, 30.0);  // right, half right, ahead, half left, left
+  std::array<float, 5> out{};
+  const Pose pose{1.0, 2.0, 0.0};
+  lidar.walls(map, pose, out);
+  CHECK(std::abs(out[0] - 2.0F) < 1e-6F && std::abs(out[2] - 4.0F) < 1e-6F && std::abs(out[4] - 2.0F) < 1e-6F);
+  const std::array<float, 5> free = out;
+  lidar.occlude(Box({0.5, 2.0, 0.0}, 0.6, 0.3), pose, out);  // behind
+  CHECK(out == free);
+  lidar.occlude(Box({2.0, 2.0, 0.0}, 0.6, 0.3), pose, out);
+  CHECK(std::abs(out[2] - 0.7F) < 1e-6F && out[1] == free[1] && out[3] == free[3]);
+  lidar.occlude(Box({1.0, 1.5, 0.0}, 0.6, 0.3), pose, out);
+  CHECK(std::abs(out[0] - 0.35F) < 1e-6F && out[1] == free[1]);
+}
+
+void a_line_knows_where_it_is() {
+  const Centerline square({{0, 0}, {4, 0}, {4, 4}, {0, 4}}, true);
+  CHECK(square.length() == 16.0);
+  const Progress inside = square.project(3.0, 1.0);  // as near to the right side
+  CHECK(inside.lateral == 1.0 && (inside.s == 3.0 || inside.s == 5.0));
+  const Progress outside = square.project(-1.0, 3.0);
+  CHECK(outside.s == 13.0 && outside.lateral == -1.0 && std::abs(outside.heading + 0.5 * std::numbers::pi) < 1e-12);
+  CHECK(square.at(17.0).x == 1.0 && square.at(-1.0).y == 1.0);
+  const Centerline straight({{0, 0}, {3, 0}}, false);
+  CHECK(straight.length() == 3.0 && straight.project(9.0, 1.0).s == 3.0 && straight.at(9.0).x == 3.0);
+}
+
+void what_makes_no_sense_is_refused() {
+  CHECK(throws([] { (void)vehicle_named("bus"); }));
+  CHECK(throws([] { GridMap({1, 1}, 1, 2, 0.5, {}); }));
+  CHECK(throws([] { GridMap({0, 0}, 1, 2, 0.0, {}); }));
+  CHECK(throws([] { GridMap({0, 0}, 2, 2, 0.5, {}); }));
+  CHECK(throws([] { Lidar(0, 1.0, 30.0); }));
+  CHECK(throws([] { Centerline({{0, 0}, {0, 0}, {1, 1}}, true); }));
+}
+
+}  // namespace
+
+int main() {
+  a_car_at_rest_stays_at_rest();
+  steering_in_compat_comes_two_steps_late();
+  rays_meet_the_first_wall();
+  free_squares_hold_what_they_promise();
+  rectangles_touch_walls_exactly();
+  a_scan_sees_cars_where_they_are();
+  a_line_knows_where_it_is();
+  what_makes_no_sense_is_refused();
+  return test::finish();
+}

@@ -1,0 +1,18 @@
+"""Racing cars: how they move, the tracks they drive on, and what their scanners see, for tests and notebooks."""
+
+from slipstream.worlds.racing.cars import Car, car, derivative, overlap, simulate, vehicles
+from slipstream.worlds.racing.lines import Raceline, raceline
+from slipstream.worlds.racing.maps import Map, Progress
+
+__all__ = [
+    "Car",
+    "Map",
+    "Progress",
+    "Raceline",
+    "car",
+    "derivative",
+    "overlap",
+    "raceline",
+    "simulate",
+    "vehicles",
+]
