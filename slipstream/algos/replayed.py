@@ -87,11 +87,14 @@ def saved_steps(state: Arrays, own: int, strict: bool) -> int:
     return own
 
 
+OWN = 1 << 62  # keeps a learner's draws apart from the exploration noise of a run with the same seed
+
+
 class Noise:
     """Standard normal numbers for a learner's own draws, keyed by its seed and the number of the gradient step."""
 
     def __init__(self, seed: int, axes: int) -> None:
-        self._seed, self._axes = seed, axes
+        self._seed, self._axes = seed ^ OWN, axes
         self._buffer = np.empty((0, 0, axes), np.float32)
 
     def draw(self, step: int, sets: int, rows: int, device: torch.device) -> Tensor:

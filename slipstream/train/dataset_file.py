@@ -24,6 +24,7 @@ from slipstream.data.rollout import U8
 from slipstream.data.transitions import I64, TERMINATED, TRUNCATED, Fields, Transitions, from_fields, to_fields
 from slipstream.train import checkpoint
 from slipstream.train.checkpoint import ARRAYS_FILE, META_FILE, Checkpoint
+from slipstream.train.quarantine import not_finite
 from slipstream.worlds.spec import WorldSpec
 
 VERSION = 1
@@ -135,13 +136,6 @@ def from_arrays(record: DatasetRecord, arrays: Fields) -> Dataset:
     if sum(part.rows for part in record.parts) != record.rows:
         raise ValueError("its parts do not have as many rows as it has")
     return Dataset(record, from_fields({name: array for name, array in arrays.items() if name != "end"}), end)
-
-
-def not_finite(arrays: Fields) -> list[str]:
-    """Names of the float32 arrays that hold NaN or infinity, found without memory of the size of the array."""
-    with np.errstate(invalid="ignore"):  # infinities of both signs add up to NaN, and float32 never overflows float64
-        sums = {name: array.sum(dtype=np.float64) for name, array in arrays.items() if array.dtype == np.float32}
-    return [name for name, total in sums.items() if not np.isfinite(total)]
 
 
 # --- writing and reading ---

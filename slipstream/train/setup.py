@@ -28,6 +28,7 @@ from slipstream.config.scenario import (
 from slipstream.data.rollout import F32, U8, Blocks
 from slipstream.nets.actor import Acted
 from slipstream.nets.torsos import fastest_threads
+from slipstream.train.dataset_file import read_record
 from slipstream.train.policy_file import Policy, PolicyRecord, load_policy
 from slipstream.worlds.registry import make_worlds
 from slipstream.worlds.spec import WorldSpec
@@ -114,7 +115,7 @@ def make_cast(scenario: Scenario, spec: WorldSpec) -> Cast:
             f"policies: decisions in {spec.name} last several ticks, and it pays rewards with one discount per tick; "
             f"give its learners the same gamma (now {', '.join(map(str, gammas(scenario).values()))})"
         )
-    _refuse_half_offline(scenario)
+    _refuse_bad_offline(scenario)
     learners: dict[str, Algorithm] = {}
     teams, records = [], {}
     for index, (name, agents) in enumerate(assigned.items()):
@@ -139,8 +140,8 @@ def make_cast(scenario: Scenario, spec: WorldSpec) -> Cast:
     return Cast(learners, tuple(teams), records)
 
 
-def _refuse_half_offline(scenario: Scenario) -> None:
-    """A dataset moves no world, so learners from datasets and learners that collect cannot share a run."""
+def _refuse_bad_offline(scenario: Scenario) -> None:
+    """A dataset must be there; it moves no world, so a run is either offline or not."""
     algos = {name: algo for name in scenario.policies if (algo := scenario.algo_of(name)) is not None}
     datasets = {n: a.replay.dataset for n, a in algos.items() if isinstance(a, ReplayLearnerConfig)}
     offline = [name for name, dataset in datasets.items() if dataset is not None]
@@ -150,6 +151,9 @@ def _refuse_half_offline(scenario: Scenario) -> None:
             f"policies.{offline[0]}: learns offline from {datasets[offline[0]]}, but '{online[0]}' learns from worlds "
             "it acts in, and one run does either; train them apart, each with the other frozen or scripted"
         )
+    for dataset in datasets.values():
+        if dataset is not None:
+            read_record(Path(dataset))  # before a run folder is made for what cannot be read
 
 
 def scripted_team(name: str, agents: tuple[int, ...], script: str, spec: WorldSpec, where: str) -> Team:

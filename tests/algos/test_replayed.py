@@ -287,3 +287,10 @@ def test_learning_draws_nothing_from_global_random_numbers(kind):
         return digest(parts.learner.state_dict())
 
     assert after(1) == after(2)
+
+
+def test_a_learners_own_noise_is_not_the_exploration_noise_of_the_same_seed():
+    own = Noise(7, 3).draw(5, 1, 4, torch.device("cpu")).numpy()
+    exploring = np.empty((1, 4, 3), np.float32)
+    _core.fill_normal(exploring, seed=7, step=5)
+    assert not np.isclose(own, exploring).any()

@@ -159,6 +159,12 @@ def refusal(scenario: Scenario, tmp_path: Path) -> str:
     return str(caught.value)
 
 
+def test_a_dataset_that_is_not_there_is_refused_before_a_run_folder_is_made(tmp_path):
+    with pytest.raises(CheckpointError, match="there is no dataset here"):
+        run(offline("dqn", tmp_path / "nowhere", "probe_bandit"), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_dataset_of_another_world_is_refused(datasets, tmp_path):
     said = refusal(offline("sac", datasets["probe_corridor"], "probe_target"), tmp_path)
     assert said.startswith("algo.replay.dataset: ")
