@@ -712,3 +712,9 @@ class RacingCenterline:
 
     def at(self, s: Annotated[NDArray[numpy.float64], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> NDArray[numpy.float64]:
         """Points [x, y] this far along."""
+
+def racing_corridor(length: float, width: float, resolution: float) -> tuple[NDArray[numpy.uint8], float, list[float], NDArray[numpy.float64], bool]: ...
+
+def racing_oval(straight: float, radius: float, width: float, resolution: float) -> tuple[NDArray[numpy.uint8], float, list[float], NDArray[numpy.float64], bool]: ...
+
+def racing_circuit(seed: int, corners: int, radius: float, roughness: float, width: float, tightest: float, resolution: float) -> tuple[NDArray[numpy.uint8], float, list[float], NDArray[numpy.float64], bool]: ...

@@ -1,10 +1,12 @@
 #include <nanobind/stl/array.h>
+#include <nanobind/stl/tuple.h>
 
 #include "bind/bind.hpp"
 #include "racing/centerline.hpp"
 #include "racing/dynamics.hpp"
 #include "racing/lidar.hpp"
 #include "racing/map.hpp"
+#include "racing/track.hpp"
 
 namespace slipstream {
 namespace {
@@ -209,12 +211,52 @@ void bind_centerline(nb::module_& m) {
           nb::arg("s"), "Points [x, y] this far along.");
 }
 
+// Grid, resolution, origin, centreline, and whether that is closed.
+using Parts = std::tuple<nb::ndarray<nb::numpy, std::uint8_t>, double, std::array<double, 3>,
+                         nb::ndarray<nb::numpy, double>, bool>;
+
+Parts parts_of(const Track& track) {
+  const GridMap& map = track.map;
+  std::vector<double> points;
+  for (const Point& point : track.line.points()) points.insert(points.end(), {point.x, point.y});
+  const std::size_t count = track.line.points().size();
+  return {array<std::uint8_t>({map.occupied().begin(), map.occupied().end()},
+                              {static_cast<std::size_t>(map.rows()), static_cast<std::size_t>(map.columns())}),
+          map.resolution(),
+          {map.origin().x, map.origin().y, map.origin().yaw},
+          array<double>(std::move(points), {count, 2}),
+          track.line.closed()};
+}
+
+void bind_tracks(nb::module_& m) {
+  m.def(
+      "racing_corridor",
+      [](double length, double width, double resolution) { return parts_of(corridor(length, width, resolution)); },
+      nb::arg("length"), nb::arg("width"), nb::arg("resolution"));
+  m.def(
+      "racing_oval",
+      [](double straight, double radius, double width, double resolution) {
+        return parts_of(oval(straight, radius, width, resolution));
+      },
+      nb::arg("straight"), nb::arg("radius"), nb::arg("width"), nb::arg("resolution"));
+  m.def(
+      "racing_circuit",
+      [](std::uint64_t seed, int corners, double radius, double roughness, double width, double tightest,
+         double resolution) {
+        Rng rng(seed, Domain::kWorld, 0, 0);
+        return parts_of(circuit({corners, radius, roughness, width, tightest, resolution}, rng));
+      },
+      nb::arg("seed"), nb::arg("corners"), nb::arg("radius"), nb::arg("roughness"), nb::arg("width"),
+      nb::arg("tightest"), nb::arg("resolution"));
+}
+
 }  // namespace
 
 void bind_racing(nb::module_& m) {
   bind_cars(m);
   bind_map(m);
   bind_centerline(m);
+  bind_tracks(m);
 }
 
 }  // namespace slipstream

@@ -1,0 +1,214 @@
+#include "racing/track.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numbers>
+#include <stdexcept>
+#include <string>
+
+namespace slipstream::racing {
+namespace {
+
+constexpr double kSpacing = 0.2;  // metres between points of a line, about
+constexpr int kTries = 100;
+constexpr int kRounds = 60;  // of relaxing a line
+constexpr double kPi = std::numbers::pi;
+
+void require(bool fine, const std::string& sentence) {
+  if (!fine) throw std::invalid_argument(sentence);
+}
+
+void check_road(double width, double resolution) {
+  require(resolution > 0.0,
+          "a track's resolution is metres per cell and must be above 0, not " + std::to_string(resolution));
+  require(width >= 2.0 * resolution, "a road of " + std::to_string(width) + " m is narrower than two cells of " +
+                                         std::to_string(resolution) + " m");
+}
+
+// Free where a cell's centre is within half the width of the line.
+Track pave(std::vector<Point> points, bool closed, double width, double resolution) {
+  Centerline line(std::move(points), closed);
+  double left = std::numeric_limits<double>::infinity();
+  double low = left;
+  double right = -left;
+  double high = -left;
+  for (const Point& p : line.points()) {
+    left = std::min(left, p.x);
+    right = std::max(right, p.x);
+    low = std::min(low, p.y);
+    high = std::max(high, p.y);
+  }
+  const double half = 0.5 * width;
+  const double border = (closed ? half : 0.0) + kWallMargin;  // an open road ends where its line does
+  const double aside = half + kWallMargin;
+  const Pose origin{left - (closed ? aside : border), low - aside, 0.0};
+  const int columns = static_cast<int>(std::ceil((right - left + 2.0 * (closed ? aside : border)) / resolution));
+  const int rows = static_cast<int>(std::ceil((high - low + 2.0 * aside) / resolution));
+  std::vector<std::uint8_t> occupied(static_cast<std::size_t>(rows) * static_cast<std::size_t>(columns), 1);
+  const auto corners = line.points();
+  const std::size_t segments = closed ? corners.size() : corners.size() - 1;
+  for (std::size_t i = 0; i < segments; ++i) {
+    const Point& a = corners[i];
+    const Point& b = corners[(i + 1) % corners.size()];
+    const double length = std::hypot(b.x - a.x, b.y - a.y);
+    const double tx = (b.x - a.x) / length;
+    const double ty = (b.y - a.y) / length;
+    const auto cell = [&](double at, double from, int most) {
+      return std::clamp(static_cast<int>(std::floor((at - from) / resolution)), 0, most - 1);
+    };
+    for (int r = cell(std::min(a.y, b.y) - half, origin.y, rows); r <= cell(std::max(a.y, b.y) + half, origin.y, rows);
+         ++r)
+      for (int c = cell(std::min(a.x, b.x) - half, origin.x, columns);
+           c <= cell(std::max(a.x, b.x) + half, origin.x, columns); ++c) {
+        const double x = origin.x + (c + 0.5) * resolution - a.x;
+        const double y = origin.y + (r + 0.5) * resolution - a.y;
+        const double along = x * tx + y * ty;
+        if (!closed && (along < 0.0 || along > length)) continue;
+        const double nearest = std::clamp(along, 0.0, length);
+        if (std::hypot(x - nearest * tx, y - nearest * ty) <= half)
+          occupied[static_cast<std::size_t>(r) * static_cast<std::size_t>(columns) + static_cast<std::size_t>(c)] = 0;
+      }
+  }
+  return {GridMap(std::move(occupied), rows, columns, resolution, origin), std::move(line)};
+}
+
+// A smooth closed line through corners (Catmull-Rom).
+std::vector<Point> smooth(const std::vector<Point>& corners) {
+  std::vector<Point> fine;
+  const std::size_t n = corners.size();
+  constexpr int kPieces = 64;
+  for (std::size_t i = 0; i < n; ++i) {
+    const Point& p0 = corners[(i + n - 1) % n];
+    const Point& p1 = corners[i];
+    const Point& p2 = corners[(i + 1) % n];
+    const Point& p3 = corners[(i + 2) % n];
+    for (int k = 0; k < kPieces; ++k) {
+      const double t = static_cast<double>(k) / kPieces;
+      const auto blend = [t](double a, double b, double c, double d) {
+        return 0.5 * (2.0 * b + (c - a) * t + (2.0 * a - 5.0 * b + 4.0 * c - d) * t * t +
+                      (3.0 * b - a - 3.0 * c + d) * t * t * t);
+      };
+      fine.push_back({blend(p0.x, p1.x, p2.x, p3.x), blend(p0.y, p1.y, p2.y, p3.y)});
+    }
+  }
+  return fine;
+}
+
+// The same closed line with points about kSpacing apart.
+std::vector<Point> even(std::vector<Point> points) {
+  const Centerline line(std::move(points), true);
+  const int count = std::max(16, static_cast<int>(line.length() / kSpacing));
+  std::vector<Point> out;
+  for (int i = 0; i < count; ++i) out.push_back(line.at(line.length() * i / count));
+  return out;
+}
+
+// Radius of the circle through three points.
+double bend_radius(const Point& a, const Point& b, const Point& c) {
+  const double cross = (b.x - a.x) * (c.y - a.y) - (b.y - a.y) * (c.x - a.x);
+  const double sides =
+      std::hypot(b.x - a.x, b.y - a.y) * std::hypot(c.x - b.x, c.y - b.y) * std::hypot(c.x - a.x, c.y - a.y);
+  return cross == 0.0 ? std::numeric_limits<double>::infinity() : 0.5 * sides / std::abs(cross);
+}
+
+// The tightest bend, over a few points so that one crooked point does not count.
+double tightest_bend(const std::vector<Point>& line) {
+  constexpr std::size_t kReach = 3;
+  const std::size_t n = line.size();
+  double least = std::numeric_limits<double>::infinity();
+  for (std::size_t i = 0; i < n; ++i)
+    least = std::min(least, bend_radius(line[i], line[(i + kReach) % n], line[(i + 2 * kReach) % n]));
+  return least;
+}
+
+// Draws the line straight where it is bent, the most where it is bent the most, until no bend is tighter than this. A
+// line that does not cross itself never comes to do so.
+std::vector<Point> relax(std::vector<Point> line, double least_radius) {
+  std::vector<Point> moved(line.size());
+  for (int round = 0; round < kRounds && tightest_bend(line) < least_radius; ++round) {
+    for (int pass = 0; pass < 20; ++pass) {
+      const std::size_t n = line.size();
+      moved.resize(n);
+      for (std::size_t i = 0; i < n; ++i) {
+        const Point& a = line[(i + n - 1) % n];
+        const Point& b = line[(i + 1) % n];
+        moved[i] = {0.5 * line[i].x + 0.25 * (a.x + b.x), 0.5 * line[i].y + 0.25 * (a.y + b.y)};
+      }
+      line.swap(moved);
+    }
+    line = even(std::move(line));
+  }
+  return line;
+}
+
+bool is_road(const std::vector<Point>& line, double width, double tightest) {
+  const std::size_t n = line.size();
+  if (tightest_bend(line) < tightest + 0.5 * width) return false;
+  // Parts that are not neighbours along the road must have a wall between them.
+  const double clear = width + kWallMargin;
+  const auto neighbours = static_cast<std::size_t>(std::ceil(0.5 * kPi * clear / kSpacing)) + 1;
+  for (std::size_t i = 0; i < n; ++i)
+    for (std::size_t j = i + neighbours; j + neighbours < n + i && j < n; ++j)
+      if (std::hypot(line[i].x - line[j].x, line[i].y - line[j].y) < clear) return false;
+  return true;
+}
+
+}  // namespace
+
+Track corridor(double length, double width, double resolution) {
+  check_road(width, resolution);
+  require(length >= 1.0, "a corridor must be at least 1 m long, not " + std::to_string(length));
+  const int count = std::max(2, static_cast<int>(length / 1.0) + 1);
+  std::vector<Point> points;
+  for (int i = 0; i < count; ++i) points.push_back({length * i / (count - 1), 0.0});
+  return pave(std::move(points), false, width, resolution);
+}
+
+Track oval(double straight, double radius, double width, double resolution) {
+  check_road(width, resolution);
+  require(straight >= 0.0, "an oval's straights cannot be shorter than 0 m, not " + std::to_string(straight));
+  require(radius > 0.5 * width, "an oval's bends of " + std::to_string(radius) +
+                                    " m have no inner wall with a road of " + std::to_string(width) + " m");
+  const int along = static_cast<int>(std::ceil(straight / kSpacing));
+  const int around = std::max(8, static_cast<int>(std::ceil(kPi * radius / kSpacing)));
+  std::vector<Point> half;  // from the middle of the lower straight to the middle of the upper one
+  for (int i = 0; i < (along + 1) / 2; ++i) half.push_back({0.5 * straight * i / ((along + 1) / 2), -radius});
+  for (int i = 0; i < around; ++i) {
+    const double angle = kPi * i / around - 0.5 * kPi;
+    half.push_back({0.5 * straight + radius * std::cos(angle), radius * std::sin(angle)});
+  }
+  for (int i = 0; i < (along + 1) / 2; ++i)
+    half.push_back({0.5 * straight - 0.5 * straight * i / ((along + 1) / 2), radius});
+  std::vector<Point> points = half;
+  for (const Point& p : half) points.push_back({-p.x, -p.y});
+  return pave(std::move(points), true, width, resolution);
+}
+
+Track circuit(const CircuitConfig& config, Rng& rng) {
+  check_road(config.width, config.resolution);
+  require(config.corners >= 3 && config.corners <= 64,
+          "a circuit has 3 to 64 corners, not " + std::to_string(config.corners));
+  require(config.roughness >= 0.0 && config.roughness <= 1.0,
+          "a circuit's roughness is between 0 and 1, not " + std::to_string(config.roughness));
+  require(config.tightest > 0.0, "the inner wall of a bend needs a radius above 0 m");
+  require(config.radius >= config.width + config.tightest,
+          "a circuit of " + std::to_string(config.radius) + " m radius has no room for a road of " +
+              std::to_string(config.width) + " m around bends of " + std::to_string(config.tightest) + " m");
+  std::vector<Point> corners(static_cast<std::size_t>(config.corners));
+  for (int attempt = 0;; ++attempt) {
+    // Where half of the tries at this roughness come too near to themselves, smoother ones follow, at last a circle.
+    const double rough = config.roughness * std::clamp(2.0 - 2.0 * attempt / kTries, 0.0, 1.0);
+    const double step = 2.0 * kPi / config.corners;
+    for (int i = 0; i < config.corners; ++i) {
+      const double angle = step * (i + rough * rng.uniform(-0.4, 0.4));
+      const double radius = config.radius * (1.0 - rough * rng.uniform());
+      corners[static_cast<std::size_t>(i)] = {radius * std::cos(angle), radius * std::sin(angle)};
+    }
+    std::vector<Point> line = relax(even(smooth(corners)), config.tightest + 0.5 * config.width);
+    if (attempt >= kTries || is_road(line, config.width, config.tightest))
+      return pave(std::move(line), true, config.width, config.resolution);
+  }
+}
+
+}  // namespace slipstream::racing

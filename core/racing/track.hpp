@@ -1,0 +1,40 @@
+// Tracks of our own: a line to drive along and the walls beside it.
+#pragma once
+
+#include <vector>
+
+#include "racing/centerline.hpp"
+#include "racing/map.hpp"
+#include "slipstream/rng.hpp"
+
+namespace slipstream::racing {
+
+struct Track {
+  GridMap map;
+  Centerline line;
+};
+
+inline constexpr double kWallMargin = 0.5;  // metres of wall kept outside the road on every side of the grid
+
+// A straight road from (0, 0) to (length, 0), walled at both ends. Throws std::invalid_argument where a size is not
+// positive or the road is narrower than two cells, as the others do.
+[[nodiscard]] Track corridor(double length, double width, double resolution);
+
+// Two straights joined by half circles about the origin, driven counter-clockwise from the middle of the lower one.
+[[nodiscard]] Track oval(double straight, double radius, double width, double resolution);
+
+// How random circuits look.
+struct CircuitConfig {
+  int corners = 12;         // points the road is drawn through
+  double radius = 14.0;     // metres from the middle, about
+  double roughness = 0.8;   // 0: a circle; 1: corners anywhere between the middle and the radius
+  double width = 2.2;       // of the road
+  double tightest = 0.6;    // least radius of a bend's inner wall
+  double resolution = 0.1;  // metres per cell
+};
+
+// A closed road through points around the middle, straightened until no bend is too tight and drawn again where parts
+// come too near to each other; driven counter-clockwise.
+[[nodiscard]] Track circuit(const CircuitConfig& config, Rng& rng);
+
+}  // namespace slipstream::racing
