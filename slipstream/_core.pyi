@@ -718,3 +718,9 @@ def racing_corridor(length: float, width: float, resolution: float) -> tuple[NDA
 def racing_oval(straight: float, radius: float, width: float, resolution: float) -> tuple[NDArray[numpy.uint8], float, list[float], NDArray[numpy.float64], bool]: ...
 
 def racing_circuit(seed: int, corners: int, radius: float, roughness: float, width: float, tightest: float, resolution: float) -> tuple[NDArray[numpy.uint8], float, list[float], NDArray[numpy.float64], bool]: ...
+
+def racing_follow_gap(map: RacingMap, line: RacingCenterline, start: Annotated[NDArray[numpy.float64], dict(shape=(None,), order='C', device='cpu', writable=False)], vehicle: str, mode: str, repeat: int, laps: int, limit_s: float, beams: int, fov: float, range: float, rules: Sequence[float]) -> tuple[NDArray[numpy.float64], list[float], bool, float]:
+    """Rules: view, cap_m, half_width, depth, gain, fast_mps, slow_mps, hard."""
+
+def racing_pure_pursuit(map: RacingMap, line: RacingCenterline, start: Annotated[NDArray[numpy.float64], dict(shape=(None,), order='C', device='cpu', writable=False)], vehicle: str, mode: str, repeat: int, laps: int, limit_s: float, along: RacingCenterline, speed: Annotated[NDArray[numpy.float64], dict(shape=(None,), order='C', device='cpu', writable=False)], rules: Sequence[float]) -> tuple[NDArray[numpy.float64], list[float], bool, float]:
+    """Rules: ahead_s, ahead_min_m, share."""

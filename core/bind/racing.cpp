@@ -3,6 +3,7 @@
 
 #include "bind/bind.hpp"
 #include "racing/centerline.hpp"
+#include "racing/drive.hpp"
 #include "racing/dynamics.hpp"
 #include "racing/lidar.hpp"
 #include "racing/map.hpp"
@@ -250,6 +251,58 @@ void bind_tracks(nb::module_& m) {
       nb::arg("tightest"), nb::arg("resolution"));
 }
 
+// Path [T, 7], seconds of each lap, whether it crashed, metres along.
+using Driven = std::tuple<nb::ndarray<nb::numpy, double>, std::vector<double>, bool, double>;
+
+Driven driven(const Drive& drive) {
+  std::vector<double> path(drive.path.size() * 7);
+  for (std::size_t i = 0; i < drive.path.size(); ++i) put(drive.path[i], path.data() + 7 * i);
+  return {array<double>(std::move(path), {drive.path.size(), 7}), drive.lap_s, drive.crashed, drive.progress_m};
+}
+
+void bind_drivers(nb::module_& m) {
+  m.def(
+      "racing_follow_gap",
+      [](const SharedMap& map, const Centerline& line, Doubles1 start, const std::string& vehicle,
+         const std::string& mode, int repeat, int laps, double limit_s, int beams, double fov, double range,
+         const std::array<double, 8>& rules) {
+        need(start.shape(0) == 7, "a state is [x, y, steer, speed, yaw, yaw rate, slip]");
+        need(repeat >= 1 && laps >= 1, "physics steps per decision and laps must be at least 1");
+        const Vehicle& car = vehicle_named(vehicle);
+        const Lidar lidar(beams, fov, range);
+        const FollowGap driver{rules[0], rules[1], rules[2], rules[3], rules[4], rules[5], rules[6], rules[7]};
+        std::vector<float> scan(static_cast<std::size_t>(beams));
+        std::vector<float> scratch(scan.size());
+        return driven(drive(map.grid, line, state_of(start.data()),
+                            [&](const State& state) {
+                              lidar.walls(map.grid, {state.x, state.y, state.yaw}, scan);
+                              return driver.drive(scan, fov, car, scratch);
+                            },
+                            {&car, mode_named(mode), repeat, laps, limit_s}));
+      },
+      nb::arg("map"), nb::arg("line"), nb::arg("start"), nb::arg("vehicle"), nb::arg("mode"), nb::arg("repeat"),
+      nb::arg("laps"), nb::arg("limit_s"), nb::arg("beams"), nb::arg("fov"), nb::arg("range"), nb::arg("rules"),
+      "Rules: view, cap_m, half_width, depth, gain, fast_mps, slow_mps, hard.");
+  m.def(
+      "racing_pure_pursuit",
+      [](const SharedMap& map, const Centerline& line, Doubles1 start, const std::string& vehicle,
+         const std::string& mode, int repeat, int laps, double limit_s, const Centerline& along, Doubles1 speed,
+         const std::array<double, 3>& rules) {
+        need(start.shape(0) == 7, "a state is [x, y, steer, speed, yaw, yaw rate, slip]");
+        need(repeat >= 1 && laps >= 1, "physics steps per decision and laps must be at least 1");
+        need(speed.shape(0) == along.points().size(), "one speed for every point of the line");
+        const Vehicle& car = vehicle_named(vehicle);
+        const PurePursuit driver{rules[0], rules[1], rules[2]};
+        const SpeedLine goal{along, {speed.data(), speed.data() + speed.shape(0)}};
+        return driven(drive(map.grid, line, state_of(start.data()),
+                            [&](const State& state) { return driver.drive(state, goal, car); },
+                            {&car, mode_named(mode), repeat, laps, limit_s}));
+      },
+      nb::arg("map"), nb::arg("line"), nb::arg("start"), nb::arg("vehicle"), nb::arg("mode"), nb::arg("repeat"),
+      nb::arg("laps"), nb::arg("limit_s"), nb::arg("along"), nb::arg("speed"), nb::arg("rules"),
+      "Rules: ahead_s, ahead_min_m, share.");
+}
+
 }  // namespace
 
 void bind_racing(nb::module_& m) {
@@ -257,6 +310,7 @@ void bind_racing(nb::module_& m) {
   bind_map(m);
   bind_centerline(m);
   bind_tracks(m);
+  bind_drivers(m);
 }
 
 }  // namespace slipstream

@@ -2,14 +2,18 @@
 
 from slipstream.worlds.racing.cars import Car, car, derivative, overlap, simulate, vehicles
 from slipstream.worlds.racing.draw import draw_track, draw_tracks
+from slipstream.worlds.racing.drivers import Driven, FollowGap, PurePursuit, drive
 from slipstream.worlds.racing.lines import Raceline, raceline
 from slipstream.worlds.racing.maps import Map, Progress
 from slipstream.worlds.racing.tracks import circuit, corridor, oval
 
 __all__ = [
     "Car",
+    "Driven",
+    "FollowGap",
     "Map",
     "Progress",
+    "PurePursuit",
     "Raceline",
     "car",
     "circuit",
@@ -17,6 +21,7 @@ __all__ = [
     "derivative",
     "draw_track",
     "draw_tracks",
+    "drive",
     "oval",
     "overlap",
     "raceline",

@@ -30,7 +30,7 @@ def raceline(
     track: Map,
     vehicle: str = "f1tenth",
     *,
-    margin_m: float = 0.2,
+    margin_m: float = 0.3,
     spacing_m: float = 0.4,
     speed_max: float = 8.0,
     lateral_max: float = 8.5,

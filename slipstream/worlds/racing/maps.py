@@ -104,7 +104,22 @@ class Map:
     @property
     def length_m(self) -> float:
         """Length of the centreline."""
-        return self._along().length
+        return self.native_line.length
+
+    @property
+    def native(self) -> _core.RacingMap:
+        """The grid as the core has it."""
+        return self._grid
+
+    @property
+    def native_line(self) -> _core.RacingCenterline:
+        """The centreline as the core has it; an error where there is none."""
+        if self._line is None:
+            raise ScenarioError(
+                f"map {self.name} has no centreline, so there is no progress along it; put {self.name}_centerline.csv "
+                "(x, y per line) beside its yaml file"
+            )
+        return self._line
 
     def distance(self) -> F64:
         """Metres between the centre of each cell and that of the nearest occupied one, [rows, columns]."""
@@ -147,22 +162,14 @@ class Map:
     def progress(self, points: ArrayLike) -> Progress:
         """Where points [..., 2] are along the centreline."""
         where = np.ascontiguousarray(points, dtype=np.float64)
-        s, lateral, heading = self._along().project(where.reshape(-1, 2)).T
+        s, lateral, heading = self.native_line.project(where.reshape(-1, 2)).T
         shape = where.shape[:-1]
         return Progress(s.reshape(shape), lateral.reshape(shape), heading.reshape(shape))
 
     def at(self, s_m: ArrayLike) -> F64:
         """The points [..., 2] of the centreline this far along; around a circuit, within an open line."""
         s = np.asarray(s_m, dtype=np.float64)
-        return self._along().at(np.ascontiguousarray(s.reshape(-1))).reshape(*s.shape, 2)
-
-    def _along(self) -> _core.RacingCenterline:
-        if self._line is None:
-            raise ScenarioError(
-                f"map {self.name} has no centreline, so there is no progress along it; put {self.name}_centerline.csv "
-                "(x, y per line) beside its yaml file"
-            )
-        return self._line
+        return self.native_line.at(np.ascontiguousarray(s.reshape(-1))).reshape(*s.shape, 2)
 
 
 # --- files ---
