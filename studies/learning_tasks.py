@@ -155,7 +155,9 @@ TASKS = (
     # CQL without its term: the same settings, so that the term alone makes the difference.
     Task("pendulum_offline", "sac", "pendulum", 20_000, kind="cql", overrides={"algo.conservative_coef": 0.0}),
     Task("head_on", "ppo", "head_on", 10_000_000, score="streak", tuned=_AIRSPACE_PPO),
-    *(Task("head_on", algo, "head_on", 10_000_000, score="streak") for algo in ("sac", "impala", "appo")),
+    *(Task("head_on", algo, "head_on", 10_000_000, score="streak") for algo in ("sac", "appo")),
+    Task("head_on", "impala", "head_on", 10_000_000, score="streak",
+         tuned="chosen among 4 settings on seeds 1 to 6, after an earlier choice had failed on 2 of the five here"),
     Task("head_on_offline", "cql", "head_on", 80_000, score="clean", overrides={"stop.zero_conflict_streak": None}),
     *(
         Task(world, algo, world, 10_000_000, score="streak", tuned=_AIRSPACE_PPO if algo == "ppo" else "not tuned")

@@ -29,7 +29,11 @@ def dataset(name: str) -> Path:
         FOLDER.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=FOLDER) as temp:
             _make(name, Path(temp) / "made")
-            os.replace(Path(temp) / "made", path)
+            try:
+                os.replace(Path(temp) / "made", path)
+            except OSError:
+                if not path.exists():  # else another cell has made it meanwhile, and it is the same
+                    raise
     return path / "dataset"
 
 
