@@ -66,9 +66,10 @@ def write_page(cells: Sequence[Cell], seeds: Sequence[int], path: Path, budget: 
             intervals; a seed's score is the mean return of {EPISODES} episodes after training, exploration off, the
             same episodes for every row of a world and none that training saw. P is the probability that a run of ours
             beats one of Stable-Baselines3's (SB3), ties counting one half; ours is not worse while its interval
-            reaches 0.5, and bold where it does not. Same steps, same machine, {THREADS} thread each, one run at a
-            time. Seconds are the median of training without the evaluations that draw the curves; ours writes its run
-            folder and checkpoints meanwhile, SB3 writes nothing."""),
+            reaches 0.5, and bold where it does not. Same steps, same machine, {THREADS} thread each, two runs
+            at a time on two cores, which builds shared at times: CPU seconds are the ones to compare. Both are medians of
+            training without the evaluations that draw the curves; ours writes its run folder and checkpoints meanwhile,
+            SB3 writes nothing."""),
         *_returns(book, budget),
         *_overall(book, path.parent),
         *_streaks(book),
@@ -123,6 +124,8 @@ def _iqm(scores: Sequence[float]) -> str:
 
 
 def _improvement(ours: Sequence[float], theirs: Sequence[float]) -> str:
+    if min(len(ours), len(theirs)) < 2:
+        return "–"
     value = improvement_interval(ours, theirs)
     text = f"{value.estimate:.2f} [{value.low:.2f}, {value.high:.2f}]"
     return f"**{text}**" if value.high < 0.5 else text
