@@ -18,7 +18,7 @@ struct FollowGap {
   double gain = 0.5;        // steering per radian to the target
   double fast_mps = 5.0;    // straight on
   double slow_mps = 3.0;    // when steering hard
-  double hard = 0.15;        // radians of steering that count as hard
+  double hard = 0.15;       // radians of steering that count as hard
 
   // What it does with this scan; `scratch` has as many numbers as the scan.
   [[nodiscard]] Command drive(std::span<const float> ranges, double fov, const Vehicle& car,
