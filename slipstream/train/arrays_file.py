@@ -199,3 +199,11 @@ def _read_array(path: Path, file: BufferedReader, entry: Entry) -> NDArray[Any]:
 
 def _damaged(path: Path, what: str) -> CheckpointError:
     return CheckpointError(f"{path}: {what}: truncated, damaged or foreign; use an earlier checkpoint")
+
+
+def not_finite(arrays: Mapping[str, NDArray[Any]]) -> list[str]:
+    """Names of the float arrays that hold NaN or infinity, found without memory of the size of the array."""
+    with np.errstate(invalid="ignore", over="ignore"):  # infinities of both signs add up to NaN
+        sums = {name: array.sum(dtype=np.float64) for name, array in arrays.items() if array.dtype.kind == "f"}
+    # A sum of float64 may overflow though every number is finite: then, and only then, look at each.
+    return [name for name, total in sums.items() if not np.isfinite(total) and not np.isfinite(arrays[name]).all()]

@@ -18,9 +18,9 @@ from slipstream.data.chain import Chain
 from slipstream.data.replay import Prioritised, Replay
 from slipstream.data.rollout import Rollout, allocate_rollout
 from slipstream.data.transitions import to_fields
-from slipstream.train.arrays_file import content_hash
+from slipstream.train.arrays_file import content_hash, not_finite
 from slipstream.train.dataset_file import load_dataset
-from slipstream.train.quarantine import Quarantine, not_finite
+from slipstream.train.quarantine import Quarantine
 from slipstream.worlds.spec import WorldSpec
 
 

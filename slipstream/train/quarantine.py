@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from slipstream.algos.protocol import Algorithm, Arrays, Progress, Stats
-from slipstream.train.arrays_file import array_chunks
+from slipstream.train.arrays_file import array_chunks, not_finite
 from slipstream.train.disk import is_disk_full, write_synced
 
 MOST_FILES = 20  # kept in the run folder; later ones are counted and named in the log
@@ -81,11 +81,3 @@ class Quarantine:
                 raise
             return None
         return f"{self._folder.name}/{path.name}"
-
-
-def not_finite(arrays: Arrays) -> list[str]:
-    """Names of the float arrays that hold NaN or infinity, found without memory of the size of the array."""
-    with np.errstate(invalid="ignore", over="ignore"):  # infinities of both signs add up to NaN
-        sums = {name: array.sum(dtype=np.float64) for name, array in arrays.items() if array.dtype.kind == "f"}
-    # A sum of float64 may overflow though every number is finite: then, and only then, look at each.
-    return [name for name, total in sums.items() if not np.isfinite(total) and not np.isfinite(arrays[name]).all()]

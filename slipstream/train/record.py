@@ -30,6 +30,7 @@ from slipstream.data.chain import Chain
 from slipstream.data.rollout import F32, U8, Blocks
 from slipstream.data.transitions import to_fields
 from slipstream.nets.actor import Acted
+from slipstream.train.arrays_file import not_finite
 from slipstream.train.checkpoint import Checkpoint
 from slipstream.train.dataset_file import (
     Dataset,
@@ -42,7 +43,6 @@ from slipstream.train.dataset_file import (
 from slipstream.train.judge import load_cast
 from slipstream.train.policy_file import from_checkpoint
 from slipstream.train.progress import Display, Quiet
-from slipstream.train.quarantine import not_finite
 from slipstream.train.setup import frozen_team, gammas, refuse_other_world, scripted_team
 from slipstream.worlds.registry import make_worlds
 from slipstream.worlds.spec import WorldSpec

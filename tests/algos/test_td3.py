@@ -83,7 +83,7 @@ def test_what_follows_is_valued_at_the_target_policys_action_shaken_clipped_and_
 
 
 def test_the_smoothing_noise_changes_from_step_to_step():
-    learner = td3(target_noise=0.5, learning_rate=0.0, tau=1e-12)
+    learner = td3(target_noise=0.1, learning_rate=0.0, tau=1e-12)  # clipped at 0.5, which it does not reach
     say(learner.critic_target.network, (0.0, 1.0), (0.0, 1.0))
     sample = hand_sample([0], [[0.0]], [0.0], [1.0], [0])
     targets = {round(float(learner.update(sample, START).stats["q_mean"]), 6) for _ in range(8)}

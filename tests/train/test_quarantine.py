@@ -265,10 +265,13 @@ def assert_undone(result: Result, arrays: str) -> dict[str, np.ndarray]:
 def test_a_bad_gradient_is_skipped_and_its_update_undone(kind, number, which, tmp_path, monkeypatch):
     real, left = FlatAdam.step, []
 
-    def step(self: FlatAdam, loss: Any, learning_rate: float, max_norm: float | None) -> float:
+    def step(self: FlatAdam, loss: Any, learning_rate: float, max_norm: float | None, slopes: Any = None) -> float:
         if left and left.pop() == "spoil":  # of SAC's 1 is the actor's, of TD3's 2
-            loss = loss * number
-        return real(self, loss, learning_rate, max_norm)
+            if slopes is None:
+                loss = loss * number
+            else:
+                slopes = [slope * number for slope in slopes]
+        return real(self, loss, learning_rate, max_norm, slopes)
 
     monkeypatch.setattr(FlatAdam, "step", step)
     meddler = Meddler(monkeypatch, lambda _: left.extend(["spoil", *["spare"] * which]))
