@@ -90,9 +90,9 @@ void Lidar::occlude(const Box& car, const Pose& pose, std::span<float> out) cons
   const double half = std::asin(radius / apart);
   double centre = std::fmod(std::atan2(aside, ahead) + 0.5 * fov_, kTurn);
   if (centre < 0.0) centre += kTurn;
-  for (const double turn : {0.0, kTurn}) {  // a car across the end of the circle is seen at both ends
-    first = static_cast<int>(std::floor((centre - turn - half) / increment_));
-    last = static_cast<int>(std::ceil((centre - turn + half) / increment_));
+  for (const double turn : {-kTurn, 0.0, kTurn}) {  // a car across the ends of a full circle is seen at both
+    first = static_cast<int>(std::floor((centre + turn - half) / increment_));
+    last = static_cast<int>(std::ceil((centre + turn + half) / increment_));
     look(first, last);
   }
 }

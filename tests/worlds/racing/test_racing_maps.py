@@ -132,6 +132,11 @@ def _near_miss(px, py, angle):
     return float("inf")
 
 
+def test_a_full_circle_sees_a_car_behind_with_its_first_and_its_last_beam():
+    seen = room(20.0, 20.0).scan((10, 10, 0.0), beams=3, fov=2 * np.pi, opponents=[(9.0, 10.0, 0.0)])
+    assert seen.tolist() == pytest.approx([1.0 - 0.29, 10.0, 1.0 - 0.29], abs=1e-5)
+
+
 def test_a_car_behind_is_not_seen():
     hall = room(20.0, 20.0)
     np.testing.assert_array_equal(hall.scan((10, 10, 0.3)), hall.scan((10, 10, 0.3), opponents=[(9.0, 9.7, 0.3)]))
