@@ -2,8 +2,8 @@
 
 rliable needs pandas below 3, so it lives in an environment of its own that is not part of the project:
 
-    python -m venv /tmp/rliable && /tmp/rliable/bin/pip install rliable "pandas<3"
-    /tmp/rliable/bin/python studies/check_rliable.py            # compares, and writes tests/fixtures/rliable.json
+    python -m venv .venv-rliable && .venv-rliable/bin/pip install rliable "pandas<3"
+    .venv-rliable/bin/python studies/check_rliable.py            # compares, and writes tests/fixtures/rliable.json
 
 The fixture keeps rliable's own numbers, so that tests/test_stats.py repeats the comparison without it.
 """

@@ -2,7 +2,7 @@
 
     python studies/learning.py                                    # everything that is missing, hours; resumable
     python studies/learning.py --only cartpole_ppo,pendulum_sac   # these tasks
-    python studies/learning.py --only cartpole_ppo --seeds 1 --budget 5000 --out /tmp/try.json
+    python studies/learning.py --only cartpole_ppo --seeds 1 --budget 5000 --out try.json
 
 Cells are kept in docs/results/learning.json and skipped when the study is started again; the page and its pictures are
 written from them at the end, also when it is interrupted. Tuning uses seeds 1 to 3 and a file of its own (--out).

@@ -170,12 +170,12 @@ class SharedPolicy(VecEnv):
         return [None] * self.num_envs  # SB3 asks for render_mode
 
     def set_attr(self, attr_name: str, value: Any, indices: Sequence[int] | None = None) -> None:
-        raise NotImplementedError(attr_name)
+        raise AttributeError(f"{attr_name}: there is nothing to set in native worlds")
 
     def env_method(
         self, method_name: str, *args: Any, indices: Sequence[int] | None = None, **kwargs: Any
     ) -> list[Any]:
-        raise NotImplementedError(method_name)
+        raise AttributeError(f"{method_name}: native worlds have no such method")
 
     def env_is_wrapped(self, wrapper_class: type, indices: Sequence[int] | None = None) -> list[bool]:
         return [False] * self.num_envs

@@ -106,14 +106,10 @@ class SlipstreamParallelEnv(ParallelEnv[str, Any, Any]):  # type: ignore[misc]  
         return info
 
     def state(self) -> NDArray[np.float32]:
-        """The global state, as centralised critics see it."""
+        """The global state, as centralised critics see it; where there is none, what PettingZoo raises then."""
         if self._env.state is None:
             raise NotImplementedError(f"{self.spec.name} has no global state; use the agents' observations")
         return np.array(self._env.state[0], np.float32)
-
-    def render(self) -> None:
-        """Not yet: worlds are drawn by Slipstream's own viewers."""
-        raise NotImplementedError(f"{self.spec.name} cannot be rendered through PettingZoo")
 
     def close(self) -> None:
         """Let go of the world."""

@@ -449,7 +449,6 @@ def test_a_world_that_hangs_is_named_when_the_pipeline_cannot_be_closed():
     pipeline.close()
 
 
-@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="needs POSIX signals")
 def test_ctrl_c_ends_the_wait_for_a_slab():
     collector = collector_of(ticks=1000, spy=before_each_step(lambda: time.sleep(0.02)))
     with running(collector, "deterministic") as pipeline:
