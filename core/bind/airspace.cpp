@@ -11,17 +11,8 @@ namespace {
 
 using namespace airspace;
 
-template <class T, int Dims>
-using In = nb::ndarray<const T, nb::ndim<Dims>, nb::c_contig, nb::device::cpu>;
-template <class T, int Dims>
-using Out = nb::ndarray<T, nb::ndim<Dims>, nb::c_contig, nb::device::cpu>;
-
 // Columns of a state row: lat_deg, lon_deg, heading_deg, tas_mps.
 constexpr std::size_t kStateColumns = 4;
-
-void require_shape(bool fine, const char* sentence) {
-  if (!fine) throw std::invalid_argument(sentence);
-}
 
 void bind_config(nb::module_& m) {
   nb::enum_<Preset>(m, "AirspacePreset").value("unified", Preset::kUnified).value("legacy", Preset::kLegacy);
@@ -121,9 +112,9 @@ void propagate(In<double, 2> state, In<double, 2> targets, const std::string& ai
                Out<double, 3> out) {
   const std::size_t n = state.shape(0);
   const std::size_t seconds = out.shape(0);
-  require_shape(state.shape(1) == kStateColumns, "state needs 4 columns: lat_deg, lon_deg, heading_deg, tas_mps");
-  require_shape(targets.shape(0) == n && targets.shape(1) == 2, "targets needs a row heading_deg, cas_kt per aircraft");
-  require_shape(out.shape(1) == n && out.shape(2) == 5, "out needs the shape [seconds, aircraft, 5]");
+  require(state.shape(1) == kStateColumns, "state needs 4 columns: lat_deg, lon_deg, heading_deg, tas_mps");
+  require(targets.shape(0) == n && targets.shape(1) == 2, "targets needs a row heading_deg, cas_kt per aircraft");
+  require(out.shape(1) == n && out.shape(2) == 5, "out needs the shape [seconds, aircraft, 5]");
   const Performance performance(find_aircraft_type(aircraft_type), altitude_ft);
   const Atmosphere& air = performance.atmosphere();
   Fleet fleet(n);
@@ -152,10 +143,10 @@ void propagate(In<double, 2> state, In<double, 2> targets, const std::string& ai
 constexpr std::size_t kPairColumns = 7;
 void pair_geometry(In<double, 2> own, In<double, 2> other, std::optional<double> horizon_s, Out<double, 2> out) {
   const std::size_t n = own.shape(0);
-  require_shape(own.shape(1) == kStateColumns && other.shape(1) == kStateColumns && other.shape(0) == n,
-                "own and other need the same number of rows lat_deg, lon_deg, heading_deg, tas_mps");
-  require_shape(out.shape(0) == n && out.shape(1) == kPairColumns, "out needs the shape [pairs, 7]");
-  require_shape(!horizon_s || *horizon_s >= 0.0, "horizon_s must be 0 or more");
+  require(own.shape(1) == kStateColumns && other.shape(1) == kStateColumns && other.shape(0) == n,
+          "own and other need the same number of rows lat_deg, lon_deg, heading_deg, tas_mps");
+  require(out.shape(0) == n && out.shape(1) == kPairColumns, "out needs the shape [pairs, 7]");
+  require(!horizon_s || *horizon_s >= 0.0, "horizon_s must be 0 or more");
   for (std::size_t i = 0; i < n; ++i) {
     const double* a = own.data() + kStateColumns * i;
     const double* b = other.data() + kStateColumns * i;

@@ -22,6 +22,15 @@ std::unique_ptr<VecEnv> make_vec_env(const typename W::Config& config, int num_w
   return std::make_unique<VecEnv>(std::make_unique<WorldsOf<W>>(config, num_worlds), options);
 }
 
+template <class T, int Dims>
+using In = nb::ndarray<const T, nb::ndim<Dims>, nb::c_contig, nb::device::cpu>;
+template <class T, int Dims>
+using Out = nb::ndarray<T, nb::ndim<Dims>, nb::c_contig, nb::device::cpu>;
+
+inline void require(bool fine, const char* sentence) {
+  if (!fine) throw std::invalid_argument(sentence);
+}
+
 // Addresses, not arrays, where converting a dozen tensors would cost more than the work. The one caller in Python of
 // each such function checks type, layout, device and shapes.
 using Address = std::uintptr_t;

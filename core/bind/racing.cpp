@@ -14,17 +14,13 @@ namespace {
 
 using namespace racing;  // NOLINT(google-build-using-namespace)
 
-using Doubles1 = nb::ndarray<const double, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using Doubles2 = nb::ndarray<const double, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Doubles1 = In<double, 1>;
+using Doubles2 = In<double, 2>;
 
 Mode mode_named(const std::string& name) {
   if (name == "clean") return Mode::kClean;
   if (name == "compat") return Mode::kCompat;
   throw std::invalid_argument("there is no mode '" + name + "'; there are clean, compat");
-}
-
-void need(bool condition, const char* message) {
-  if (!condition) throw std::invalid_argument(message);
 }
 
 State state_of(const double* from) { return {from[0], from[1], from[2], from[3], from[4], from[5], from[6]}; }
@@ -66,8 +62,8 @@ void bind_cars(nb::module_& m) {
   m.def(
       "racing_derivative",
       [](Doubles1 state, Doubles1 inputs, const std::string& vehicle, const std::string& mode) {
-        need(state.shape(0) == 7, "a state is [x, y, steer, speed, yaw, yaw rate, slip]");
-        need(inputs.shape(0) == 2, "inputs are [steering rate, acceleration]");
+        require(state.shape(0) == 7, "a state is [x, y, steer, speed, yaw, yaw rate, slip]");
+        require(inputs.shape(0) == 2, "inputs are [steering rate, acceleration]");
         std::vector<double> out(7);
         put(derivative(state_of(state.data()), {inputs.data()[0], inputs.data()[1]}, vehicle_named(vehicle),
                        mode_named(mode)),
@@ -78,8 +74,8 @@ void bind_cars(nb::module_& m) {
   m.def(
       "racing_simulate",
       [](Doubles1 state, Doubles2 commands, const std::string& vehicle, const std::string& mode) {
-        need(state.shape(0) == 7, "a state is [x, y, steer, speed, yaw, yaw rate, slip]");
-        need(commands.shape(1) == 2, "commands are rows of [steer, speed]");
+        require(state.shape(0) == 7, "a state is [x, y, steer, speed, yaw, yaw rate, slip]");
+        require(commands.shape(1) == 2, "commands are rows of [steer, speed]");
         const Vehicle& car = vehicle_named(vehicle);
         const Mode how = mode_named(mode);
         const std::size_t steps = commands.shape(0);
@@ -97,9 +93,9 @@ void bind_cars(nb::module_& m) {
   m.def(
       "racing_overlap",
       [](Doubles2 a, Doubles2 b, double length, double width) {
-        need(a.shape(1) == 3 && b.shape(1) == 3 && a.shape(0) == b.shape(0),
-             "poses are rows of [x, y, yaw], as many of one as of the other");
-        need(length > 0.0 && width > 0.0, "a car's length and width must be above 0 m");
+        require(a.shape(1) == 3 && b.shape(1) == 3 && a.shape(0) == b.shape(0),
+                "poses are rows of [x, y, yaw], as many of one as of the other");
+        require(length > 0.0 && width > 0.0, "a car's length and width must be above 0 m");
         std::vector<std::uint8_t> out;
         for (std::size_t i = 0; i < a.shape(0); ++i) {
           const double* p = a.data() + 3 * i;
@@ -137,8 +133,8 @@ void bind_map(nb::module_& m) {
           "scan",
           [](SharedMap& self, Doubles1 pose, int beams, double fov, double range, const std::string& mode,
              Doubles2 opponents, double length, double width) {
-            need(pose.shape(0) == 3, "a pose is [x, y, yaw]");
-            need(opponents.shape(1) == 3, "opponents are rows of [x, y, yaw]");
+            require(pose.shape(0) == 3, "a pose is [x, y, yaw]");
+            require(opponents.shape(1) == 3, "opponents are rows of [x, y, yaw]");
             const Lidar lidar(beams, fov, range);
             const Pose from{pose.data()[0], pose.data()[1], pose.data()[2]};
             std::vector<float> out(static_cast<std::size_t>(beams));
@@ -159,7 +155,7 @@ void bind_map(nb::module_& m) {
       .def(
           "touches",
           [](const SharedMap& self, Doubles2 poses, double length, double width) {
-            need(poses.shape(1) == 3, "poses are rows of [x, y, yaw]");
+            require(poses.shape(1) == 3, "poses are rows of [x, y, yaw]");
             std::vector<std::uint8_t> out;
             for (std::size_t i = 0; i < poses.shape(0); ++i) {
               const double* p = poses.data() + 3 * i;
@@ -176,7 +172,7 @@ void bind_centerline(nb::module_& m) {
       .def(
           "__init__",
           [](Centerline* self, Doubles2 points, bool closed) {
-            need(points.shape(1) == 2, "points are rows of [x, y]");
+            require(points.shape(1) == 2, "points are rows of [x, y]");
             std::vector<Point> all;
             for (std::size_t i = 0; i < points.shape(0); ++i)
               all.push_back({points.data()[2 * i], points.data()[2 * i + 1]});
@@ -188,7 +184,7 @@ void bind_centerline(nb::module_& m) {
       .def(
           "project",
           [](const Centerline& self, Doubles2 points) {
-            need(points.shape(1) == 2, "points are rows of [x, y]");
+            require(points.shape(1) == 2, "points are rows of [x, y]");
             const std::size_t count = points.shape(0);
             std::vector<double> out;
             for (std::size_t i = 0; i < count; ++i) {
@@ -266,8 +262,8 @@ void bind_drivers(nb::module_& m) {
       [](const SharedMap& map, const Centerline& line, Doubles1 start, const std::string& vehicle,
          const std::string& mode, int repeat, int laps, double limit_s, int beams, double fov, double range,
          const std::array<double, 8>& rules) {
-        need(start.shape(0) == 7, "a state is [x, y, steer, speed, yaw, yaw rate, slip]");
-        need(repeat >= 1 && laps >= 1, "physics steps per decision and laps must be at least 1");
+        require(start.shape(0) == 7, "a state is [x, y, steer, speed, yaw, yaw rate, slip]");
+        require(repeat >= 1 && laps >= 1, "physics steps per decision and laps must be at least 1");
         const Vehicle& car = vehicle_named(vehicle);
         const Lidar lidar(beams, fov, range);
         const FollowGap driver{rules[0], rules[1], rules[2], rules[3], rules[4], rules[5], rules[6], rules[7]};
@@ -288,9 +284,9 @@ void bind_drivers(nb::module_& m) {
       [](const SharedMap& map, const Centerline& line, Doubles1 start, const std::string& vehicle,
          const std::string& mode, int repeat, int laps, double limit_s, const Centerline& along, Doubles1 speed,
          const std::array<double, 3>& rules) {
-        need(start.shape(0) == 7, "a state is [x, y, steer, speed, yaw, yaw rate, slip]");
-        need(repeat >= 1 && laps >= 1, "physics steps per decision and laps must be at least 1");
-        need(speed.shape(0) == along.points().size(), "one speed for every point of the line");
+        require(start.shape(0) == 7, "a state is [x, y, steer, speed, yaw, yaw rate, slip]");
+        require(repeat >= 1 && laps >= 1, "physics steps per decision and laps must be at least 1");
+        require(speed.shape(0) == along.points().size(), "one speed for every point of the line");
         const Vehicle& car = vehicle_named(vehicle);
         const PurePursuit driver{rules[0], rules[1], rules[2]};
         const SpeedLine goal{along, {speed.data(), speed.data() + speed.shape(0)}};

@@ -9,11 +9,6 @@
 
 namespace slipstream {
 
-template <class T, int Dims>
-using In = nb::ndarray<const T, nb::ndim<Dims>, nb::c_contig, nb::device::cpu>;
-template <class T, int Dims>
-using Out = nb::ndarray<T, nb::ndim<Dims>, nb::c_contig, nb::device::cpu>;
-
 template <class A, class B>
 void same_shape(const A& a, const B& b, const char* what) {
   if (a.shape(0) != b.shape(0) || a.shape(1) != b.shape(1)) {

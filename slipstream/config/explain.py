@@ -92,6 +92,8 @@ def _unknown_key(path: KeyPath, tree: Any) -> str:
     key = str(path[-1])
     model = _pick(*_annotation_at(tree, path[:-1]))
     fields = [name for name in model.model_fields if name != "kind"] if model else []
+    if len(path) == 1:
+        fields = ["includes", *fields]  # read before the rest
     if hint := suggest(key, fields):
         return f"unknown key{hint}"
     elsewhere = [place for place in _all_keys(tree) if place.rpartition(".")[2] == key]

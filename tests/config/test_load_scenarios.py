@@ -403,3 +403,10 @@ def test_config_imports_nothing_heavy():
 def test_json_gives_the_scenario_back():
     scenario = load("cartpole")
     assert from_plain(json.loads(to_json(scenario))) == scenario
+
+
+def test_a_misspelt_includes_is_recognised(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("include: [presets/ppo_airspace.yaml]\n")
+    with pytest.raises(ScenarioError, match="mine.yaml:1: include: unknown key; did you mean 'includes'"):
+        load(str(path))

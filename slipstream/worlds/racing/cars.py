@@ -15,7 +15,6 @@ from slipstream import _core
 
 F64 = NDArray[np.float64]
 Mode = Literal["clean", "compat"]
-STEP_S = 0.01
 
 
 class Car(NamedTuple):
