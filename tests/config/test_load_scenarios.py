@@ -408,5 +408,5 @@ def test_json_gives_the_scenario_back():
 def test_a_misspelt_includes_is_recognised(tmp_path):
     path = tmp_path / "mine.yaml"
     path.write_text("include: [presets/ppo_airspace.yaml]\n")
-    with pytest.raises(ScenarioError, match="mine.yaml:1: include: unknown key; did you mean 'includes'"):
+    with pytest.raises(ScenarioError, match=r"mine\.yaml:1: include: unknown key; did you mean 'includes'"):
         load(str(path))
