@@ -449,7 +449,9 @@ def test_a_world_that_hangs_is_named_when_the_pipeline_cannot_be_closed():
     pipeline.close()
 
 
-def test_ctrl_c_ends_the_wait_for_a_slab():
+def test_ctrl_c_ends_the_wait_for_a_slab(request):
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
     collector = collector_of(ticks=1000, spy=before_each_step(lambda: time.sleep(0.02)))
     with running(collector, "deterministic") as pipeline:
         timer = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT))
