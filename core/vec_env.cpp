@@ -8,7 +8,7 @@ namespace slipstream {
 namespace {
 
 constexpr std::uint32_t kSnapshotMagic = 0x56504C53;  // "SLPV"
-constexpr std::uint32_t kSnapshotVersion = 2;         // 1 had no final_mask
+constexpr std::uint32_t kSnapshotVersion = 3;         // 1 had no final_mask, 2 no phase
 
 std::size_t zu(int value) { return static_cast<std::size_t>(value); }
 
@@ -91,6 +91,7 @@ Slices VecEnv::slices(int i) {
   s.acting = row(buffers_.acting, i, agents_);
   s.reward_parts = row(buffers_.reward_parts, i, agents_ * spec.reward_parts.size());
   s.stats = row(stats_, i, spec.stats.size());
+  s.phase = phase_;
   return s;
 }
 
@@ -271,6 +272,7 @@ void VecEnv::archive(Archive& ar, std::uint32_t version) {
      buffers_.alive, buffers_.acting, buffers_.duration, buffers_.episode_done, buffers_.episode_length,
      buffers_.episode_return, buffers_.episode_stats, buffers_.episode_index);
   if (version >= 2) ar(buffers_.final_mask);
+  if (version >= 3) ar(phase_);
   ar(seed_, stream_, next_episode_, present_, ticks_, elapsed_, returns_, stats_, owed_, discount_);
 }
 
@@ -302,12 +304,26 @@ void VecEnv::restore(std::span<const std::byte> bytes) {
     }
     archive(in, version);
     if (version < 2) std::fill(buffers_.final_mask.begin(), buffers_.final_mask.end(), std::uint8_t{1});
+    if (version < 3) phase_ = 0;
     for (int i = 0; i < num_worlds(); ++i) worlds_->restore(i, in);
     if (!in.at_end()) throw std::invalid_argument("snapshot was taken from a different configuration");
   } catch (const std::invalid_argument&) {
     if (before.size() != bytes.size() || !std::equal(before.begin(), before.end(), bytes.begin())) restore(before);
     throw;
   }
+}
+
+void VecEnv::set_phase(int phase) {
+  const int count = std::max<int>(1, static_cast<int>(spec().phases.size()));
+  if (phase < 0 || phase >= count)
+    throw std::invalid_argument(spec().name + " has no phase " + std::to_string(phase) + "; it has " +
+                                std::to_string(count));
+  phase_ = phase;
+}
+
+Backdrop VecEnv::backdrop(int world) const {
+  if (world < 0 || world >= num_worlds()) throw std::invalid_argument("no such world in this batch");
+  return worlds_->backdrop(world);
 }
 
 void VecEnv::frame(int world, double* out) const {

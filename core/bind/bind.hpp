@@ -50,5 +50,6 @@ void bind_probe(nb::module_& m);
 void bind_airspace(nb::module_& m);
 void bind_horizontal_cr(nb::module_& m);
 void bind_racing(nb::module_& m);
+void bind_racing_world(nb::module_& m);
 
 }  // namespace slipstream

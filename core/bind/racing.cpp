@@ -1,3 +1,5 @@
+#include "bind/racing.hpp"
+
 #include <nanobind/stl/array.h>
 #include <nanobind/stl/tuple.h>
 
@@ -10,18 +12,19 @@
 #include "racing/track.hpp"
 
 namespace slipstream {
+
+racing::Mode racing::mode_named(const std::string& name) {
+  if (name == "clean") return Mode::kClean;
+  if (name == "compat") return Mode::kCompat;
+  throw std::invalid_argument("there is no mode '" + name + "'; there are clean, compat");
+}
+
 namespace {
 
 using namespace racing;  // NOLINT(google-build-using-namespace)
 
 using Doubles1 = In<double, 1>;
 using Doubles2 = In<double, 2>;
-
-Mode mode_named(const std::string& name) {
-  if (name == "clean") return Mode::kClean;
-  if (name == "compat") return Mode::kCompat;
-  throw std::invalid_argument("there is no mode '" + name + "'; there are clean, compat");
-}
 
 State state_of(const double* from) { return {from[0], from[1], from[2], from[3], from[4], from[5], from[6]}; }
 
@@ -37,17 +40,6 @@ nb::ndarray<nb::numpy, T> array(std::vector<T> values, std::initializer_list<std
   const nb::capsule owner(kept, [](void* p) noexcept { delete static_cast<std::vector<T>*>(p); });
   return nb::ndarray<nb::numpy, T>(kept->data(), shape, owner);
 }
-
-// A map and what compat rays need of it, made when first asked for.
-struct SharedMap {
-  GridMap grid;
-  std::vector<double> distance;
-
-  const std::vector<double>& distances() {
-    if (distance.empty()) distance = euclidean_distance(grid);
-    return distance;
-  }
-};
 
 void bind_cars(nb::module_& m) {
   m.def("racing_vehicles", &vehicle_names, "Names of the cars.");
@@ -261,47 +253,58 @@ void bind_drivers(nb::module_& m) {
       "racing_follow_gap",
       [](const SharedMap& map, const Centerline& line, Doubles1 start, const std::string& vehicle,
          const std::string& mode, int repeat, int laps, double limit_s, int beams, double fov, double range,
-         const std::array<double, 8>& rules) {
+         const FollowGap& driver) {
         require(start.shape(0) == 7, "a state is [x, y, steer, speed, yaw, yaw rate, slip]");
         require(repeat >= 1 && laps >= 1, "physics steps per decision and laps must be at least 1");
         const Vehicle& car = vehicle_named(vehicle);
         const Lidar lidar(beams, fov, range);
-        const FollowGap driver{rules[0], rules[1], rules[2], rules[3], rules[4], rules[5], rules[6], rules[7]};
         std::vector<float> scan(static_cast<std::size_t>(beams));
         std::vector<float> scratch(scan.size());
+        double steer = 0.0;
         return driven(drive(map.grid, line, state_of(start.data()),
                             [&](const State& state) {
                               lidar.walls(map.grid, {state.x, state.y, state.yaw}, scan);
-                              return driver.drive(scan, fov, car, scratch);
+                              const Command command = driver.drive(scan, fov, steer, car, scratch);
+                              steer = command.steer;
+                              return command;
                             },
                             {&car, mode_named(mode), repeat, laps, limit_s}));
       },
       nb::arg("map"), nb::arg("line"), nb::arg("start"), nb::arg("vehicle"), nb::arg("mode"), nb::arg("repeat"),
-      nb::arg("laps"), nb::arg("limit_s"), nb::arg("beams"), nb::arg("fov"), nb::arg("range"), nb::arg("rules"),
-      "Rules: view, cap_m, half_width, depth, gain, fast_mps, slow_mps, hard.");
+      nb::arg("laps"), nb::arg("limit_s"), nb::arg("beams"), nb::arg("fov"), nb::arg("range"), nb::arg("driver"));
   m.def(
       "racing_pure_pursuit",
       [](const SharedMap& map, const Centerline& line, Doubles1 start, const std::string& vehicle,
          const std::string& mode, int repeat, int laps, double limit_s, const Centerline& along, Doubles1 speed,
-         const std::array<double, 3>& rules) {
+         const PurePursuit& driver) {
         require(start.shape(0) == 7, "a state is [x, y, steer, speed, yaw, yaw rate, slip]");
         require(repeat >= 1 && laps >= 1, "physics steps per decision and laps must be at least 1");
         require(speed.shape(0) == along.points().size(), "one speed for every point of the line");
         const Vehicle& car = vehicle_named(vehicle);
-        const PurePursuit driver{rules[0], rules[1], rules[2]};
         const SpeedLine goal{along, {speed.data(), speed.data() + speed.shape(0)}};
-        return driven(drive(map.grid, line, state_of(start.data()),
-                            [&](const State& state) { return driver.drive(state, goal, car); },
-                            {&car, mode_named(mode), repeat, laps, limit_s}));
+        return driven(drive(
+            map.grid, line, state_of(start.data()),
+            [&](const State& state) { return driver.drive(state, goal, goal.line.project(state.x, state.y), car); },
+            {&car, mode_named(mode), repeat, laps, limit_s}));
       },
       nb::arg("map"), nb::arg("line"), nb::arg("start"), nb::arg("vehicle"), nb::arg("mode"), nb::arg("repeat"),
-      nb::arg("laps"), nb::arg("limit_s"), nb::arg("along"), nb::arg("speed"), nb::arg("rules"),
-      "Rules: ahead_s, ahead_min_m, share.");
+      nb::arg("laps"), nb::arg("limit_s"), nb::arg("along"), nb::arg("speed"), nb::arg("driver"));
+  m.def(
+      "racing_speeds",
+      [](const Centerline& line, double speed_max, double lateral_max, double accel_max) {
+        SpeedLine along{line, {}};
+        set_speeds(along, {speed_max, lateral_max, accel_max});
+        const std::size_t count = along.speed.size();
+        return array<double>(std::move(along.speed), {count});
+      },
+      nb::arg("line"), nb::arg("speed_max"), nb::arg("lateral_max"), nb::arg("accel_max"),
+      "How fast each point of a line can be driven.");
 }
 
 }  // namespace
 
 void bind_racing(nb::module_& m) {
+  bind_racing_world(m);
   bind_cars(m);
   bind_map(m);
   bind_centerline(m);

@@ -70,6 +70,7 @@ nb::dict spec_dict(const WorldSpec& spec) {
   d["stats"] = spec.stats;
   d["frame_fields"] = spec.frame_fields;
   d["scripts"] = spec.scripts;
+  d["phases"] = spec.phases;
   d["max_episode_steps"] = spec.max_episode_steps;
   d["tick_seconds"] = spec.tick_seconds;
   return d;
@@ -183,6 +184,7 @@ void bind_vec_env(nb::module_& m) {
             env.reseed({seeds.data(), seeds.shape(0)}, {worlds.data(), worlds.shape(0)}, mask_of(env, mask));
           },
           nb::arg("seeds"), nb::arg("worlds"), nb::arg("mask").none() = nb::none())
+      .def_prop_rw("phase", &VecEnv::phase, &VecEnv::set_phase, "Of the episodes that start from now on.")
       .def("snapshot",
            [](VecEnv& env) {
              const auto bytes = env.snapshot();
@@ -204,7 +206,24 @@ void bind_vec_env(nb::module_& m) {
             const nb::capsule owner(raw, [](void* p) noexcept { delete[] static_cast<double*>(p); });
             return nb::ndarray<nb::numpy, double, nb::ndim<2>>(raw, {shape[0], shape[1]}, owner);
           },
-          nb::arg("world"), "What a viewer needs of one world: [agents, fields].");
+          nb::arg("world"), "What a viewer needs of one world: [agents, fields].")
+      .def(
+          "backdrop",
+          [](const VecEnv& env, int world) -> nb::object {
+            const Backdrop seen = env.backdrop(world);
+            if (seen.occupied == nullptr) return nb::none();
+            const auto rows = static_cast<std::size_t>(seen.rows);
+            const auto columns = static_cast<std::size_t>(seen.columns);
+            auto* cells = new std::vector<std::uint8_t>(seen.occupied, seen.occupied + rows * columns);
+            const nb::capsule owner(cells, [](void* p) noexcept { delete static_cast<std::vector<std::uint8_t>*>(p); });
+            return nb::make_tuple(
+                nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<2>>(cells->data(), {rows, columns}, owner),
+                seen.resolution_m, nb::make_tuple(seen.x_m, seen.y_m, seen.yaw_rad));
+          },
+          nb::arg("world"),
+          nb::sig("def backdrop(self, world: int) -> tuple[numpy.typing.NDArray[numpy.uint8], float, tuple[float, "
+                  "float, float]] | None"),
+          "What stands still in one world: occupied cells, metres per cell, origin.");
 }
 
 }  // namespace slipstream

@@ -1,6 +1,7 @@
 // The line a track is measured along: how far a point is, and how far beside it.
 #pragma once
 
+#include <cstddef>
 #include <span>
 #include <vector>
 
@@ -25,16 +26,29 @@ class Centerline {
   // neighbours.
   Centerline(std::vector<Point> points, bool closed);
 
+  // Takes other points into the same memory; throws as the constructor does. Allocates only beyond `reserve`.
+  void assign(std::span<const Point> points, bool closed);
+  void reserve(std::size_t points);
+
   [[nodiscard]] double length() const { return start_.back(); }
   [[nodiscard]] bool closed() const { return closed_; }
   [[nodiscard]] std::span<const Point> points() const { return points_; }
-  [[nodiscard]] Point at(double s) const;  // s is taken around a closed line, and within an open one
+  [[nodiscard]] int segments() const { return static_cast<int>(start_.size()) - 1; }
+  [[nodiscard]] Point at(double s) const;           // s is taken around a closed line, and within an open one
+  [[nodiscard]] double heading_at(double s) const;  // of the line there, radians
 
   // The nearest point of the whole line.
   [[nodiscard]] Progress project(double x, double y) const;
+  // The nearest point among those within `reach` metres along the line of where something was: where two parts of a
+  // track run side by side it does not change over to the other.
+  [[nodiscard]] Progress project_near(double x, double y, const Progress& before, double reach) const;
 
  private:
-  [[nodiscard]] int segments() const { return static_cast<int>(start_.size()) - 1; }
+  void measure();
+  [[nodiscard]] std::size_t segment_at(double s) const;  // s within the line
+  [[nodiscard]] double within(double s) const;
+  // Compares a segment's nearest point with the best so far.
+  void consider(int segment, double x, double y, double& nearest, Progress& best) const;
 
   std::vector<Point> points_;
   bool closed_;

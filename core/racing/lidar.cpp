@@ -1,10 +1,13 @@
 #include "racing/lidar.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <numbers>
 #include <stdexcept>
 #include <string>
+
+#include "slipstream/ziggurat.hpp"
 
 namespace slipstream::racing {
 namespace {
@@ -44,10 +47,16 @@ Lidar::Lidar(int beams, double fov, double range)
 void Lidar::walls(const GridMap& map, const Pose& pose, std::span<float> out) const {
   const double c = std::cos(pose.yaw);
   const double s = std::sin(pose.yaw);
-  for (std::size_t i = 0; i < cosine_.size(); ++i) {
-    const double dx = c * cosine_[i] - s * sine_[i];
-    const double dy = s * cosine_[i] + c * sine_[i];
-    out[i] = static_cast<float>(map.ray(pose.x, pose.y, dx, dy, range_));
+  constexpr std::size_t kBlock = 64;
+  std::array<double, kBlock> dx;
+  std::array<double, kBlock> dy;
+  for (std::size_t begin = 0; begin < cosine_.size(); begin += kBlock) {
+    const std::size_t count = std::min(kBlock, cosine_.size() - begin);
+    for (std::size_t k = 0; k < count; ++k) {
+      dx[k] = c * cosine_[begin + k] - s * sine_[begin + k];
+      dy[k] = s * cosine_[begin + k] + c * sine_[begin + k];
+    }
+    map.rays(pose.x, pose.y, {dx.data(), count}, {dy.data(), count}, range_, out.subspan(begin, count));
   }
 }
 
@@ -60,6 +69,13 @@ void Lidar::march(const GridMap& map, std::span<const double> distance, const Po
     index += kTable * increment_ / kTurn;
     while (index >= kTable) index -= kTable;
   }
+}
+
+void Lidar::add_noise(Rng& rng, double deviation, std::span<float> out) const {
+  const auto sigma = static_cast<float>(deviation);
+  const auto most = static_cast<float>(range_);
+  const Ziggurat& normal = Ziggurat::shared();
+  for (float& range : out) range = std::clamp(range + sigma * normal.draw(rng), 0.0F, most);
 }
 
 void Lidar::occlude(const Box& car, const Pose& pose, std::span<float> out) const {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "racing/map.hpp"
+#include "slipstream/rng.hpp"
 
 namespace slipstream::racing {
 
@@ -22,6 +23,9 @@ class Lidar {
 
   // f1tenth_gym's: marching on `distance` (euclidean_distance), directions rounded down to a table of 2000.
   void march(const GridMap& map, std::span<const double> distance, const Pose& pose, std::span<float> out) const;
+
+  // Adds normal errors of this deviation; no range becomes negative or longer than the longest.
+  void add_noise(Rng& rng, double deviation, std::span<float> out) const;
 
   // Shorten the beams that a car is in the way of. Only those that can meet it are looked at: one behind costs nothing.
   void occlude(const Box& car, const Pose& pose, std::span<float> out) const;

@@ -1,6 +1,7 @@
 #include "racing/map.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <stdexcept>
@@ -9,31 +10,8 @@
 namespace slipstream::racing {
 namespace {
 
-constexpr int kFarthest = 255;
-
-// Chessboard distance to the nearest wall, outside included, in two sweeps.
-std::vector<std::uint8_t> king_moves(const std::vector<std::uint8_t>& occupied, int rows, int columns) {
-  std::vector<std::uint8_t> moves(occupied.size());
-  const auto at = [&](int r, int c) -> int {
-    if (r < 0 || r >= rows || c < 0 || c >= columns) return 0;
-    return moves[static_cast<std::size_t>(r) * static_cast<std::size_t>(columns) + static_cast<std::size_t>(c)];
-  };
-  const auto index = [&](int r, int c) {
-    return static_cast<std::size_t>(r) * static_cast<std::size_t>(columns) + static_cast<std::size_t>(c);
-  };
-  for (int r = 0; r < rows; ++r)
-    for (int c = 0; c < columns; ++c) {
-      if (occupied[index(r, c)] != 0) continue;
-      const int nearest = std::min({at(r - 1, c - 1), at(r - 1, c), at(r - 1, c + 1), at(r, c - 1), kFarthest - 1});
-      moves[index(r, c)] = static_cast<std::uint8_t>(nearest + 1);
-    }
-  for (int r = rows - 1; r >= 0; --r)
-    for (int c = columns - 1; c >= 0; --c) {
-      const int nearest = std::min({at(r + 1, c - 1), at(r + 1, c), at(r + 1, c + 1), at(r, c + 1), kFarthest - 1});
-      moves[index(r, c)] = static_cast<std::uint8_t>(std::min<int>(moves[index(r, c)], nearest + 1));
-    }
-  return moves;
-}
+constexpr std::uint32_t kFarthest = 255;
+constexpr std::size_t kLanes = 8;  // rays followed at the same time: each has to wait for memory at every leap
 
 // Squared distance to the nearest zero of a parabola envelope along one line (Felzenszwalb & Huttenlocher 2012).
 void squared_distance(std::vector<double>& line, std::vector<int>& place, std::vector<double>& edge,
@@ -89,7 +67,46 @@ GridMap::GridMap(std::vector<std::uint8_t> occupied, int rows, int columns, doub
     throw std::invalid_argument("a map's origin must be finite");
   if (std::find(occupied_.begin(), occupied_.end(), std::uint8_t{0}) == occupied_.end())
     throw std::invalid_argument("the map has no free cell: nothing could drive there");
-  king_ = king_moves(occupied_, rows, columns);
+  squares_.resize(static_cast<std::size_t>(rows + 2) * static_cast<std::size_t>(columns + 2));
+  survey();
+}
+
+GridMap::GridMap(std::size_t cells, double resolution) : GridMap({0}, 1, 1, resolution, {}) {
+  occupied_.reserve(cells);
+  squares_.reserve(cells + 4 * static_cast<std::size_t>(std::sqrt(static_cast<double>(cells)) + 2.0));
+}
+
+void GridMap::place(int rows, int columns, const Pose& origin) {
+  rows_ = rows;
+  columns_ = columns;
+  origin_ = origin;
+  cosine_ = std::cos(origin.yaw);
+  sine_ = std::sin(origin.yaw);
+  const std::size_t cells = static_cast<std::size_t>(rows) * static_cast<std::size_t>(columns);
+  occupied_.assign(cells, 1);
+  squares_.resize(static_cast<std::size_t>(rows + 2) * static_cast<std::size_t>(columns + 2));
+}
+
+// Each square is one larger than the least of the three next to it; what is outside the grid is wall.
+void GridMap::survey() {
+  std::fill(squares_.begin(), squares_.end(), 0U);
+  for (std::uint32_t quadrant = 0; quadrant < 4; ++quadrant) {
+    const bool right = (quadrant & 1U) != 0;
+    const bool up = (quadrant & 2U) != 0;
+    const int across = right ? 1 : -1;
+    const int along = up ? 1 : -1;
+    for (int i = 0; i < rows_; ++i) {
+      const int row = up ? rows_ - 1 - i : i;
+      for (int j = 0; j < columns_; ++j) {
+        const int column = right ? columns_ - 1 - j : j;
+        if (occupied_[index(row, column)] != 0) continue;
+        const std::uint32_t side =
+            1 + std::min({free_square(row + along, column, quadrant), free_square(row, column + across, quadrant),
+                          free_square(row + along, column + across, quadrant), kFarthest - 1});
+        squares_[padded(row, column)] |= side << (8 * quadrant);
+      }
+    }
+  }
 }
 
 CellPoint GridMap::to_cells(double x, double y) const {
@@ -98,37 +115,86 @@ CellPoint GridMap::to_cells(double x, double y) const {
   return {(dx * cosine_ + dy * sine_) / resolution_, (dy * cosine_ - dx * sine_) / resolution_};
 }
 
-double GridMap::ray(double x, double y, double dx, double dy, double range) const {
+void GridMap::rays(double x, double y, std::span<const double> dx, std::span<const double> dy, double range,
+                   std::span<float> out) const {
   const CellPoint from = to_cells(x, y);
-  const double du = dx * cosine_ + dy * sine_;
-  const double dv = dy * cosine_ - dx * sine_;
-  const double per_u = 1.0 / du;  // infinite where the ray keeps to a column: then its border is never reached
-  const double per_v = 1.0 / dv;
-  const double most = range / resolution_;
-  int column = static_cast<int>(std::floor(from.u));
-  int row = static_cast<int>(std::floor(from.v));
-  double travelled = 0.0;
-  while (row >= 0 && row < rows_ && column >= 0 && column < columns_) {
-    const int free = king_distance(row, column);
-    if (free == 0) break;
-    // Leap to where the ray leaves the free square around this cell.
-    const int left = column - free + 1;
-    const int right = column + free;
-    const int low = row - free + 1;
-    const int high = row + free;
-    const double to_side = du == 0.0 ? most : ((du > 0.0 ? right : left) - from.u) * per_u;
-    const double to_end = dv == 0.0 ? most : ((dv > 0.0 ? high : low) - from.v) * per_v;
-    travelled = std::min(to_side, to_end);
-    if (travelled >= most) return range;
-    if (to_side < to_end) {
-      column = du > 0.0 ? right : left - 1;
-      row = std::clamp(static_cast<int>(std::floor(from.v + dv * travelled)), low, high - 1);
-    } else {
-      row = dv > 0.0 ? high : low - 1;
-      column = std::clamp(static_cast<int>(std::floor(from.u + du * travelled)), left, right - 1);
-    }
+  const int first_column = static_cast<int>(std::floor(from.u));
+  const int first_row = static_cast<int>(std::floor(from.v));
+  if (first_row < 0 || first_row >= rows_ || first_column < 0 || first_column >= columns_) {
+    std::fill(out.begin(), out.end(), 0.0F);
+    return;
   }
-  return std::min(range, travelled * resolution_);
+  const double most = range / resolution_;
+  const int stride = columns_ + 2;
+  const std::uint32_t* squares = squares_.data() + padded(0, 0);
+  for (std::size_t begin = 0; begin < out.size(); begin += kLanes) {
+    const std::size_t count = std::min(kLanes, out.size() - begin);
+    // Cells are counted in doubles, which hold them exactly: a lane is then one kind of number throughout, and every
+    // choice in the loop a selection, which is what compilers turn into vectors.
+    std::array<double, kLanes> du, dv, per_u, per_v, right, up, column, row, travelled, going;
+    std::array<std::uint32_t, kLanes> quadrant;
+    for (std::size_t k = 0; k < kLanes; ++k) {
+      const std::size_t i = begin + std::min(k, count - 1);  // lanes to spare repeat the last ray
+      du[k] = dx[i] * cosine_ + dy[i] * sine_;
+      dv[k] = dy[i] * cosine_ - dx[i] * sine_;
+      // Where the ray keeps to a column, the column's border is so far that it is never reached.
+      per_u[k] = du[k] == 0.0 ? 1e300 : 1.0 / du[k];
+      per_v[k] = dv[k] == 0.0 ? 1e300 : 1.0 / dv[k];
+      right[k] = du[k] >= 0.0 ? 1.0 : 0.0;
+      up[k] = dv[k] >= 0.0 ? 1.0 : 0.0;
+      quadrant[k] = (du[k] >= 0.0 ? 8U : 0U) + (dv[k] >= 0.0 ? 16U : 0U);
+      column[k] = first_column;
+      row[k] = first_row;
+      travelled[k] = 0.0;
+      going[k] = 1.0;
+    }
+    double any = 1.0;
+    while (any > 0.0) {
+      std::array<double, kLanes> free;
+      for (std::size_t k = 0; k < kLanes; ++k) {
+        const auto cell = static_cast<int>(row[k]) * stride + static_cast<int>(column[k]);
+        free[k] = static_cast<double>((squares[cell] >> quadrant[k]) & 0xFFU);
+      }
+      any = 0.0;
+      for (std::size_t k = 0; k < kLanes; ++k) {
+        // Leap to where the ray leaves the free square ahead of it: between column and last, row and end.
+        const double reach = free[k] - 1.0;
+        const double last_u = right[k] > 0.0 ? column[k] + reach : column[k] - reach;
+        const double last_v = up[k] > 0.0 ? row[k] + reach : row[k] - reach;
+        const double to_side = (last_u + right[k] - from.u) * per_u[k];
+        const double to_end = (last_v + up[k] - from.v) * per_v[k];
+        const double leap = to_side < to_end ? to_side : to_end;
+        const double u = std::floor(from.u + du[k] * leap);
+        const double v = std::floor(from.v + dv[k] * leap);
+        const double low_u = right[k] > 0.0 ? column[k] : last_u;
+        const double high_u = right[k] > 0.0 ? last_u : column[k];
+        const double low_v = up[k] > 0.0 ? row[k] : last_v;
+        const double high_v = up[k] > 0.0 ? last_v : row[k];
+        const double atleast_u = u > low_u ? u : low_u;
+        const double atleast_v = v > low_v ? v : low_v;
+        const double within_u = atleast_u < high_u ? atleast_u : high_u;
+        const double within_v = atleast_v < high_v ? atleast_v : high_v;
+        const double next_u = to_side < to_end ? last_u + 2.0 * right[k] - 1.0 : within_u;
+        const double next_v = to_side < to_end ? within_v : last_v + 2.0 * up[k] - 1.0;
+        const double goes = free[k] > 0.0 ? going[k] : 0.0;
+        const double goes_on = leap < most ? goes : 0.0;
+        const double gone = leap < most ? leap : most;
+        travelled[k] = goes > 0.0 ? gone : travelled[k];
+        column[k] = goes_on > 0.0 ? next_u : column[k];
+        row[k] = goes_on > 0.0 ? next_v : row[k];
+        going[k] = goes_on;
+        any += goes_on;
+      }
+    }
+    for (std::size_t k = 0; k < count; ++k)
+      out[begin + k] = static_cast<float>(std::min(range, travelled[k] * resolution_));
+  }
+}
+
+double GridMap::ray(double x, double y, double dx, double dy, double range) const {
+  float out = 0.0F;
+  rays(x, y, {&dx, 1}, {&dy, 1}, range, {&out, 1});
+  return out;
 }
 
 double GridMap::march(std::span<const double> distance, double x, double y, double dx, double dy, double range) const {

@@ -2,6 +2,7 @@
 // only.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -22,6 +23,17 @@ class GridMap {
   // `origin` is where the grid's lower left corner stands, and how the grid is turned about it. What is not in the grid
   // is wall. Throws std::invalid_argument for an empty grid, a resolution that is not positive, or no free cell.
   GridMap(std::vector<std::uint8_t> occupied, int rows, int columns, double resolution, const Pose& origin);
+  // A grid of one free cell with memory for `cells`, to be drawn on.
+  GridMap(std::size_t cells, double resolution);
+
+  // Draws another grid into the same memory: `paint` is handed [rows * columns] occupied cells and frees some.
+  // Allocates only beyond the cells there is memory for.
+  template <class Paint>
+  void redraw(int rows, int columns, const Pose& origin, Paint&& paint) {
+    place(rows, columns, origin);
+    paint(std::span<std::uint8_t>(occupied_));
+    survey();
+  }
 
   [[nodiscard]] int rows() const { return rows_; }
   [[nodiscard]] int columns() const { return columns_; }
@@ -30,13 +42,24 @@ class GridMap {
   [[nodiscard]] std::span<const std::uint8_t> occupied() const { return occupied_; }
   [[nodiscard]] CellPoint to_cells(double x, double y) const;
 
+  // Side of the largest free square, in cells, that has this cell at its corner and reaches toward a quadrant. 0 in a
+  // wall, at most 255. Quadrants: bit 0 toward higher columns, bit 1 toward higher rows.
+  [[nodiscard]] std::uint32_t free_square(int row, int column, std::uint32_t quadrant) const {
+    return (squares_[padded(row, column)] >> (8 * quadrant)) & 0xFFU;
+  }
+
   // How far the nearest wall is, counted in cells of a king's move: 0 in a wall; with k, the square of 2k - 1 cells
   // around this one is free. At most 255.
   [[nodiscard]] int king_distance(int row, int column) const {
-    return king_[static_cast<std::size_t>(row) * static_cast<std::size_t>(columns_) + static_cast<std::size_t>(column)];
+    const std::uint32_t all = squares_[padded(row, column)];
+    return static_cast<int>(std::min({all & 0xFFU, (all >> 8U) & 0xFFU, (all >> 16U) & 0xFFU, all >> 24U}));
   }
 
-  // Metres from (x, y) along the unit direction to the first occupied cell's square, at most `range`. Exact.
+  // Metres from (x, y) along the unit directions (dx[i], dy[i]) to the first occupied cell's square, at most `range`.
+  // Exact, and the same whatever rays are asked for together.
+  void rays(double x, double y, std::span<const double> dx, std::span<const double> dy, double range,
+            std::span<float> out) const;
+  // One of them.
   [[nodiscard]] double ray(double x, double y, double dx, double dy, double range) const;
 
   // f1tenth_gym's ray: steps as long as the distance between centres of cells allows, until that is <= 1e-4.
@@ -48,6 +71,16 @@ class GridMap {
   [[nodiscard]] bool touches(const Box& box) const;
 
  private:
+  [[nodiscard]] std::size_t index(int row, int column) const {
+    return static_cast<std::size_t>(row) * static_cast<std::size_t>(columns_) + static_cast<std::size_t>(column);
+  }
+  // With a border of walls one cell wide, so that no ray has to be asked whether it is still on the grid.
+  [[nodiscard]] std::size_t padded(int row, int column) const {
+    return static_cast<std::size_t>((row + 1) * (columns_ + 2) + column + 1);
+  }
+  void place(int rows, int columns, const Pose& origin);
+  void survey();
+
   int rows_;
   int columns_;
   double resolution_;
@@ -55,7 +88,7 @@ class GridMap {
   double cosine_;
   double sine_;
   std::vector<std::uint8_t> occupied_;
-  std::vector<std::uint8_t> king_;
+  std::vector<std::uint32_t> squares_;  // [rows + 2, columns + 2], a byte for each quadrant: cars need all four
 };
 
 // Metres from the centre of each cell to the centre of the nearest occupied one [rows * columns], as a Euclidean

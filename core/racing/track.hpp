@@ -33,8 +33,30 @@ struct CircuitConfig {
   double resolution = 0.1;  // metres per cell
 };
 
-// A closed road through points around the middle, straightened until no bend is too tight and drawn again where parts
-// come too near to each other; driven counter-clockwise.
+// Draws circuits: a closed road through points around the middle, straightened until no bend is too tight and drawn
+// again where parts come too near to each other; driven counter-clockwise.
+class CircuitMaker {
+ public:
+  explicit CircuitMaker(const CircuitConfig& config);  // throws where the sizes do not fit each other
+
+  // A track with memory for any circuit of this kind; drive on it after the first draw().
+  [[nodiscard]] Track blank() const;
+  // Draws the next circuit of the stream into a track made by blank(), without allocating.
+  void draw(Rng& rng, Track& track);
+  // Of a circuit's line.
+  [[nodiscard]] std::size_t most_points() const { return line_.capacity(); }
+
+ private:
+  void smooth();
+  void space_evenly();
+  void relax(double least_radius);
+
+  CircuitConfig config_;
+  std::vector<Point> corners_;
+  std::vector<Point> line_;   // being drawn
+  std::vector<Point> other_;  // what it is drawn from
+};
+
 [[nodiscard]] Track circuit(const CircuitConfig& config, Rng& rng);
 
 }  // namespace slipstream::racing

@@ -18,12 +18,13 @@ from slipstream.config.foreign import GymnasiumConfig, PettingZooConfig
 from slipstream.config.horizontal_cr import HorizontalCrConfig
 from slipstream.config.names import NAME_PATTERN
 from slipstream.config.probe import ProbeConfig
+from slipstream.config.racing import RacingConfig
 
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 Count = Annotated[int, Field(ge=1)]
 
 WorldConfig = Annotated[
-    AirspaceConfig | HorizontalCrConfig | ProbeConfig | GymnasiumConfig | PettingZooConfig,
+    AirspaceConfig | HorizontalCrConfig | RacingConfig | ProbeConfig | GymnasiumConfig | PettingZooConfig,
     Field(discriminator="kind"),
 ]
 
@@ -257,9 +258,10 @@ def _problems(scenario: Scenario) -> Iterator[Problem]:
     """Everything wrong between fields that are each right alone."""
     yield from _unknown_policies(scenario)
     yield from _stop_problems(scenario)
-    if isinstance(scenario.world, AirspaceConfig) and not any(_unknown_policies(scenario)):
-        aircraft = scenario.world.aircraft  # empty for random traffic, whose names only the built world knows
-        yield from _crew_problems(scenario, [a.id for a in aircraft], [a.role for a in aircraft])
+    if isinstance(scenario.world, AirspaceConfig | RacingConfig) and not any(_unknown_policies(scenario)):
+        # Empty for random traffic, whose names only the built world knows.
+        crew = scenario.world.cars if isinstance(scenario.world, RacingConfig) else scenario.world.aircraft
+        yield from _crew_problems(scenario, [one.id for one in crew], [one.role for one in crew])
 
 
 def _crew_problems(scenario: Scenario, agents: Sequence[str], roles: Sequence[str]) -> Iterator[Problem]:

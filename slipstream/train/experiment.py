@@ -484,7 +484,8 @@ def episode_summary(episodes: Sequence[Episode], stats: Sequence[str]) -> dict[s
         "env/length_mean": float(np.mean([e.length for e in episodes])),
     }
     for i, name in enumerate(stats):
-        row[f"env/{name}_mean"] = float(np.mean([e.stats[i] for e in episodes]))
+        known = [e.stats[i] for e in episodes if np.isfinite(e.stats[i])]  # a lap time, where there was a lap
+        row[f"env/{name}_mean"] = float(np.mean(known)) if known else math.nan
     return row
 
 

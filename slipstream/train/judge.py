@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from slipstream.train.setup import (
     refuse_other_world,
     scripted_team,
 )
+from slipstream.worlds.registry import proportions
 from slipstream.worlds.spec import WorldSpec
 
 # Training evaluates episodes 0, 1, 2 … of the evaluation streams; judging starts where no training run gets to.
@@ -69,15 +71,14 @@ def judge(
     seed: int | None = None,
     label: str = "learned",
 ) -> Judgement:
-    """Play the same fresh episodes with the trained policies (if any) and with every script of the world."""
+    """Play the same fresh episodes with the trained policies (if any), and with every script in their place."""
     worlds = make_evaluation_worlds(scenario, episodes)
     spec = worlds.spec
     casts: dict[str, Sequence[Team]] = {}
     if saved is not None:
         casts[label] = trained_teams(scenario, saved, spec)
-    everyone = tuple(range(spec.num_agents))
     for script in spec.scripts:
-        casts[script] = [scripted_team(script, everyone, script, spec, "script")]
+        casts[script] = _script_instead(scenario, script, spec)
     if not casts:
         raise ScenarioError(f"{scenario.name}: {spec.name} has no scripted policy; name a run or a model to judge")
     rows, frames = [], None
@@ -85,21 +86,34 @@ def judge(
         record = 1 if frames is None and spec.frame_fields else 0
         played = play(worlds, teams, episodes, scenario.evaluate.seed if seed is None else seed, FIRST_JUDGED, record)
         frames = played.frames[0] if played.frames else frames
-        rows.append(Row(name, episodes, figures(played)))
+        rows.append(Row(name, episodes, figures(played, proportions(scenario.world.kind))))
     worlds.close()
     return Judgement(scenario.name, scenario.world.kind, tuple(rows), spec, frames)
 
 
 def trained_teams(scenario: Scenario, saved: checkpoint.Checkpoint, spec: WorldSpec) -> list[Team]:
     """The scenario's teams with the saved policies in the learners' places."""
+
+    def learned(name: str, agents: tuple[int, ...]) -> Team:
+        policy = from_checkpoint(saved, Path(scenario.name), name)
+        refuse_other_world(policy, spec, name)
+        record = policy.record
+        return Team(name, agents, Loaded(policy), discrete=record.actor.discrete, table=record.table)
+
+    return _teams(scenario, spec, learned)
+
+
+def _script_instead(scenario: Scenario, script: str, spec: WorldSpec) -> list[Team]:
+    """The scenario's teams with one of the world's scripts in the learners' places."""
+    return _teams(scenario, spec, lambda name, agents: scripted_team(name, agents, script, spec, "script"))
+
+
+def _teams(scenario: Scenario, spec: WorldSpec, learner: Callable[[str, tuple[int, ...]], Team]) -> list[Team]:
     teams = []
     for name, agents in assign_teams(scenario, spec.agents, spec.roles).items():
         config = scenario.policies[name]
         if isinstance(config, LearningPolicy):
-            policy = from_checkpoint(saved, Path(scenario.name), name)
-            refuse_other_world(policy, spec, name)
-            record = policy.record
-            teams.append(Team(name, agents, Loaded(policy), discrete=record.actor.discrete, table=record.table))
+            teams.append(learner(name, agents))
         elif config.kind == "scripted":
             teams.append(scripted_team(name, agents, config.script, spec, f"policies.{name}.script"))
         else:
@@ -107,14 +121,16 @@ def trained_teams(scenario: Scenario, saved: checkpoint.Checkpoint, spec: WorldS
     return teams
 
 
-def figures(episodes: Episodes) -> dict[str, Interval]:
-    """Mean and 95 % interval of the return, the length and every figure of the world."""
-    count = len(episodes.lengths)
+def figures(episodes: Episodes, proportions: Collection[str] = ("clean",)) -> dict[str, Interval]:
+    """Mean and 95 % interval of the return, the length and every figure of the world, over episodes that have it."""
     result = {"return": mean_interval(episodes.team_returns), "length": mean_interval(episodes.lengths)}
     for name in episodes.names:
         values = episodes.stat(name)
-        if name == "clean":  # a proportion: a bootstrap of all ones would claim certainty
-            result[name] = wilson(int(values.sum()), count)
+        values = values[np.isfinite(values)]
+        if name in proportions:  # a bootstrap of all ones would claim certainty
+            result[name] = wilson(int(values.sum()), len(values))
+        elif not len(values):
+            result[name] = Interval(math.nan, math.nan, math.nan)
         else:
             result[name] = mean_interval(values)
     return result

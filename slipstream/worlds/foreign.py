@@ -355,6 +355,11 @@ class ForeignVecEnv:
         self._next_episode = saved.next_episode
         self.reset()
 
+    phase = 0  # there is only one
+
+    def backdrop(self, world: int) -> None:
+        """Nothing is known to stand still."""
+
     def frame(self, world: int) -> F64:
         """Nothing a viewer could draw: [A, 0]."""
         return np.zeros((self.spec.num_agents, 0))

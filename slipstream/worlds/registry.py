@@ -19,13 +19,14 @@ FAMILIES = {
     "airspace": "slipstream.worlds.airspace",
     "horizontal_cr": "slipstream.worlds.airspace.horizontal_cr",
     "probe": "slipstream.worlds.probe",
+    "racing": "slipstream.worlds.racing",
     "gymnasium": "slipstream.worlds.foreign",
     "pettingzoo": "slipstream.worlds.foreign",
 }
 
 
 class Family(Protocol):
-    """What a world package offers. Optional beside it: `HEADLINE`, the figures a table shows, and `picture(…)`."""
+    """What a world package offers. Optional beside it: `HEADLINE`, `PROPORTIONS` and `picture(…)`, below."""
 
     def make(self, config: WorldConfig, num_worlds: int, options: EnvOptions) -> VecEnv:
         """Build a batch of worlds."""
@@ -61,6 +62,11 @@ def make_worlds(config: WorldConfig, num_worlds: int, options: EnvOptions | None
 def headline(kind: str, spec: WorldSpec) -> tuple[str, ...]:
     """The episode figures a table shows for this kind of world: what its package chose, or the first few."""
     return tuple(getattr(family(kind), "HEADLINE", spec.stats[:5]))
+
+
+def proportions(kind: str) -> tuple[str, ...]:
+    """The episode figures of this kind of world that are 0 or 1: whether something happened."""
+    return tuple(getattr(family(kind), "PROPORTIONS", ("clean",)))
 
 
 def draw(kind: str, spec: WorldSpec, frames: F64 | None, path: Path, title: str) -> Path | None:

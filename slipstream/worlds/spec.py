@@ -57,6 +57,7 @@ class WorldSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     stats: tuple[str, ...] = ()
     frame_fields: tuple[str, ...] = ()
     scripts: tuple[str, ...] = ()
+    phases: tuple[str, ...] = ()
     max_episode_steps: int = 0
     tick_seconds: float = 0.0
 

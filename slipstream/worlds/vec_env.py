@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 import numpy as np
@@ -48,6 +48,14 @@ class EnvOptions:
         return _core.VecEnvOptions(**asdict(self))
 
 
+class Backdrop(NamedTuple):
+    """Occupied cells [rows, columns], row 0 the lowest; metres per cell; x, y of the lower left corner, and yaw."""
+
+    occupied: U8
+    resolution_m: float
+    origin: tuple[float, float, float]
+
+
 class VecEnv(Protocol):
     """What collectors, adapters and checks need of a batch of worlds, native or foreign."""
 
@@ -75,6 +83,7 @@ class VecEnv(Protocol):
     episode_return: F64  # [N, A]
     episode_stats: F64  # [N, Q]
     episode_index: U32  # [N]
+    phase: int  # of `spec.phases`: that of the episodes which start from now on
 
     def reset(self, mask: U8 | None = None) -> None:
         """Start the next episode of every world, or of the masked ones."""
@@ -96,6 +105,9 @@ class VecEnv(Protocol):
 
     def frame(self, world: int) -> F64:
         """What a viewer needs of one world: [A, fields] named by `spec.frame_fields`."""
+
+    def backdrop(self, world: int) -> Backdrop | None:
+        """What stands still in one world, for viewers; None where nothing does."""
 
     def close(self) -> None:
         """Let go of threads, processes and windows."""
@@ -164,6 +176,20 @@ class NativeVecEnv:
     def frame(self, world: int) -> F64:
         """What a viewer needs of one world: [A, fields] named by `spec.frame_fields`."""
         return self._native.frame(world)
+
+    def backdrop(self, world: int) -> Backdrop | None:
+        """What stands still in one world, for viewers; None where nothing does."""
+        seen = self._native.backdrop(world)
+        return None if seen is None else Backdrop(*seen)
+
+    @property
+    def phase(self) -> int:
+        """Of `spec.phases`: that of the episodes which start from now on."""
+        return self._native.phase
+
+    @phase.setter
+    def phase(self, phase: int) -> None:
+        self._native.phase = phase
 
     def close(self) -> None:
         """Nothing to do: threads end with the object."""

@@ -10,12 +10,12 @@ FOREIGN = ("gymnasium", "pettingzoo")
 
 def native_worlds() -> dict[str, WorldConfig]:
     """Scenario name to world, each different native world once."""
-    worlds: dict[WorldConfig, str] = {}
+    worlds: dict[str, tuple[str, WorldConfig]] = {}
     for info in list_scenarios():
         world = load(info.name).world
         if world.kind not in FOREIGN:
-            worlds.setdefault(world, info.name)
-    return {name: world for world, name in worlds.items()}
+            worlds.setdefault(world.model_dump_json(), (info.name, world))
+    return dict(worlds.values())
 
 
 def maker(config: WorldConfig):

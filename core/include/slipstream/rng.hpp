@@ -58,6 +58,20 @@ class Rng {
     return std::sqrt(-2.0 * std::log(u)) * std::cos(2.0 * std::numbers::pi * v);
   }
 
+  // A stream of the same episode for another purpose (1 to 2^24 - 1), apart from this one and from other purposes'.
+  [[nodiscard]] Rng fork(std::uint32_t purpose) const {
+    Rng other = *this;
+    other.base_[0] = 0;
+    other.base_[3] = (base_[3] & 0xFFU) | (purpose << 8U);
+    other.used_ = 4;
+    return other;
+  }
+  // Goes on at the n-th block of four numbers.
+  void skip_to(std::uint32_t block) {
+    base_[0] = block;
+    used_ = 4;
+  }
+
  private:
   std::uint64_t seed_ = 0;
   PhiloxBlock base_{};

@@ -52,6 +52,7 @@ struct WorldSpec {
   std::vector<std::string> stats;         // the world's own figures for a finished episode
   std::vector<std::string> frame_fields;  // per-agent fields of frame(), for viewers and trajectory logs
   std::vector<std::string> scripts;       // scripted policies the world can act with
+  std::vector<std::string> phases;        // of a curriculum, easiest first; empty: the world is always the same
   int max_episode_steps = 0;              // 0: no step limit
   double tick_seconds = 0.0;              // simulated time of one step; 0 where it has no meaning
 

@@ -27,6 +27,7 @@ class Worlds {
   virtual void save(int i, SnapshotWriter& out) = 0;
   virtual void restore(int i, SnapshotReader& in) = 0;
   virtual void frame(int i, double* out) const = 0;
+  [[nodiscard]] virtual Backdrop backdrop(int i) const = 0;
 };
 
 template <World W>
@@ -44,6 +45,13 @@ class WorldsOf final : public Worlds {
   void save(int i, SnapshotWriter& out) override { at(i).archive(out); }
   void restore(int i, SnapshotReader& in) override { at(i).archive(in); }
   void frame(int i, double* out) const override { worlds_[static_cast<std::size_t>(i)].frame(out); }
+  [[nodiscard]] Backdrop backdrop(int i) const override {
+    if constexpr (requires(const W& world) { world.backdrop(); }) {
+      return worlds_[static_cast<std::size_t>(i)].backdrop();
+    } else {
+      return {};
+    }
+  }
 
  private:
   W& at(int i) { return worlds_[static_cast<std::size_t>(i)]; }
@@ -97,9 +105,14 @@ class VecEnv {
   void reseed(std::span<const std::uint64_t> seeds, std::span<const std::uint32_t> worlds,
               std::span<const std::uint8_t> mask);
 
+  // Which of the spec's phases episodes belong to that start from now on.
+  void set_phase(int phase);
+  [[nodiscard]] int phase() const { return phase_; }
+
   [[nodiscard]] std::vector<std::byte> snapshot();
   void restore(std::span<const std::byte> bytes);
   void frame(int world, double* out) const;
+  [[nodiscard]] Backdrop backdrop(int world) const;
 
   [[nodiscard]] const WorldSpec& spec() const { return worlds_->spec(); }
   [[nodiscard]] int num_worlds() const { return worlds_->size(); }
@@ -123,6 +136,7 @@ class VecEnv {
   WorkerPool pool_;
   Buffers buffers_;
   std::size_t agents_ = 0;
+  std::int32_t phase_ = 0;
   // Beside the buffers: what an episode accumulates.
   std::vector<std::uint64_t> seed_;          // [N]
   std::vector<std::uint32_t> stream_;        // [N], world number within the seed

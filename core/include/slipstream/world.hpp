@@ -31,11 +31,24 @@ struct Slices {
   std::uint8_t* acting = nullptr;          // [A], in: whose action this step reads; out: whose the next one reads
   float* reward_parts = nullptr;           // [A, P]; null unless asked for
   double* stats = nullptr;                 // [Q], the figures of the episode so far
+  std::int32_t phase = 0;                  // of the spec's phases, for reset()
 
   [[nodiscard]] float* obs_f32(int block) const { return static_cast<float*>(obs[static_cast<std::size_t>(block)]); }
   [[nodiscard]] std::uint8_t* obs_u8(int block) const {
     return static_cast<std::uint8_t*>(obs[static_cast<std::size_t>(block)]);
   }
+};
+
+// What stands still in a world, for viewers: a grid of free (0) and occupied cells, row 0 the lowest. Valid until the
+// world is stepped or reset.
+struct Backdrop {
+  int rows = 0;
+  int columns = 0;
+  double resolution_m = 0.0;
+  double x_m = 0.0;  // of the lower left corner
+  double y_m = 0.0;
+  double yaw_rad = 0.0;
+  const std::uint8_t* occupied = nullptr;  // [rows, columns]; null: nothing does
 };
 
 template <class W>

@@ -1,13 +1,23 @@
-"""Racing cars: how they move, the tracks they drive on, and what their scanners see, for tests and notebooks."""
+"""Racing cars: the batched world; how they move, their tracks and what they see, for tests and notebooks."""
 
+from slipstream.config.racing import FollowGap, PurePursuit
 from slipstream.worlds.racing.cars import Car, car, derivative, overlap, simulate, vehicles
 from slipstream.worlds.racing.draw import draw_track, draw_tracks
-from slipstream.worlds.racing.drivers import Driven, FollowGap, PurePursuit, drive
+from slipstream.worlds.racing.drivers import Driven, drive
+from slipstream.worlds.racing.face import make, track_of
 from slipstream.worlds.racing.lines import Raceline, raceline
 from slipstream.worlds.racing.maps import Map, Progress
 from slipstream.worlds.racing.tracks import circuit, corridor, oval
 
+PROPORTIONS = (
+    *("success", "clean", "crashed", "collided"),
+    *("target_finish", "collision", "target_crash", "self_crash", "idle_stop", "timeout"),
+)
+HEADLINE = ("success", "lap_s", "progress_m", "crashed", "collided")
+
 __all__ = [
+    "HEADLINE",
+    "PROPORTIONS",
     "Car",
     "Driven",
     "FollowGap",
@@ -22,9 +32,11 @@ __all__ = [
     "draw_track",
     "draw_tracks",
     "drive",
+    "make",
     "oval",
     "overlap",
     "raceline",
     "simulate",
+    "track_of",
     "vehicles",
 ]

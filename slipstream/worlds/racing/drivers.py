@@ -8,30 +8,11 @@ import numpy as np
 
 from slipstream import _core
 from slipstream.config.errors import ScenarioError
+from slipstream.config.racing import FollowGap, PurePursuit
 from slipstream.worlds.racing.cars import F64, Mode
+from slipstream.worlds.racing.face import driver as native_driver
 from slipstream.worlds.racing.lines import Raceline
 from slipstream.worlds.racing.maps import Map
-
-
-class FollowGap(NamedTuple):
-    """Steer to the middle of the deepest free stretch of the scan, away from what is nearest."""
-
-    view: float = 3.2  # radians ahead that are looked at
-    cap_m: float = 10.0  # farther is not better
-    half_width: float = 0.3  # metres kept free to either side of the nearest return
-    depth: float = 0.6  # a gap is made of beams at least this share of the deepest
-    gain: float = 0.5  # steering per radian to the target
-    fast_mps: float = 5.0  # straight on
-    slow_mps: float = 3.0  # when steering hard
-    hard: float = 0.15  # radians of steering that count as hard
-
-
-class PurePursuit(NamedTuple):
-    """Steer onto the circle that meets the line a little ahead (Coulter 1992)."""
-
-    ahead_s: float = 0.2  # seconds ahead
-    ahead_min_m: float = 0.8  # but at least this far
-    share: float = 0.9  # of the line's speeds
 
 
 class Driven(NamedTuple):
@@ -79,11 +60,11 @@ def drive(
     start = np.array([x, y, 0.0, 0.0, yaw % (2 * np.pi), 0.0, 0.0])
     common = (track.native, track.native_line, start, vehicle, mode, decide_every, laps, limit_s)
     if isinstance(driver, FollowGap):
-        result = _core.racing_follow_gap(*common, beams, 4.7, 30.0, list(driver))
+        result = _core.racing_follow_gap(*common, beams, 4.7, 30.0, native_driver(driver))
     elif line is None:
         raise ScenarioError("pure pursuit needs a line to pursue; raceline(track) makes one")
     else:
         along = _core.RacingCenterline(np.ascontiguousarray(line.points), True)
-        result = _core.racing_pure_pursuit(*common, along, np.ascontiguousarray(line.speed), list(driver))
+        result = _core.racing_pure_pursuit(*common, along, np.ascontiguousarray(line.speed), native_driver(driver))
     path, lap_s, crashed, along_m = result
     return Driven(path, tuple(lap_s), crashed, along_m)

@@ -8,6 +8,7 @@ import numpy as np
 from scipy.interpolate import CubicSpline
 from scipy.optimize import lsq_linear
 
+from slipstream import _core
 from slipstream.config.errors import ScenarioError
 from slipstream.worlds.racing.cars import F64, car
 from slipstream.worlds.racing.maps import Map
@@ -55,7 +56,8 @@ def raceline(
     for _ in range(ROUNDS):
         line = _even(_bend(track, line, room), count)
     step, curvature = _steps(line), _curvature(line)
-    speed = _speeds(curvature, step, speed_max, lateral_max, accel_max)
+    along = _core.RacingCenterline(np.ascontiguousarray(line), True)
+    speed = _core.racing_speeds(along, speed_max, lateral_max, accel_max)
     s = np.concatenate([[0.0], np.cumsum(step)[:-1]])
     return Raceline(line, speed, s, curvature, float(np.sum(2.0 * step / (speed + np.roll(speed, -1)))))
 
@@ -115,17 +117,3 @@ def _curvature(line: F64) -> F64:
     sides = [np.hypot(side[:, 0], side[:, 1]) for side in (a, b, c)]
     curvature: F64 = 2.0 * cross / np.maximum(sides[0] * sides[1] * sides[2], 1e-12)
     return curvature
-
-
-def _speeds(curvature: F64, step: F64, speed_max: float, lateral_max: float, accel_max: float) -> F64:
-    """As fast as corners allow, and as braking for them and leaving them does: a friction ellipse, twice around."""
-    speed = np.minimum(speed_max, np.sqrt(lateral_max / np.maximum(np.abs(curvature), 1e-9)))
-    count = len(speed)
-    for order in (range(2 * count), range(2 * count, 0, -1)):
-        forward = order.step > 0
-        for k in order:
-            i, j = k % count, (k + 1 if forward else k - 1) % count
-            used = min(1.0, speed[i] ** 2 * abs(curvature[i]) / lateral_max)
-            gained = 2.0 * accel_max * np.sqrt(1.0 - used**2) * step[i if forward else j]
-            speed[j] = min(speed[j], np.sqrt(speed[i] ** 2 + gained))
-    return speed

@@ -1,0 +1,25 @@
+// Shared by the racing bindings.
+#pragma once
+
+#include <vector>
+
+#include "bind/bind.hpp"
+#include "racing/dynamics.hpp"
+#include "racing/map.hpp"
+
+namespace slipstream::racing {
+
+// A map and what compat rays need of it, made when first asked for.
+struct SharedMap {
+  GridMap grid;
+  std::vector<double> distance;
+
+  const std::vector<double>& distances() {
+    if (distance.empty()) distance = euclidean_distance(grid);
+    return distance;
+  }
+};
+
+[[nodiscard]] Mode mode_named(const std::string& name);
+
+}  // namespace slipstream::racing

@@ -1,0 +1,335 @@
+"""The racing world: which track, which cars, what they are after, what they see and what they are paid for."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from slipstream.config.base import Config
+from slipstream.config.errors import suggest
+
+Metres = Annotated[float, Field(gt=0)]
+Task = Literal["time_trial", "head_to_head", "overtake", "gaplock", "convoy_lock"]
+Vehicle = Literal["f1tenth", "limo", "f1fifth", "fullscale"]
+Range = tuple[float, float]
+Place = tuple[float, float, float]
+
+# --- tracks ---
+
+
+class OvalTrack(Config):
+    """Two straights joined by half circles, driven counter-clockwise."""
+
+    kind: Literal["oval"] = Field("oval", description="Two straights joined by half circles.")
+    straight_m: float = Field(20.0, ge=0, description="Length of a straight.")
+    radius_m: Metres = Field(5.0, description="Radius of the half circles, at the middle of the road.")
+    width_m: Metres = Field(2.2, description="Width of the road.")
+    resolution_m: Metres = Field(0.05, description="Metres per cell of the map.")
+
+
+class CorridorTrack(Config):
+    """A straight road, walled at both ends."""
+
+    kind: Literal["corridor"] = Field("corridor", description="A straight road, walled at both ends.")
+    length_m: Metres = Field(100.0, description="Length of the road.")
+    width_m: Metres = Field(2.6, description="Width of the road.")
+    resolution_m: Metres = Field(0.05, description="Metres per cell of the map.")
+
+
+class CircuitTrack(Config):
+    """A random circuit, driven counter-clockwise: one for all, or another in every episode."""
+
+    kind: Literal["circuit"] = Field("circuit", description="A random circuit.")
+    seed: int | None = Field(
+        None, ge=0, lt=2**63, description="Which one; null: a new one in every episode, drawn from the episode's seed."
+    )
+    corners: int = Field(12, ge=3, le=64, description="Points the road is drawn through.")
+    radius_m: Metres = Field(14.0, description="How far from the middle they are at most.")
+    roughness: float = Field(0.8, ge=0, le=1, description="0: a circle; 1: corners as near the middle as they like.")
+    width_m: Metres = Field(2.2, description="Width of the road.")
+    tightest_m: Metres = Field(0.6, description="Least radius of a bend's inner wall.")
+    resolution_m: Metres = Field(0.1, description="Metres per cell of the map.")
+
+
+class MapTrack(Config):
+    """A map as ROS has it, with a centreline beside it."""
+
+    kind: Literal["map"] = Field("map", description="A map file.")
+    path: str = Field(min_length=1, description="The map's yaml file, relative to where the command is run.")
+
+
+TrackConfig = Annotated[OvalTrack | CorridorTrack | CircuitTrack | MapTrack, Field(discriminator="kind")]
+
+# --- drivers ---
+
+
+class FollowGap(Config):
+    """Follow-the-gap: steer to the middle of the widest free stretch of the scan, away from what is nearest."""
+
+    view: float = Field(3.2, gt=0, description="Radians ahead that are looked at.")
+    cap_m: Metres = Field(10.0, description="Farther is not better.")
+    window: int = Field(1, ge=1, description="Beams averaged into one.")
+    half_width: float = Field(0.3, ge=0, description="Metres kept free to either side of the nearest return.")
+    bubble: float = Field(0.0, ge=0, description="Radians kept free to either side of it, at least.")
+    depth: float = Field(0.6, ge=0, le=1, description="A gap's beams reach at least this share of the deepest.")
+    gap_m: float = Field(0.0, ge=0, description="And at least this far.")
+    gain: float = Field(0.5, ge=0, description="Steering per radian to the gap's middle.")
+    smooth: float = Field(0.0, ge=0, lt=1, description="Share of the last steering that is kept.")
+    fast_mps: float = Field(5.0, ge=0, description="Speed straight on.")
+    slow_mps: float = Field(3.0, ge=0, description="Speed when steering hard.")
+    hard: float = Field(0.15, ge=0, description="Radians of steering that count as hard.")
+    careful: bool = Field(False, description="Slower the nearer what is ahead; fast_mps only beyond 6 m.")
+
+
+class PurePursuit(Config):
+    """Pure pursuit: steer onto the circle that meets the line a little ahead (Coulter 1992)."""
+
+    ahead_s: float = Field(0.2, ge=0, description="Seconds ahead.")
+    ahead_min_m: Metres = Field(0.8, description="But at least this far.")
+    share: float = Field(0.9, gt=0, description="Of the line's speeds.")
+
+
+class Squeezer(Config):
+    """Presses another car against a wall without touching it."""
+
+    ahead_m: float = Field(0.6, description="Its place ahead of the other's middle.")
+    wide_m: float = Field(0.6, ge=0, description="Its place beside it at first.")
+    narrow_m: float = Field(0.4, ge=0, description="And in the end.")
+    close_s: float = Field(4.0, gt=0, description="Seconds from the one to the other.")
+    look_m: float = Field(0.5, ge=0, description="How far beyond its place it aims.")
+    gain: float = Field(1.5, ge=0, description="Speed per metre that it is behind its place.")
+
+
+class Blocker(Config):
+    """Stays in front: along the line, as far aside as the car behind is."""
+
+    watch_m: float = Field(4.0, ge=0, description="How far behind it looks.")
+    room_m: float = Field(0.6, ge=0, description="How far aside it goes.")
+    share: float = Field(0.6, gt=0, description="Of the line's speeds.")
+    ahead_s: float = Field(0.35, ge=0, description="Seconds ahead that it aims.")
+    ahead_min_m: Metres = Field(1.0, description="But at least this far.")
+
+
+# --- rewards ---
+
+
+class RewardTerms(Config):
+    """Weights of a reward's terms; a term is paid as its sentence says, times its weight."""
+
+    lap: float | None = Field(None, description="When a lap is finished.")
+    finish: float | None = Field(None, description="When all of them are.")
+    win: float | None = Field(None, description="First over the line or past the others; minus that when beaten.")
+    overtake: float | None = Field(None, description="Per place gained, minus places lost.")
+    wall: float | None = Field(None, description="When it touches a wall.")
+    contact: float | None = Field(None, description="When it touches another car.")
+    target_crash: float | None = Field(None, description="When the target crashes without being touched.")
+    target_finish: float | None = Field(None, description="When the target gets to the end of the road.")
+    idle: float | None = Field(None, description="When it has given up.")
+    timeout: float | None = Field(None, description="When time runs out.")
+    progress: float | None = Field(None, description="Per metre along the centreline.")
+    gap: float | None = Field(None, description="Per metre gained on the nearest other car.")
+    time: float | None = Field(None, description="Per second.")
+    speed: float | None = Field(None, description="Per second at full speed.")
+    reverse: float | None = Field(None, description="Per second backwards.")
+    lateral: float | None = Field(None, description="Per second and metre beside the centreline.")
+    heading: float | None = Field(None, description="Per second and radian off the centreline's heading.")
+    steering: float | None = Field(None, description="Per unit that the steering axis changes.")
+    pressure: float | None = Field(None, description="Per second within pressure_m of the nearest other car.")
+    pocket: float | None = Field(
+        None, description="A potential: 1 ahead and beside the other car, where it is squeezed from; 0 far from there."
+    )
+    squeeze: float | None = Field(
+        None, description="A potential: how far the other car is from the middle of the road, 1 m or more is 1."
+    )
+    close: float | None = Field(None, description="A potential: 0 at the other car, -1 from 10 m on.")
+
+
+RewardPreset = Literal["race", "duel", "attacker", "defender", "convoy_lock"]
+
+REWARDS: dict[str, RewardTerms] = {
+    "race": RewardTerms(progress=0.1, wall=-5.0, finish=1.0, time=-0.1, steering=-0.01),
+    "duel": RewardTerms(progress=0.1, wall=-5.0, contact=-5.0, win=3.0, gap=0.1, steering=-0.01),
+    "attacker": RewardTerms(
+        target_crash=10.0, wall=-5.0, contact=-5.0, idle=-5.0, target_finish=-5.0, pocket=1.0, squeeze=2.0, close=1.0
+    ),
+    "defender": RewardTerms(progress=0.1, wall=-10.0, contact=-5.0, finish=5.0),
+    # What convoy_lock's authors paid, without what is paid for being near: see docs/racing.md.
+    "convoy_lock": RewardTerms(target_crash=60.0, wall=-10.0, contact=-10.0, idle=-35.0, timeout=-25.0, pocket=3.0),
+}
+
+
+class RewardConfig(Config):
+    """What a car is paid for: a preset's terms, some of them changed."""
+
+    preset: RewardPreset | None = Field(None, description="Named weights; null: the task's own for this car.")
+    overrides: RewardTerms = Field(default_factory=RewardTerms, description="Weights that differ from the preset's.")
+
+    def weights(self, default: str) -> dict[str, float]:
+        """Every term's weight."""
+        preset = REWARDS[self.preset or default]
+        changed = self.overrides.model_dump(exclude_none=True)
+        return {name: changed.get(name, getattr(preset, name) or 0.0) for name in RewardTerms.model_fields}
+
+
+# --- what a car sees, where it starts ---
+
+
+class ObservationBlocks(Config):
+    """What an observation is made of; null: as the preset has it."""
+
+    scan: bool | None = Field(None, description="The laser scan.")
+    speed: bool | None = Field(None, description="Own speed.")
+    sway: bool | None = Field(None, description="Sideways speed and yaw rate.")
+    steer: bool | None = Field(None, description="Angle of the front wheels.")
+    line: bool | None = Field(None, description="Place and heading on the centreline, and points of it ahead.")
+    target: bool | None = Field(None, description="The nearest other car: motion, place and heading, in own frame.")
+    frame_stack: int | None = Field(None, ge=1, le=16, description="How many past frames are shown, this one included.")
+    action_stack: int | None = Field(None, ge=0, le=16, description="How many past actions are shown.")
+
+
+ObservationPreset = Literal["lidar", "gaplock", "centerline", "frenet", "full"]
+OBSERVATIONS: dict[str, dict[str, bool | int]] = {
+    "lidar": {"scan": True, "speed": True, "sway": True, "steer": True, "action_stack": 1},
+    "gaplock": {"scan": True, "speed": True, "sway": True, "target": True, "action_stack": 0},
+    "centerline": {"scan": True, "speed": True, "frame_stack": 4, "action_stack": 1},
+    "frenet": {"speed": True, "sway": True, "steer": True, "line": True, "target": True, "action_stack": 1},
+    "full": {
+        "scan": True, "speed": True, "sway": True, "steer": True, "line": True, "target": True, "action_stack": 1,
+    },
+}  # fmt: skip
+
+
+class ObservationConfig(Config):
+    """What a driver sees: a preset, some of it changed."""
+
+    preset: ObservationPreset = Field("lidar", description="A named observation; docs/racing.md lists them.")
+    overrides: ObservationBlocks = Field(default_factory=ObservationBlocks, description="What differs from it.")
+    ahead_m: tuple[float, ...] = Field(
+        (1.0, 2.0, 4.0, 6.0, 8.0, 10.0), min_length=1, max_length=32, description="Where the line ahead is looked at."
+    )
+
+    def blocks(self, cars: int) -> dict[str, bool | int]:
+        """Every block, and how much is stacked; who is alone has no target unless asked for one."""
+        plain: dict[str, bool | int] = dict.fromkeys(("scan", "speed", "sway", "steer", "line", "target"), False)
+        chosen = {**plain, "frame_stack": 1, "action_stack": 0, **OBSERVATIONS[self.preset]}
+        if cars == 1:
+            chosen["target"] = False
+        return {**chosen, **self.overrides.model_dump(exclude_none=True)}
+
+
+class LidarConfig(Config):
+    """The laser scanner on every car."""
+
+    beams: int = Field(108, ge=1, le=10_000, description="Beams, spread evenly, the rightmost first.")
+    fov_rad: float = Field(4.7, gt=0, le=6.2831853072, description="Field of view.")
+    range_m: Metres = Field(10.0, description="What is farther is seen there.")
+    noise_m: float = Field(0.01, ge=0, description="Standard deviation of the error of every beam that meets a wall.")
+    mount_m: float = Field(0.0, description="Metres ahead of the centre of gravity.")
+
+
+class CarConfig(Config):
+    """One car."""
+
+    id: str = Field(min_length=1, max_length=64, description="Its name, unique in the race.")
+    role: str = Field("car", min_length=1, description="Cars of one role share a policy by default.")
+    vehicle: Vehicle = Field("f1tenth", description="Size, tyres and limits.")
+    speed_min_mps: float = Field(0.0, description="Speed that -1 on the speed axis asks for.")
+    speed_max_mps: float = Field(8.0, description="Speed that 1 asks for.")
+    reward: RewardConfig = Field(default_factory=RewardConfig, description="What it is paid for.")
+
+
+class SpawnConfig(Config):
+    """Where cars start."""
+
+    kind: Literal["grid", "random", "sets"] = Field(
+        "grid", description="One behind the other from start_m; from anywhere along the line; or one of the sets."
+    )
+    sets: dict[str, dict[str, Place]] = Field(
+        default_factory=dict,
+        description="Set name -> car id -> [metres along the centreline, metres left of it, radians against it].",
+    )
+    start_m: float = Field(0.0, description="Kind grid: where the first car is along the centreline.")
+    gap_m: Metres = Field(1.5, description="Metres from one car to the next, except in sets.")
+    stagger_m: float = Field(0.0, ge=0, description="Metres to the left and right of the line, in turn.")
+    lateral_jitter_m: float = Field(0.0, ge=0, description="Cars are moved aside by up to this at reset.")
+    yaw_jitter_rad: float = Field(0.0, ge=0, description="And turned by up to this.")
+
+
+class PhaseConfig(Config):
+    """What is different in one phase of a curriculum; null: as the world has it."""
+
+    name: str = Field(min_length=1, description="What to call it in logs.")
+    spawns: tuple[str, ...] | None = Field(None, min_length=1, description="Spawn sets to draw from.")
+    start_speed_mps: Range | None = Field(None, description="Speed of all cars at the start, drawn between these.")
+    lock_mps: float = Field(0.0, description="The first car's speed is held at this")
+    lock_steps: int = Field(0, ge=0, description="for so many steps from the start.")
+    gain: float | None = Field(None, ge=0, description="Of the follow_gap script: how hard it steers.")
+    bubble: float | None = Field(None, ge=0, description="Of the follow_gap script: radians kept free.")
+    fast_mps: float | None = Field(None, ge=0, description="Of the follow_gap script: its speed.")
+
+
+class RacingConfig(Config):
+    """Cars on one track: alone against the clock, against each other, or one against another."""
+
+    kind: Literal["racing"] = Field("racing", description="Racing cars.")
+    task: Task = Field(
+        "time_trial",
+        description="time_trial: laps, alone; head_to_head: be first; overtake: the first car starts last and must "
+        "lead; gaplock, convoy_lock: the first car makes the second crash without touching it.",
+    )
+    physics: Literal["clean", "compat"] = Field(
+        "clean", description="compat is f1tenth_gym's to the letter; clean is without its faults (docs/racing.md)."
+    )
+    track: TrackConfig = Field(default_factory=OvalTrack, description="What is driven on.")
+    cars: tuple[CarConfig, ...] = Field(min_length=1, max_length=16, description="The cars, one by one.")
+    lidar: LidarConfig = Field(default_factory=LidarConfig, description="The scanner on every car.")
+    observation: ObservationConfig = Field(default_factory=ObservationConfig, description="What a driver sees.")
+    spawn: SpawnConfig = Field(default_factory=SpawnConfig, description="Where cars start.")
+    start_speed_mps: Range = Field((0.0, 0.0), description="Speed of all cars at the start, drawn between these.")
+    phases: tuple[PhaseConfig, ...] = Field(
+        (), description="Phases of a curriculum, easiest first; without a curriculum block, only the last is played."
+    )
+
+    ideal_line: Literal["centerline", "raceline"] = Field(
+        "centerline", description="What the pure_pursuit and blocker scripts follow."
+    )
+    ideal_speed_mps: Metres = Field(8.0, description="Largest speed on it.")
+    follow_gap: FollowGap = Field(default_factory=FollowGap, description="How the follow_gap script drives.")
+    pure_pursuit: PurePursuit = Field(default_factory=PurePursuit, description="How the pure_pursuit script drives.")
+    squeezer: Squeezer = Field(default_factory=Squeezer, description="How the squeezer script drives.")
+    blocker: Blocker = Field(default_factory=Blocker, description="How the blocker script drives.")
+
+    action_repeat: int = Field(4, ge=1, le=100, description="Physics steps of 0.01 s per decision.")
+    max_episode_steps: int = Field(1500, ge=1, description="Decisions after which an episode is cut off.")
+    steer_choices: int = Field(5, ge=1, le=101, description="Levels of steering a discrete policy chooses from.")
+    speed_choices: int = Field(5, ge=1, le=101, description="And of speed.")
+    laps: int = Field(1, ge=1, description="Laps of a circuit to finish.")
+    finish_margin_m: float = Field(2.0, ge=0, description="An open road is finished this far before its end.")
+    lead_m: float = Field(1.0, ge=0, description="overtake: how far ahead of all others counts as having passed.")
+    idle_mps: float = Field(0.05, ge=0, description="gaplock, convoy_lock: an attacker slower than this")
+    idle_after_s: float = Field(2.0, ge=0, description="for so many seconds has given up; 0: never.")
+    pressure_m: Metres = Field(0.75, description="Within this a car presses another.")
+    pressed_s: float = Field(0.5, ge=0, description="convoy_lock: a crash counts if pressed within these seconds.")
+    border_m: Metres = Field(1.1, description="convoy_lock: a target this far beside the middle is beaten.")
+
+    @model_validator(mode="after")
+    def _names(self) -> RacingConfig:
+        ids = [car.id for car in self.cars]
+        twice = sorted({name for name in ids if ids.count(name) > 1})
+        if twice:
+            raise ValueError(f"car ids must differ, but {', '.join(twice)} is used more than once")
+        for name, places in self.spawn.sets.items():
+            for car in places:
+                if car not in ids:
+                    raise ValueError(f"spawn set {name} places a car '{car}' that is not there{suggest(car, ids)}")
+            missing = [car for car in ids if car not in places]
+            if missing:
+                raise ValueError(f"spawn set {name} has no place for {', '.join(missing)}")
+        for phase in self.phases:
+            for name in phase.spawns or ():
+                if name not in self.spawn.sets:
+                    raise ValueError(
+                        f"phase {phase.name}: there is no spawn set '{name}'{suggest(name, list(self.spawn.sets))}"
+                    )
+        return self
