@@ -98,6 +98,15 @@ void bind_parts(nb::module_& m) {
       .def_rw("stagger_m", &SpawnConfig::stagger_m)
       .def_rw("lateral_jitter_m", &SpawnConfig::lateral_jitter_m)
       .def_rw("yaw_jitter_rad", &SpawnConfig::yaw_jitter_rad)
+      .def_prop_ro("sets",
+                   [](const SpawnConfig& self) {
+                     std::vector<std::vector<std::array<double, 3>>> all;
+                     for (const SpawnSet& set : self.sets) {
+                       all.emplace_back();
+                       for (const Spot& spot : set.cars) all.back().push_back({spot.s_m, spot.lateral_m, spot.yaw_rad});
+                     }
+                     return all;
+                   })
       .def(
           "add_set",
           [](SpawnConfig& self, const std::string& name, const std::vector<std::array<double, 3>>& cars) {

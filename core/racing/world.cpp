@@ -76,8 +76,8 @@ RacingWorld::RacingWorld(const RacingConfig& config)
   if (course_ == nullptr) {
     maker_.emplace(config_.circuits);
     Track blank = maker_->blank();
-    own_ = std::make_shared<Course>(Course{blank, {blank.line, {}}, {}});
-    own_->track.line.reserve(maker_->most_points());
+    const Centerline line = blank.line;
+    own_ = std::make_shared<Course>(Course{std::move(blank), {line, {}}, {}});  // moved: a copy would lose its room
     own_->ideal.line.reserve(maker_->most_points());
     own_->ideal.speed.reserve(maker_->most_points());
     course_ = own_;

@@ -7,6 +7,7 @@
 #include "airspace/world.hpp"
 #include "check.hpp"
 #include "probe/probe.hpp"
+#include "racing/world.hpp"
 #include "tick_world.hpp"
 
 namespace {
@@ -41,7 +42,18 @@ int main() {
   airspace::AirspaceConfig sector;
   sector.random_sector.num_aircraft = 8;
   sector.max_episode_steps = 40;
+  racing::RacingConfig race;  // every episode draws a circuit
+  race.task = racing::Task::kHeadToHead;
+  race.cars = {{.id = "a"}, {.id = "b"}};
+  race.lidar.noise_m = 0.01;
+  race.observation.line = race.observation.target = true;
+  race.observation.frame_stack = 3;
+  race.spawn.kind = racing::SpawnKind::kRandom;
+  race.phases.resize(1);
+  race.max_episode_steps = 20;
   for (const int threads : {1, 2}) {
+    VecEnv racing(std::make_unique<WorldsOf<racing::RacingWorld>>(race, 8), {.threads = threads, .reward_parts = true});
+    stepping_and_restarting_episodes_allocates_nothing(racing);
     VecEnv airspace(std::make_unique<WorldsOf<airspace::AirspaceWorld>>(sector, 16), {.threads = threads});
     stepping_and_restarting_episodes_allocates_nothing(airspace);
     VecEnv horizontal(std::make_unique<WorldsOf<airspace::HorizontalCrWorld>>(airspace::HorizontalCrConfig{}, 16),

@@ -122,7 +122,9 @@ def print_table(judgement: Judgement) -> None:
         title=f"{judgement.scenario}: {judgement.rows[0].episodes} episodes, mean [95 % interval]", title_justify="left"
     )
     table.add_column("policy")
+    figures = [row.figures for row in judgement.rows]
     names = ["return", *headline(judgement.kind, judgement.spec)]
+    names = [name for name in names if any(row[name].estimate == row[name].estimate for row in figures)]
     for name in names:
         table.add_column(name.replace("_", " "), justify="right")
     for row in judgement.rows:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from slipstream.collect.serial import Episode, finished_episodes
-from slipstream.collect.teams import Seat, Team
+from slipstream.collect.teams import Seat, Team, judged_agents
 from slipstream.worlds.vec_env import F64, VecEnv
 
 
@@ -21,6 +21,7 @@ class Episodes:
     lengths: F64  # [E]
     stats: F64  # [E, Q]
     frames: tuple[F64, ...] = ()  # per recorded episode [T, A, F]
+    judged: tuple[int, ...] | None = None  # whose returns count; None: everybody's
 
     def stat(self, name: str) -> F64:
         """One figure of every episode."""
@@ -29,8 +30,8 @@ class Episodes:
 
     @property
     def team_returns(self) -> F64:
-        """Return summed over agents, per episode."""
-        total: F64 = self.returns.sum(1)
+        """Return summed over the agents it counts for, per episode."""
+        total: F64 = (self.returns if self.judged is None else self.returns[:, list(self.judged)]).sum(1)
         return total
 
 
@@ -54,6 +55,7 @@ def play(env: VecEnv, teams: Sequence[Team], episodes: int, seed: int, first: in
         lengths=np.array([e.length for e in done], np.float64),
         stats=np.array([e.stats for e in done], np.float64).reshape(len(done), len(env.spec.stats)),
         frames=tuple(tracks),
+        judged=tuple(judged_agents(teams)),
     )
 
 

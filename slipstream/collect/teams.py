@@ -44,10 +44,17 @@ class Team:
     learns: bool = False
     discrete: bool = False
     table: tuple[tuple[float, ...], ...] = ()  # continuous axes of each choice, for a discrete policy on them
+    rival: bool = False  # there to be learned against: what it earns is not what a run is judged by
 
     def choices(self, env: VecEnv) -> int:
         """Width of the noise and of the output: axes, or choices."""
         return len(self.table) if self.table else env.spec.action.size
+
+
+def judged_agents(teams: Sequence[Team]) -> list[int]:
+    """The agents whose returns count: everybody's but the rivals', or everybody's where all are."""
+    own = [agent for team in teams if not team.rival for agent in team.agents]
+    return sorted(own or [agent for team in teams for agent in team.agents])
 
 
 def columns(agents: Sequence[int], total: int) -> slice | NDArray[np.int64]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from slipstream.config.base import Config
 from slipstream.config.errors import suggest
@@ -13,7 +13,9 @@ Metres = Annotated[float, Field(gt=0)]
 Task = Literal["time_trial", "head_to_head", "overtake", "gaplock", "convoy_lock"]
 Vehicle = Literal["f1tenth", "limo", "f1fifth", "fullscale"]
 Range = tuple[float, float]
-Place = tuple[float, float, float]
+Place = Annotated[
+    tuple[float, float, float], BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value)
+]
 
 # --- tracks ---
 
@@ -145,11 +147,13 @@ class RewardTerms(Config):
     close: float | None = Field(None, description="A potential: 0 at the other car, -1 from 10 m on.")
 
 
-RewardPreset = Literal["race", "duel", "attacker", "defender", "convoy_lock"]
+RewardPreset = Literal["race", "duel", "overtake", "attacker", "defender", "convoy_lock"]
 
 REWARDS: dict[str, RewardTerms] = {
     "race": RewardTerms(progress=0.1, wall=-5.0, finish=1.0, time=-0.1, steering=-0.01),
     "duel": RewardTerms(progress=0.1, wall=-5.0, contact=-5.0, win=3.0, gap=0.1, steering=-0.01),
+    # Nothing for driving along: following to the end would earn more than passing.
+    "overtake": RewardTerms(win=5.0, gap=0.5, wall=-5.0, contact=-5.0, time=-0.1, steering=-0.01),
     "attacker": RewardTerms(
         target_crash=10.0, wall=-5.0, contact=-5.0, idle=-5.0, target_finish=-5.0, pocket=1.0, squeeze=2.0, close=1.0
     ),

@@ -50,7 +50,18 @@ class ScriptedPolicy(Config):
     script: Name = Field(description="Its name among the world's scripts, such as noop or mvp.")
 
 
-PolicyConfig = Annotated[LearningPolicy | FrozenPolicy | ScriptedPolicy, Field(discriminator="kind")]
+class PastPolicy(Config):
+    """Past selves of a policy that learns in this run: opponents that get better as it does."""
+
+    kind: Literal["past"] = Field("past", description="Past selves of a policy that learns in this run.")
+    of: Name = Field(description="The learning policy whose past selves these are.")
+    every: Count = Field(20, description="Updates of that policy between two selves.")
+    keep: Count = Field(
+        10, le=1000, description="Selves that are kept, the latest ones; one is drawn for each rollout."
+    )
+
+
+PolicyConfig = Annotated[LearningPolicy | FrozenPolicy | ScriptedPolicy | PastPolicy, Field(discriminator="kind")]
 
 
 def _one_learner() -> dict[str, PolicyConfig]:
@@ -142,6 +153,24 @@ class CheckpointConfig(Config):
     )
 
 
+class CurriculumConfig(Config):
+    """When to go from one of the world's phases to the next: often enough successful, and judged so, too."""
+
+    start_phase: str | None = Field(None, min_length=1, description="Name of the phase to begin with; null: the first.")
+    success_rate: float = Field(0.7, gt=0, le=1, description="Share of the latest episodes that must succeed.")
+    window: Count = Field(100, description="How many episodes of the phase that share is of.")
+    evaluation_success: float | None = Field(
+        1.0, gt=0, le=1, description="Share of the latest evaluation's episodes that must succeed; null: not asked for."
+    )
+
+
+class FederatedConfig(Config):
+    """Learning together with other runs."""
+
+    enabled: bool = Field(False, description="Exchange weights with the other clients.")
+    clients: Count = Field(1, description="Runs that learn together; with one, every round is skipped.")
+
+
 class LogConfig(Config):
     """What is written for people and viewers."""
 
@@ -189,6 +218,10 @@ class Scenario(Config):
     stop: StopConfig = Field(default_factory=StopConfig, description="When to stop early.")
     checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig, description="What is saved.")
     log: LogConfig = Field(default_factory=LogConfig, description="What is written.")
+    curriculum: CurriculumConfig | None = Field(
+        None, description="Go through the world's phases; null: play the last one only."
+    )
+    federated: FederatedConfig = Field(default_factory=FederatedConfig, description="Learning with other runs.")
 
     @property
     def rollout_steps(self) -> int:
@@ -257,7 +290,11 @@ def _refuse(scenario: Scenario, problems: list[Problem]) -> None:
 def _problems(scenario: Scenario) -> Iterator[Problem]:
     """Everything wrong between fields that are each right alone."""
     yield from _unknown_policies(scenario)
+    yield from _past_problems(scenario)
     yield from _stop_problems(scenario)
+    yield from _curriculum_problems(scenario)
+    if scenario.federated.enabled and scenario.federated.clients > 1:
+        yield ("federated", "clients"), "several clients cannot exchange weights yet; with 1 the run learns alone"
     if isinstance(scenario.world, AirspaceConfig | RacingConfig) and not any(_unknown_policies(scenario)):
         # Empty for random traffic, whose names only the built world knows.
         crew = scenario.world.cars if isinstance(scenario.world, RacingConfig) else scenario.world.aircraft
@@ -279,6 +316,39 @@ def _unknown_policies(scenario: Scenario) -> Iterator[Problem]:
             known = ", ".join(scenario.policies)
             hint = suggest(policy, scenario.policies)
             yield ("teams", key), f"there is no policy '{policy}' (policies: {known}){hint}"
+
+
+def _past_problems(scenario: Scenario) -> Iterator[Problem]:
+    learning = [name for name, policy in scenario.policies.items() if isinstance(policy, LearningPolicy)]
+    for name, policy in scenario.policies.items():
+        if not isinstance(policy, PastPolicy):
+            continue
+        if policy.of not in learning:
+            known = ", ".join(learning) or "none"
+            hint = suggest(policy.of, learning)
+            yield ("policies", name, "of"), f"no policy '{policy.of}' learns here (these do: {known}){hint}"
+        if scenario.collect.overlap != "none":
+            yield ("policies", name), "past selves change between rollouts, which needs collect.overlap none"
+
+
+def _curriculum_problems(scenario: Scenario) -> Iterator[Problem]:
+    curriculum = scenario.curriculum
+    if curriculum is None:
+        return
+    phases = [phase.name for phase in scenario.world.phases] if isinstance(scenario.world, RacingConfig) else []
+    if not phases:
+        yield ("curriculum",), "the world has no phases to go through; list them under world.phases"
+    elif curriculum.start_phase is not None and curriculum.start_phase not in phases:
+        hint = suggest(curriculum.start_phase, phases)
+        yield ("curriculum", "start_phase"), f"there is no phase '{curriculum.start_phase}'{hint}"
+    if scenario.collect.overlap != "none":
+        yield ("curriculum",), "phases change between rollouts, which needs collect.overlap none"
+    if curriculum.evaluation_success is not None and scenario.evaluate.evaluation_interval is None:
+        yield (
+            ("curriculum", "evaluation_success"),
+            "is judged by evaluation episodes, but evaluate.evaluation_interval is null; set an interval or make this "
+            "null",
+        )
 
 
 def _owner(scenario: Scenario, agent: str, role: str) -> str | None:

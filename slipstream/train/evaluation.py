@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -45,7 +46,9 @@ def summary(episodes: Episodes) -> dict[str, float]:
     }
     for name in episodes.names:
         key = "eval/clean_fraction" if name == "clean" else f"eval/{name}_mean"
-        row[key] = float(np.mean(episodes.stat(name)))
+        known = episodes.stat(name)
+        known = known[np.isfinite(known)]
+        row[key] = float(np.mean(known)) if len(known) else math.nan
     return row
 
 

@@ -23,12 +23,14 @@ from slipstream.algos.protocol import Arrays, Progress, Stats
 from slipstream.collect.episodes import Episodes
 from slipstream.collect.serial import Episode
 from slipstream.collect.slab import Slab, under
+from slipstream.collect.teams import judged_agents
 from slipstream.config.errors import CheckpointError, ScenarioError, TrainingError
 from slipstream.config.load import dump, load, override, to_json, to_plain
 from slipstream.config.scenario import Scenario
 from slipstream.data.replay import Replay
 from slipstream.train import checkpoint, run_folder
 from slipstream.train.checkpoint import Checkpoint
+from slipstream.train.curriculum import CurriculumState, advanced, after_episodes
 from slipstream.train.disk import replace_file
 from slipstream.train.evaluation import Evaluator, clean_flags, make_evaluator, summary
 from slipstream.train.export import export
@@ -171,11 +173,13 @@ class Session:
             self.evaluator = make_evaluator(scenario, cast.teams)
         self.counters = Counters()
         self.stop = StopState()
+        self.curriculum = first_phase(scenario)
         self.ended_by_rule: str | None = None
         self.newest = run.checkpoints  # the last checkpoint this session wrote
         self.evaluation: dict[str, float] = {}
         if saved is not None:
             self._restore(saved)
+        self._play_phase()
         self.writer = MetricsWriter(run.path, display.note)
         self._began = time.monotonic() - self.counters.seconds
         self._saved_at = self.counters.steps
@@ -195,6 +199,8 @@ class Session:
         scenario = self.scenario
         self.writer.log(title)
         self.display.start(title, self.counters.steps, scenario.timesteps)
+        if scenario.federated.enabled:
+            self._tell("federated: this run is the only client, so every round is skipped")
         with self.writer, Interrupts() as interrupts:
             try:
                 self.source.begin(self.counters.updates)
@@ -237,6 +243,8 @@ class Session:
         progress = self._progress(self.scenario.rollout_steps)
         stats = self._timed("update", lambda: self._learn(slab, progress))
         self.source.publish(self.counters.updates + 1)
+        for selves in self.cast.past.values():
+            selves.after_update(self.counters.updates + 1)
         rows = sum(int(s.get("rows", 0)) for s in stats.values())
         self.counters = msgspec.structs.replace(
             self.counters,
@@ -246,6 +254,7 @@ class Session:
             episodes=self.counters.episodes + len(slab.episodes),
         )
         reason, is_best = self._maybe_evaluate()
+        self._maybe_next_phase(slab.episodes)
         self.counters = msgspec.structs.replace(self.counters, seconds=time.monotonic() - self._began)
         self.ended_by_rule = reason
         self._report(stats, slab.episodes)  # before any checkpoint of this step: a resumed run must not miss the row
@@ -274,10 +283,36 @@ class Session:
         """Why training has to be given up, if so."""
         return next((q.problem for q in self.quarantines.values() if q.problem is not None), None)
 
-    def _tell_bad_batch(self, sentence: str, **event: Any) -> None:
+    def _tell(self, sentence: str) -> None:
         self.writer.log(sentence)
-        self.writer.event("quarantine", self.counters.steps, **event)
         self.display.note(sentence)
+
+    def _tell_bad_batch(self, sentence: str, **event: Any) -> None:
+        self._tell(sentence)
+        self.writer.event("quarantine", self.counters.steps, **event)
+
+    def _maybe_next_phase(self, episodes: Sequence[Episode]) -> None:
+        """Go on to the next of the world's phases where the present one is mastered."""
+        config, spec = self.scenario.curriculum, self.worlds.spec
+        if config is None:
+            return
+        self.curriculum = after_episodes(config, self.curriculum, episodes, spec.stats.index("success"))
+        judged = self.evaluation.get("eval/success_mean", self.curriculum.judged)
+        self.curriculum = msgspec.structs.replace(self.curriculum, judged=judged)
+        self.curriculum, why = advanced(config, self.curriculum, len(spec.phases), self.worlds.num_worlds)
+        if why is not None:
+            self._play_phase()
+            name = spec.phases[self.curriculum.phase]
+            self._tell(f"phase {self.curriculum.phase + 1} of {len(spec.phases)}, {name}: {why}")
+            self.writer.event("phase", self.counters.steps, phase=self.curriculum.phase, name=name, why=why)
+
+    def _play_phase(self) -> None:
+        """Let episodes that start from now on belong to the present phase."""
+        if self.scenario.curriculum is None:
+            return
+        self.worlds.phase = self.curriculum.phase
+        if self.evaluator is not None:
+            self.evaluator.worlds.phase = self.curriculum.phase
 
     def _maybe_evaluate(self) -> tuple[str | None, bool]:
         """Evaluate when it is due; returns why to stop, if a rule was met, and whether this was the best so far."""
@@ -303,7 +338,11 @@ class Session:
         number = update // (self.scenario.evaluate.evaluation_interval or 1)
         show = every is not None and number % every == 0 and bool(evaluator.worlds.spec.frame_fields)
         record = evaluator.episodes if self.scenario.log.log_trajectories else int(show)
+        for selves in self.cast.past.values():
+            selves.newest()
         episodes = self._timed("evaluate", lambda: evaluator.evaluate(update, record))
+        for selves in self.cast.past.values():
+            selves.choose(update)
         self.evaluation = summary(episodes)
         with self.writer.surviving_full_disk("frames"):
             if show and every is not None:
@@ -322,7 +361,8 @@ class Session:
             "episodes_total": counters.episodes,
             "time_total_s": counters.seconds,
             "stop/zero_conflict_streak": self.stop.streak,
-            **episode_summary(episodes, self.worlds.spec.stats),
+            **({} if self.scenario.curriculum is None else {"curriculum/phase": self.curriculum.phase}),
+            **episode_summary(episodes, self.worlds.spec.stats, judged_agents(self.cast.teams)),
             **{key: value for name, s in stats.items() for key, value in _named(name, s, len(stats)).items()},
             **self.evaluation,
             **self._phase_shares(),
@@ -362,12 +402,15 @@ class Session:
         for name, learner in self.cast.learners.items():
             arrays |= {f"policy.{name}.{k}": v for k, v in learner.state_dict().items()}
             arrays |= {f"feed.{name}.{k}": v for k, v in self.feeds[name].state_arrays().items()}
+        for name, selves in self.cast.past.items():
+            arrays |= {f"past.{name}.{k}": v for k, v in selves.state_arrays().items()}
         meta = {
             "kind": "run",
             "scenario": to_plain(self.scenario),
             "counters": msgspec.to_builtins(self.counters),
             "segments": msgspec.to_builtins(self.segments),
             "stop": msgspec.to_builtins(self.stop),
+            "curriculum": msgspec.to_builtins(self.curriculum),
             "ended_by_rule": self.ended_by_rule,
             "policies": msgspec.to_builtins(dict(self.cast.records)),
         }
@@ -384,6 +427,10 @@ class Session:
             for name, learner in self.cast.learners.items():
                 learner.load_state_dict(under(saved.arrays, f"policy.{name}."))
                 self.feeds[name].load_state(under(saved.arrays, f"feed.{name}."), self.worlds.exact_resume)
+            for name, selves in self.cast.past.items():
+                selves.load_state(under(saved.arrays, f"past.{name}."), self.counters.updates)
+            if "curriculum" in meta:  # not before version 0.4
+                self.curriculum = msgspec.convert(meta["curriculum"], CurriculumState)
             self.source.load_state(under(saved.arrays, "source."))
             self.segments = msgspec.convert(meta["segments"], dict[str, list[SegmentRecord]])
         except (KeyError, TypeError, ValueError, msgspec.ValidationError) as error:
@@ -472,11 +519,20 @@ class Session:
             replace_file(folder / f"traj_ep_{update:06d}_{number:04d}.csv", text.getvalue().encode(), durable=False)
 
 
-def episode_summary(episodes: Sequence[Episode], stats: Sequence[str]) -> dict[str, float]:
+def first_phase(scenario: Scenario) -> CurriculumState:
+    """Where a curriculum begins."""
+    config = scenario.curriculum
+    if config is None or config.start_phase is None:
+        return CurriculumState()
+    names = [phase.name for phase in getattr(scenario.world, "phases", ())]
+    return CurriculumState(phase=names.index(config.start_phase))
+
+
+def episode_summary(episodes: Sequence[Episode], stats: Sequence[str], agents: Sequence[int]) -> dict[str, float]:
     """Means over the training episodes that ended since the last report; empty when none did."""
     if not episodes:
         return {}
-    returns = np.array([sum(e.returns) for e in episodes])
+    returns = np.array([sum(e.returns[agent] for agent in agents) for e in episodes])
     row = {
         "env/return_mean": float(returns.mean()),
         "env/return_min": float(returns.min()),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from slipstream.collect.episodes import Episodes, play
 from slipstream.collect.teams import Team
 from slipstream.config.errors import CheckpointError, ScenarioError
 from slipstream.config.load import from_plain
-from slipstream.config.scenario import LearningPolicy, Scenario, assign_teams
+from slipstream.config.scenario import LearningPolicy, PastPolicy, Scenario, assign_teams
 from slipstream.stats import Interval, mean_interval, wilson
 from slipstream.train import checkpoint
 from slipstream.train.policy_file import from_checkpoint
@@ -112,12 +112,13 @@ def _teams(scenario: Scenario, spec: WorldSpec, learner: Callable[[str, tuple[in
     teams = []
     for name, agents in assign_teams(scenario, spec.agents, spec.roles).items():
         config = scenario.policies[name]
-        if isinstance(config, LearningPolicy):
-            teams.append(learner(name, agents))
+        if isinstance(config, LearningPolicy | PastPolicy):  # past selves are judged by the present one
+            team = learner(config.of if isinstance(config, PastPolicy) else name, agents)
         elif config.kind == "scripted":
-            teams.append(scripted_team(name, agents, config.script, spec, f"policies.{name}.script"))
+            team = scripted_team(name, agents, config.script, spec, f"policies.{name}.script")
         else:
-            teams.append(frozen_team(name, agents, config, spec))
+            team = frozen_team(name, agents, config, spec)
+        teams.append(replace(team, rival=not isinstance(config, LearningPolicy)))
     return teams
 
 

@@ -25,7 +25,7 @@ from slipstream.collect.slab import under
 from slipstream.collect.teams import Player, Team, columns
 from slipstream.config.errors import CheckpointError, ScenarioError, WorldContractError, suggest
 from slipstream.config.load import load, to_plain
-from slipstream.config.scenario import LearningPolicy, Scenario, ScriptedPolicy, assign_teams
+from slipstream.config.scenario import LearningPolicy, PastPolicy, Scenario, ScriptedPolicy, assign_teams
 from slipstream.data.chain import Chain
 from slipstream.data.rollout import F32, U8, Blocks
 from slipstream.data.transitions import to_fields
@@ -230,6 +230,8 @@ def _teams(
             assert team.player is not None
             bounded = Bounded(team.player, spec.action.low, spec.action.high, noise or policy == "random")
             teams.append(replace(team, player=bounded))
+        elif isinstance(config, PastPolicy):
+            teams.append(_acting_team(scenario, saved, worlds, config.of, agents, policy))
         elif isinstance(config, ScriptedPolicy):
             teams.append(scripted_team(name, agents, config.script, spec, f"policies.{name}.script"))
         else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -20,6 +20,7 @@ from slipstream.config.load import override
 from slipstream.config.scenario import (
     FrozenPolicy,
     LearningPolicy,
+    PastPolicy,
     Scenario,
     ScriptedPolicy,
     assign_teams,
@@ -29,6 +30,7 @@ from slipstream.data.rollout import F32, U8, Blocks
 from slipstream.nets.actor import Acted
 from slipstream.nets.torsos import fastest_threads
 from slipstream.train.dataset_file import read_record
+from slipstream.train.past import PastSelves
 from slipstream.train.policy_file import Policy, PolicyRecord, load_policy
 from slipstream.worlds.registry import make_worlds
 from slipstream.worlds.spec import WorldSpec
@@ -44,6 +46,7 @@ class Cast:
     learners: Mapping[str, Algorithm]
     teams: tuple[Team, ...]
     records: Mapping[str, PolicyRecord]  # how to build each learner's acting network again
+    past: Mapping[str, PastSelves]  # by policy name
 
 
 @dataclass(frozen=True)
@@ -117,7 +120,7 @@ def make_cast(scenario: Scenario, spec: WorldSpec) -> Cast:
         )
     _refuse_bad_offline(scenario)
     learners: dict[str, Algorithm] = {}
-    teams, records = [], {}
+    teams, records, past = [], {}, {}
     for index, (name, agents) in enumerate(assigned.items()):
         policy = scenario.policies[name]
         if isinstance(policy, LearningPolicy):
@@ -131,13 +134,22 @@ def make_cast(scenario: Scenario, spec: WorldSpec) -> Cast:
                 table=table,
             )
             teams.append(Team(name, agents, learner, learns=True, discrete=actor.discrete, table=table))
+        elif isinstance(policy, PastPolicy):
+            continue  # once all learners are there
         elif isinstance(policy, ScriptedPolicy):
-            teams.append(scripted_team(name, agents, policy.script, spec, f"policies.{name}.script"))
+            scripted = scripted_team(name, agents, policy.script, spec, f"policies.{name}.script")
+            teams.append(replace(scripted, rival=True))
         else:
-            teams.append(frozen_team(name, agents, policy, spec))
+            teams.append(replace(frozen_team(name, agents, policy, spec), rival=True))
     if not learners:
         raise ScenarioError("policies: none of them learns, so there is nothing to train; try slipstream eval")
-    return Cast(learners, tuple(teams), records)
+    for name, agents in assigned.items():
+        policy = scenario.policies[name]
+        if isinstance(policy, PastPolicy):
+            past[name] = PastSelves(policy, learners[policy.of], scenario.seed, torch.device(scenario.device))
+            of = records[policy.of]
+            teams.append(Team(name, agents, past[name], discrete=of.actor.discrete, table=of.table, rival=True))
+    return Cast(learners, tuple(teams), records, past)
 
 
 def _refuse_bad_offline(scenario: Scenario) -> None:

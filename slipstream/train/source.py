@@ -10,15 +10,13 @@ import numpy as np
 import torch
 
 from slipstream.algos.protocol import Algorithm, Arrays, Progress
-from slipstream.algos.state import load_module
 from slipstream.collect.pipeline import Pipeline
 from slipstream.collect.serial import Collector
 from slipstream.collect.slab import Slab
 from slipstream.collect.teams import Team
 from slipstream.config.errors import CheckpointError
 from slipstream.config.scenario import Scenario
-from slipstream.data.rollout import F32, U8, Blocks
-from slipstream.nets.actor import Acted, Actor, ActorSpec, act
+from slipstream.train.acting import ActingNetwork
 from slipstream.train.setup import Cast, gammas
 from slipstream.worlds.vec_env import VecEnv
 
@@ -157,22 +155,6 @@ class NoWorlds:
 
     def close(self) -> None:
         """Nothing."""
-
-
-class ActingNetwork:
-    """A copy of a learner's acting network, for another thread."""
-
-    def __init__(self, spec: ActorSpec, device: torch.device) -> None:
-        self._actor = Actor(spec, torch.Generator()).to(device)
-        self._device = device
-
-    def act(self, obs: Blocks, mask: U8 | None, noise: F32 | None) -> Acted:
-        """Choose for every row."""
-        return act(self._actor, obs, mask, noise, self._device)
-
-    def load(self, arrays: Arrays) -> None:
-        """Take over weights and statistics."""
-        load_module(self._actor, arrays, "actor", strict=True)
 
 
 def acting_copy(team: Team, learners: Learners, device: torch.device) -> Team:

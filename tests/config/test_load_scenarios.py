@@ -354,7 +354,7 @@ def test_all_mistakes_are_reported_at_once_with_file_line_path_and_hint(write):
         (PROBE + "algo: {kind: ppo, entropy_coef: -1}\n", "must not be negative"),
         (PROBE + "policies: {}\n", "policies: found {}, must be at least 1 long"),
         (PROBE + "policies: {a b: {kind: learning}}\n", "policies.a b: this key must be 1 to 64 letters"),
-        (PROBE + "policies: {x: {script: noop}}\n", "policies.x: needs a kind: learning, frozen or scripted"),
+        (PROBE + "policies: {x: {script: noop}}\n", "policies.x: needs a kind: learning, frozen, scripted or past"),
         (PROBE + "policies: {x: {kind: scriptd}}\n", "there is no policy of kind 'scriptd'"),
         (
             PROBE + "policies: {x: {kind: scripted, scrip: a}}\n",

@@ -104,6 +104,12 @@ def cases() -> dict[str, Scenario]:
     found["sac_shared"] = learned_by("sac", "head_on", short, **PRIORITISED)
     found["sac_choices"] = learned_by("sac", "probe_bandit")
     found["cql_choices"] = learned_by("cql", "probe_leaver")
+    # Episodes of a few steps; with such a border every one succeeds, and phases follow each other.
+    phases = {"curriculum.window": 3, "curriculum.evaluation_success": None, "world.border_m": 1e-3}
+    convoy = {"world.task": "convoy_lock", "world.max_episode_steps": 7, **phases}
+    found["racing_phases"] = scenario_of("gaplock_curriculum", {**PPO, **convoy})
+    past = {"policies.past.every": 2, "policies.past.keep": 2, "world.max_episode_steps": 7}
+    found["racing_past_selves"] = scenario_of("head_to_head_past_selves", {**PPO, **past})
     dqn = {"kind": "learning", "algo": learned_by("dqn", "probe_leaver", **PRIORITISED).algo.model_dump(mode="json")}
     two = {"a": {"kind": "learning"}, "b": dqn}
     found["rollout_and_replay"] = recast(scenario_of("probe_leaver", PPO), two, {"stays": "b", "leaves": "a"})

@@ -430,7 +430,7 @@ def test_clock_reads_as_people_say_it():
 
 
 def test_no_finished_episode_gives_no_row():
-    assert episode_summary([], ["x"]) == {}
+    assert episode_summary([], ["x"], [0]) == {}
 
 
 def test_saved_scenarios_load_from_their_checkpoint(tmp_path):

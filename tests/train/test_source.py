@@ -18,7 +18,7 @@ from learning import digest, scenario_of, tiny
 
 from slipstream.config.errors import CheckpointError, ScenarioError, WorldContractError
 from slipstream.config.load import dump, from_plain, load, override, to_plain
-from slipstream.train import checkpoint, experiment
+from slipstream.train import acting, checkpoint, experiment
 from slipstream.train.experiment import resume, train
 from slipstream.train.metrics import read_rows
 from slipstream.train.progress import Quiet
@@ -85,16 +85,15 @@ def test_nobody_lags_in_turn(tmp_path):
 
 def test_the_lag_is_that_of_the_weights_that_acted(tmp_path, monkeypatch):
     """Every update writes its number into the weights; what acts must be that old."""
-    from slipstream.train import source
 
     acted = []
-    real = source.ActingNetwork.load
+    real = acting.ActingNetwork.load
 
     def spy(self: Any, arrays: dict[str, np.ndarray]) -> None:
         acted.append(float(arrays["actor.head.bias"][0]))
         real(self, arrays)
 
-    monkeypatch.setattr(source.ActingNetwork, "load", spy)
+    monkeypatch.setattr(acting.ActingNetwork, "load", spy)
     real_cast = experiment.make_cast
 
     def numbered(*args: Any) -> Any:

@@ -24,7 +24,7 @@ Native = TypeVar("Native")
 _PAID = {
     "time_trial": ("race", "race"),
     "head_to_head": ("duel", "duel"),
-    "overtake": ("duel", "race"),
+    "overtake": ("overtake", "race"),
     "gaplock": ("attacker", "defender"),
     "convoy_lock": ("convoy_lock", "defender"),
 }

@@ -1,0 +1,26 @@
+"""A learner's acting network with weights of its own: for another thread, or from another time."""
+
+from __future__ import annotations
+
+import torch
+
+from slipstream.algos.protocol import Arrays
+from slipstream.algos.state import load_module
+from slipstream.data.rollout import F32, U8, Blocks
+from slipstream.nets.actor import Acted, Actor, ActorSpec, act
+
+
+class ActingNetwork:
+    """A copy of a learner's acting network."""
+
+    def __init__(self, spec: ActorSpec, device: torch.device) -> None:
+        self._actor = Actor(spec, torch.Generator()).to(device)
+        self._device = device
+
+    def act(self, obs: Blocks, mask: U8 | None, noise: F32 | None) -> Acted:
+        """Choose for every row."""
+        return act(self._actor, obs, mask, noise, self._device)
+
+    def load(self, arrays: Arrays) -> None:
+        """Take over weights and statistics."""
+        load_module(self._actor, arrays, "actor", strict=True)
