@@ -74,7 +74,7 @@ def test_walls_are_dark_and_road_is_light_at_every_cell_away_from_the_edge():
     assert min(checked.values()) > 100
 
 
-@pytest.mark.parametrize("yaw", [0.0, 0.5, -2.2])
+@pytest.mark.parametrize("yaw", [0.0, -2.2])
 def test_a_turned_map_is_drawn_where_its_walls_are(yaw):
     render, spec, frames, _ = race()
     track = ring(5.0, 2.0, yaw=yaw)
@@ -208,9 +208,8 @@ def test_on_a_track_too_long_for_that_the_camera_follows_the_first_car_that_driv
 # The picture itself
 
 
-@pytest.mark.parametrize("size", [(640, 480), (320, 320), (301, 201)])
-@pytest.mark.parametrize("cars", [1, 5])
-def test_pictures_have_the_size_asked_for_and_the_same_bytes_every_time(size, cars):
+@pytest.mark.parametrize(("cars", "size"), [(1, (640, 480)), (5, (301, 201))])
+def test_pictures_have_the_size_asked_for_and_the_same_bytes_every_time(cars, size):
     render, spec, frames, backdrop = race(cars, observation=ObservationConfig())
     image = render(spec, frames, backdrop, size)
     assert (image.shape, image.dtype) == ((size[1], size[0], 3), np.uint8)
