@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ from slipstream.config.errors import ScenarioError
 from slipstream.config.load import load
 
 if TYPE_CHECKING:
+    from slipstream.config.scenario import Scenario
     from slipstream.stats import Interval
     from slipstream.train.judge import Judgement
 
@@ -28,13 +30,13 @@ def evaluate(argv: Sequence[str]) -> int:
     parser.add_argument("--episodes", type=int, default=100, help="episodes per row (default: 100)")
     parser.add_argument("--seed", type=int, help="seed of the episodes (default: the scenario's evaluation seed)")
     parser.add_argument("--scenario", help="judge on this scenario instead of the one it was trained on")
-    parser.add_argument("--png", type=Path, help="draw the first episode")
+    parser.add_argument("--png", type=Path, help="draw the first row's first episode")
+    parser.add_argument("--gif", type=Path, help="the same as an animated GIF, of 300 pictures at most")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     args = parser.parse_args(argv)
     if args.episodes < 1:
         raise ScenarioError(f"--episodes {args.episodes}: at least one episode is needed")
     from slipstream.train.judge import judge, load_cast
-    from slipstream.worlds.registry import draw
 
     saved = None
     path, is_yaml = Path(args.subject), args.subject.endswith((".yaml", ".yml"))
@@ -47,14 +49,54 @@ def evaluate(argv: Sequence[str]) -> int:
     if args.scenario is not None:
         world = load(args.scenario)
         scenario = world.model_copy(update={"policies": scenario.policies, "teams": scenario.teams})
+    _refuse_pictures(scenario, args.png, args.gif)
     judgement = judge(scenario, saved, args.episodes, args.seed)
     if args.json:
         print(as_json(judgement))
     else:
         print_table(judgement)
-    if args.png is not None and draw(judgement.kind, judgement.spec, judgement.frames, args.png, scenario.name) is None:
-        raise ScenarioError(f"--png: {judgement.spec.name} has no picture")
+    _draw(judgement, scenario, args.png, args.gif)
     return 0
+
+
+def _refuse_pictures(scenario: Scenario, png: Path | None, gif: Path | None) -> None:
+    """Refuse pictures that could not be drawn or written, before minutes are spent on episodes."""
+    from slipstream.worlds.registry import has_picture, make_renderer
+
+    kind = scenario.world.kind
+    if png is not None:
+        if not has_picture(kind):
+            moving = "; --gif draws it" if make_renderer(scenario.world) is not None else ""
+            raise ScenarioError(f"--png: {scenario.name} ({kind}) has no picture{moving}")
+        _refuse_path("--png", png, ".png")
+    if gif is not None:
+        if make_renderer(scenario.world) is None:
+            raise ScenarioError(f"--gif: {scenario.name} ({kind}) has no picture")
+        _refuse_path("--gif", gif, ".gif")
+
+
+def _refuse_path(flag: str, path: Path, suffix: str) -> None:
+    if path.suffix.lower() != suffix:
+        raise ScenarioError(f"{flag} {path}: the name must end in {suffix}")
+    if path.is_dir():
+        raise ScenarioError(f"{flag} {path}: is a folder; name a file in it")
+    if not path.parent.is_dir():
+        raise ScenarioError(f"{flag} {path}: the folder {path.parent} does not exist; make it first")
+    if not os.access(path.parent, os.W_OK):
+        raise ScenarioError(f"{flag} {path}: the folder {path.parent} may not be written to")
+
+
+def _draw(judgement: Judgement, scenario: Scenario, png: Path | None, gif: Path | None) -> None:
+    from slipstream.worlds.registry import draw, make_renderer
+
+    if png is not None:
+        draw(judgement.kind, judgement.spec, judgement.frames, judgement.backdrop, png, scenario.name)
+    renderer = make_renderer(scenario.world)
+    if gif is not None and renderer is not None and judgement.frames is not None:
+        from slipstream.train.disk import replace_file
+        from slipstream.worlds.film import gif as film
+
+        replace_file(gif, film(renderer, judgement.spec, judgement.frames, judgement.backdrop), durable=False)
 
 
 def bench(argv: Sequence[str]) -> int:

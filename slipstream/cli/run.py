@@ -90,7 +90,8 @@ def _show(result: Result, scenario: Scenario) -> None:
 
     judgement = judge(scenario, load_cast(result.run)[1], episodes=100)
     print_table(judgement)
-    picture = draw(judgement.kind, judgement.spec, judgement.frames, result.run / "tracks.png", scenario.name)
+    seen = judgement.frames, judgement.backdrop
+    picture = draw(judgement.kind, judgement.spec, *seen, result.run / "tracks.png", scenario.name)
     print(f"run:    {result.run}")
     print(f"model:  {result.model}")
     if picture is not None:

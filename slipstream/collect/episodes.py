@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from slipstream.collect.serial import Episode, finished_episodes
 from slipstream.collect.teams import Seat, Team, judged_agents
-from slipstream.worlds.vec_env import F64, VecEnv
+from slipstream.worlds.vec_env import F64, Backdrop, VecEnv
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,7 @@ class Episodes:
     lengths: F64  # [E]
     stats: F64  # [E, Q]
     frames: tuple[F64, ...] = ()  # per recorded episode [T, A, F]
+    backdrops: tuple[Backdrop | None, ...] = ()  # what stood still in each of them
     judged: tuple[int, ...] | None = None  # whose returns count; None: everybody's
 
     def stat(self, name: str) -> F64:
@@ -43,40 +45,48 @@ def play(env: VecEnv, teams: Sequence[Team], episodes: int, seed: int, first: in
     """
     seats = [Seat(team, env, seed) for team in teams]
     done: list[Episode] = []
-    tracks: list[F64] = []
+    tracks: list[Track] = []
     for begin in range(0, episodes, env.num_worlds):
         count = min(env.num_worlds, episodes - begin)
-        batch, frames = _play_batch(env, seats, count, seed, first + begin, max(0, record - begin))
+        batch, recorded = _play_batch(env, seats, count, seed, first + begin, max(0, record - begin))
         done += batch
-        tracks += frames
+        tracks += recorded
     return Episodes(
         names=env.spec.stats,
         returns=np.array([e.returns for e in done], np.float64),
         lengths=np.array([e.length for e in done], np.float64),
         stats=np.array([e.stats for e in done], np.float64).reshape(len(done), len(env.spec.stats)),
-        frames=tuple(tracks),
+        frames=tuple(np.stack(track.frames) for track in tracks),
+        backdrops=tuple(track.backdrop for track in tracks),
         judged=tuple(judged_agents(teams)),
     )
 
 
+class Track(NamedTuple):
+    """An episode as it is recorded."""
+
+    frames: list[F64]  # [A, F] after reset and after every step
+    backdrop: Backdrop | None  # at reset
+
+
 def _play_batch(
     env: VecEnv, seats: Sequence[Seat], count: int, seed: int, first: int, record: int
-) -> tuple[list[Episode], list[F64]]:
+) -> tuple[list[Episode], list[Track]]:
     worlds = env.num_worlds
     env.reseed(np.full(worlds, seed, np.uint64), np.arange(first, first + worlds, dtype=np.uint32))
     env.reset()
     active = (np.arange(worlds) < count).astype(np.uint8)
     results: dict[int, Episode] = {}
-    tracks: dict[int, list[F64]] = {i: [env.frame(i)] for i in range(min(record, count))}
+    tracks = {i: Track([env.frame(i)], env.backdrop(i)) for i in range(min(record, count))}
     while active.any():
         for seat in seats:
             seat.act_quietly()
         env.step(active)
         for i, track in tracks.items():
             if active[i]:
-                track.append(env.frame(i))
+                track.frames.append(env.frame(i))
         for episode in finished_episodes(env):
             results[episode.world] = episode
             active[episode.world] = 0
     ordered = [results[i] for i in range(count)]
-    return ordered, [np.stack(track) for track in tracks.values()]
+    return ordered, list(tracks.values())

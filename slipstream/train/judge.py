@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -27,6 +26,7 @@ from slipstream.train.setup import (
 )
 from slipstream.worlds.registry import proportions
 from slipstream.worlds.spec import WorldSpec
+from slipstream.worlds.vec_env import F64, Backdrop
 
 # Training evaluates episodes 0, 1, 2 … of the evaluation streams; judging starts where no training run gets to.
 FIRST_JUDGED = 2**31
@@ -49,7 +49,8 @@ class Judgement:
     kind: str  # of the world
     rows: tuple[Row, ...]
     spec: WorldSpec
-    frames: np.ndarray[Any, np.dtype[np.float64]] | None
+    frames: F64 | None
+    backdrop: Backdrop | None
 
 
 def load_cast(path: Path) -> tuple[Scenario, checkpoint.Checkpoint]:
@@ -81,14 +82,16 @@ def judge(
         casts[script] = _script_instead(scenario, script, spec)
     if not casts:
         raise ScenarioError(f"{scenario.name}: {spec.name} has no scripted policy; name a run or a model to judge")
-    rows, frames = [], None
+    rows: list[Row] = []
+    frames, backdrop = None, None
     for name, teams in casts.items():
-        record = 1 if frames is None and spec.frame_fields else 0
+        record = 1 if not rows and spec.frame_fields else 0
         played = play(worlds, teams, episodes, scenario.evaluate.seed if seed is None else seed, FIRST_JUDGED, record)
-        frames = played.frames[0] if played.frames else frames
+        if played.frames:
+            frames, backdrop = played.frames[0], played.backdrops[0]
         rows.append(Row(name, episodes, figures(played, proportions(scenario.world.kind))))
     worlds.close()
-    return Judgement(scenario.name, scenario.world.kind, tuple(rows), spec, frames)
+    return Judgement(scenario.name, scenario.world.kind, tuple(rows), spec, frames, backdrop)
 
 
 def trained_teams(scenario: Scenario, saved: checkpoint.Checkpoint, spec: WorldSpec) -> list[Team]:

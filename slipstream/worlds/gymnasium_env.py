@@ -9,6 +9,8 @@ rewards are summed.
 `info` holds `action_mask` (int8) in worlds that have one, `duration` (ticks) in worlds where decisions last,
 and, with the last step of a world's episode, `stats`: the world's own figures by name.
 
+`render_mode="rgb_array"` shows worlds that have a picture; in the others `metadata["render_modes"]` is empty.
+
 Importing this module registers every packaged native scenario: `gymnasium.make("slipstream/HeadOn-v0")`;
 without an import, `gymnasium.make("slipstream.worlds.gymnasium_env:slipstream/HeadOn-v0")`.
 """
@@ -20,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import gymnasium
 import numpy as np
+from gymnasium.core import RenderFrame
 from gymnasium.error import ResetNeeded
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
@@ -28,6 +31,7 @@ from numpy.typing import NDArray
 from slipstream.config.errors import WorldContractError, suggest
 from slipstream.config.foreign import GymnasiumConfig, PettingZooConfig
 from slipstream.config.load import list_scenarios, load
+from slipstream.worlds.film import RGB_ARRAY, make_film, render_metadata, warn_of_no_mode
 from slipstream.worlds.registry import make_worlds, world_config
 from slipstream.worlds.spaces import action_space, checked_actions, in_form, observation_space
 from slipstream.worlds.spec import WorldSpec
@@ -59,9 +63,13 @@ class Seat:
         others: str | None,
         options: EnvOptions,
         overrides: dict[str, Any],
+        render_mode: str | None,
     ) -> None:
-        self.env = make_worlds(world_config(world, overrides), num_worlds, options)
+        config = world_config(world, overrides)
+        self.env = make_worlds(config, num_worlds, options)
         self.spec = self.env.spec
+        self.film = make_film(config, self.env, render_mode)
+        self.metadata = render_metadata(config, self.spec)
         self.column = _column(self.spec, agent)
         self._others = [k for k in range(self.spec.num_agents) if k != self.column]
         self._script = _script(self.spec, others) if self._others else ""
@@ -71,6 +79,8 @@ class Seat:
     def reset(self, rows: Bools) -> None:
         """Start the next episode of these worlds, up to the controlled agent's first decision."""
         self.env.reset(rows.view(np.uint8))
+        if self.film is not None:
+            self.film.start(rows)
         self.ended[rows] = False
         self._advance(rows & (self.env.acting[:, self.column] == 0))
 
@@ -98,6 +108,8 @@ class Seat:
             if self._others:
                 env.act_scripted(self._script, self._others)
             env.step(waiting.view(np.uint8))
+            if self.film is not None:
+                self.film.add(waiting)
             # Rows that wait no longer show zeros, so that adding leaves them as they are.
             np.add(result.rewards, env.rewards[:, k], out=result.rewards)
             np.logical_or(result.terminated, env.terminated[:, k], out=result.terminated)
@@ -159,14 +171,16 @@ class SlipstreamVectorEnv(VectorEnv[Any, Any, Any]):
         threads: int = 1,
         autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
         copy: bool = True,
+        render_mode: str | None = None,
         **world_overrides: Any,
     ) -> None:
         options = EnvOptions(seed=seed, threads=threads, autoreset=False)
-        self._seat = Seat(world, num_envs, agent, others, options, world_overrides)
+        self._seat = Seat(world, num_envs, agent, others, options, world_overrides, render_mode)
         self._copy = copy
         self._started = False
         self.autoreset_mode = AutoresetMode(autoreset_mode)
-        self.metadata = {"render_modes": [], "autoreset_mode": self.autoreset_mode}
+        self.metadata = {**self._seat.metadata, "autoreset_mode": self.autoreset_mode}
+        self.render_mode = render_mode
         self.num_envs = num_envs
         self.single_observation_space = observation_space(self._seat.spec)
         self.single_action_space = action_space(self._seat.spec)
@@ -238,6 +252,14 @@ class SlipstreamVectorEnv(VectorEnv[Any, Any, Any]):
             infos |= {"action_mask": np.where(rows[:, None], mask, np.int8(0)), "_action_mask": rows.copy()}
         return infos
 
+    def render(self) -> tuple[RenderFrame, ...] | None:
+        """A picture uint8 [height, width, 3] of every environment; None without a render mode."""
+        film = self._seat.film
+        if film is None:
+            warn_of_no_mode()
+            return None
+        return tuple(film.picture(i) for i in range(self.num_envs))
+
     def close_extras(self, **_: Any) -> None:
         """Let go of the worlds' threads."""
         self._seat.env.close()
@@ -250,7 +272,8 @@ class SlipstreamEnv(gymnasium.Env[Any, Any]):
     was never given a seed draws one from the operating system, as Gymnasium environments do.
     """
 
-    metadata = {"render_modes": []}  # noqa: RUF012  (Gymnasium declares it as a plain attribute)
+    # Of a world that has a picture; an environment's own says what its world has.
+    metadata = {"render_modes": [RGB_ARRAY]}  # noqa: RUF012  (Gymnasium declares it as a plain attribute)
 
     def __init__(
         self,
@@ -258,9 +281,12 @@ class SlipstreamEnv(gymnasium.Env[Any, Any]):
         *,
         agent: str | None = None,
         others: str | None = None,
+        render_mode: str | None = None,
         **world_overrides: Any,
     ) -> None:
-        self._seat = Seat(world, 1, agent, others, EnvOptions(autoreset=False), world_overrides)
+        self._seat = Seat(world, 1, agent, others, EnvOptions(autoreset=False), world_overrides, render_mode)
+        self.metadata = self._seat.metadata
+        self.render_mode = render_mode
         self._seeded = False
         self.observation_space = observation_space(self._seat.spec)
         self.action_space = action_space(self._seat.spec)
@@ -283,6 +309,14 @@ class SlipstreamEnv(gymnasium.Env[Any, Any]):
         result = seat.step(ALL)
         ends = bool(result.terminated[0]), bool(result.truncated[0])
         return seat.observation(0), float(result.rewards[0]), *ends, seat.info(0, result)
+
+    def render(self) -> RenderFrame | list[RenderFrame] | None:
+        """A picture uint8 [height, width, 3]; None without a render mode."""
+        film = self._seat.film
+        if film is None:
+            warn_of_no_mode()
+            return None
+        return film.picture(0)
 
     def close(self) -> None:
         """Let go of the world."""

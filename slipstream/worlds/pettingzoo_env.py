@@ -11,6 +11,7 @@ from gymnasium.error import InvalidAction
 from numpy.typing import NDArray
 from pettingzoo import ParallelEnv
 
+from slipstream.worlds.film import make_film, render_metadata, warn_of_no_mode
 from slipstream.worlds.registry import make_worlds, world_config
 from slipstream.worlds.spaces import action_space, checked_actions, in_form, observation_space
 from slipstream.worlds.vec_env import EnvOptions
@@ -18,6 +19,7 @@ from slipstream.worlds.vec_env import EnvOptions
 if TYPE_CHECKING:
     from slipstream.config.scenario import Scenario, WorldConfig
 
+ALL: NDArray[np.bool_] = np.ones(1, np.bool_)  # the rows of a batch of one
 Step = tuple[dict[str, Any], dict[str, float], dict[str, bool], dict[str, bool], dict[str, dict[str, Any]]]
 
 
@@ -31,14 +33,20 @@ class SlipstreamParallelEnv(ParallelEnv[str, Any, Any]):  # type: ignore[misc]  
 
     `reset(seed=s)` gives the first episode of seed s, later resets the episodes after it; without any seed
     one is drawn from the operating system.
+
+    `render_mode="rgb_array"` shows worlds that have a picture; in the others `metadata["render_modes"]` is empty.
     """
 
-    def __init__(self, world: str | Scenario | WorldConfig, **world_overrides: Any) -> None:
-        self._env = make_worlds(world_config(world, world_overrides), 1, EnvOptions(autoreset=False))
+    def __init__(
+        self, world: str | Scenario | WorldConfig, *, render_mode: str | None = None, **world_overrides: Any
+    ) -> None:
+        config = world_config(world, world_overrides)
+        self._env = make_worlds(config, 1, EnvOptions(autoreset=False))
         spec = self._env.spec
         self.spec = spec
-        self.metadata = {"name": spec.name, "render_modes": [], "is_parallelizable": True}
-        self.render_mode = None
+        self.metadata = {"name": spec.name, **render_metadata(config, spec), "is_parallelizable": True}
+        self.render_mode = render_mode
+        self._film = make_film(config, self._env, render_mode)
         self.possible_agents = list(spec.agents)
         self.agents: list[str] = []
         self._columns = {agent: k for k, agent in enumerate(spec.agents)}
@@ -65,6 +73,8 @@ class SlipstreamParallelEnv(ParallelEnv[str, Any, Any]):  # type: ignore[misc]  
             self._env.reseed(np.array([number], np.uint64), np.zeros(1, np.uint32))
             self._seeded = True
         self._env.reset()
+        if self._film is not None:
+            self._film.start(ALL)
         self.agents = list(self.possible_agents)
         columns = self._columns
         obs = {agent: self._observation(self._env.obs, columns[agent]) for agent in self.agents}
@@ -80,6 +90,8 @@ class SlipstreamParallelEnv(ParallelEnv[str, Any, Any]):  # type: ignore[misc]  
                 raise InvalidAction(f"{self.spec.name}: live agent {agent} was given no action")
             env.actions[0, self._columns[agent]] = checked_actions(self.spec, actions[agent])
         env.step()
+        if self._film is not None:
+            self._film.add(ALL)
         step: Step = ({}, {}, {}, {}, {})
         obs, rewards, terminated, truncated, infos = step
         for agent in self.agents:
@@ -110,6 +122,13 @@ class SlipstreamParallelEnv(ParallelEnv[str, Any, Any]):  # type: ignore[misc]  
         if self._env.state is None:
             raise NotImplementedError(f"{self.spec.name} has no global state; use the agents' observations")
         return np.array(self._env.state[0], np.float32)
+
+    def render(self) -> NDArray[np.uint8] | None:
+        """A picture uint8 [height, width, 3]; None without a render mode."""
+        if self._film is None:
+            warn_of_no_mode()
+            return None
+        return self._film.picture(0)
 
     def close(self) -> None:
         """Let go of the world."""

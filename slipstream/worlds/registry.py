@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
 
 from slipstream.config.errors import ScenarioError, suggest
+from slipstream.worlds.canvas import Renderer
 from slipstream.worlds.spec import WorldSpec
-from slipstream.worlds.vec_env import F64, EnvOptions, VecEnv
+from slipstream.worlds.vec_env import F64, Backdrop, EnvOptions, VecEnv
 
 if TYPE_CHECKING:
     from slipstream.config.scenario import Scenario, WorldConfig
@@ -26,7 +27,7 @@ FAMILIES = {
 
 
 class Family(Protocol):
-    """What a world package offers. Optional beside it: `HEADLINE`, `PROPORTIONS` and `picture(…)`, below."""
+    """What a world package offers. Optional: `HEADLINE`, `PROPORTIONS`, `picture(…)`, `make_renderer(…)`, below."""
 
     def make(self, config: WorldConfig, num_worlds: int, options: EnvOptions) -> VecEnv:
         """Build a batch of worlds."""
@@ -69,10 +70,23 @@ def proportions(kind: str) -> tuple[str, ...]:
     return tuple(getattr(family(kind), "PROPORTIONS", ("clean",)))
 
 
-def draw(kind: str, spec: WorldSpec, frames: F64 | None, path: Path, title: str) -> Path | None:
+def has_picture(kind: str) -> bool:
+    """Whether `draw` draws this kind of world."""
+    return hasattr(family(kind), "picture")
+
+
+def draw(
+    kind: str, spec: WorldSpec, frames: F64 | None, backdrop: Backdrop | None, path: Path, title: str
+) -> Path | None:
     """Draw a recorded episode [T, A, F] where this kind of world has a picture; None where it has not."""
     picture = getattr(family(kind), "picture", None)
     if picture is None or frames is None:
         return None
-    picture(spec, frames, path, title)
+    picture(spec, frames, backdrop, path, title)
     return path
+
+
+def make_renderer(config: WorldConfig) -> Renderer | None:
+    """What draws single moments of such worlds, one at a time; None where this kind of world has no picture."""
+    maker = getattr(family(config.kind), "make_renderer", None)
+    return None if maker is None else cast(Renderer, maker(config))

@@ -8,6 +8,7 @@ from learning import TINY, build, scenario_of
 
 from slipstream.collect.episodes import Episodes, play
 from slipstream.collect.teams import Team
+from slipstream.config.load import load
 from slipstream.nets.actor import Acted
 from slipstream.train.evaluation import clean_flags, summary
 from slipstream.train.judge import FIRST_JUDGED
@@ -33,6 +34,19 @@ def test_episode_k_has_the_same_bits_in_any_batch(name):
     for other in results[1:]:
         for mine, theirs in zip(results[0].frames, other.frames, strict=True):
             assert mine.tobytes() == theirs.tobytes()
+
+
+def test_recorded_episodes_keep_what_stood_still_in_them():
+    env = make_worlds(load("time_trial_random", {"world.max_episode_steps": 3}).world, 2, EnvOptions(autoreset=False))
+    teams = [Team("stop", (0,), script="stop")]
+    done = play(env, teams, episodes=5, seed=3, record=4)  # over three batches, each with circuits of its own
+    assert len(done.frames) == len(done.backdrops) == 4
+    for number, backdrop in enumerate(done.backdrops):
+        env.reseed(np.full(2, 3, np.uint64), np.array([number, 99], np.uint32))
+        env.reset()
+        assert backdrop is not None
+        assert backdrop.occupied.tobytes() == env.backdrop(0).occupied.tobytes()
+    assert play(*worlds_of("head_on", 2), episodes=1, seed=3, record=1).backdrops == (None,)
 
 
 def test_numbers_say_which_episodes_are_played():

@@ -38,11 +38,11 @@ def small_endings(monkeypatch):
     def judge_two(scenario, saved, episodes, seed=None):
         return judged(scenario, saved, min(episodes, 2), seed)
 
-    def draw_once(kind, spec, frames, path, title):
+    def draw_once(kind, spec, frames, backdrop, path, title):
         if path.name in drawn:
             return path
         drawn.append(path.name)
-        return drew(kind, spec, frames, path, title)
+        return drew(kind, spec, frames, backdrop, path, title)
 
     monkeypatch.setattr(judge, "judge", judge_two)
     monkeypatch.setattr(registry, "draw", draw_once)

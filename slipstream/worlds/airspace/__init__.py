@@ -1,4 +1,4 @@
-"""Air traffic at one level: the batched world, its geometry for notebooks, and a picture of the tracks."""
+"""Air traffic at one level: the batched world, its geometry for notebooks, and pictures."""
 
 from slipstream.worlds.airspace.draw import draw_tracks, picture
 from slipstream.worlds.airspace.face import make
@@ -10,6 +10,7 @@ from slipstream.worlds.airspace.geometry import (
     separation_nm,
     well_clear,
 )
+from slipstream.worlds.airspace.render import make_renderer
 
 HEADLINE = ("clean", "conflicts", "min_separation_nm", "extra_distance_nm", "reached_fraction")
 
@@ -20,6 +21,7 @@ __all__ = [
     "closest_approach",
     "draw_tracks",
     "make",
+    "make_renderer",
     "picture",
     "propagate",
     "separation_nm",

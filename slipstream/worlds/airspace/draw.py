@@ -11,18 +11,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slipstream.worlds.airspace.geometry import separation_nm as distance_nm
+from slipstream.worlds.canvas import COLORS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from slipstream.worlds.spec import WorldSpec
+    from slipstream.worlds.vec_env import Backdrop
 
 F64 = NDArray[np.float64]
 
 # Columns of a frame, in the order of the airspace world's frame_fields.
 LAT, LON, HEADING, WAYPOINT_LAT, WAYPOINT_LON, PRESENT = 0, 1, 2, 5, 6, 7
 
-COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#8C564B", "#4D4D4D")
 SAFE, LOST = "#2E7D32", "#C62828"
 
 
@@ -46,7 +47,7 @@ def closest_pair(frames: F64) -> Closest | None:
     return best
 
 
-def picture(spec: WorldSpec, frames: F64, path: Path, title: str) -> None:
+def picture(spec: WorldSpec, frames: F64, backdrop: Backdrop | None, path: Path, title: str) -> None:
     """What the registry calls to draw a recorded episode of this family."""
     draw_tracks(frames, path, title, names=spec.agents, decision_s=spec.tick_seconds)
 
@@ -73,7 +74,7 @@ def draw_tracks(
     from matplotlib.figure import Figure
 
     labels = names or [f"A{i + 1}" for i in range(frames.shape[1])]
-    plane = _Plane(frames)
+    plane = Plane(frames[0][:, [LAT, LON]], frames[0][:, [WAYPOINT_LAT, WAYPOINT_LON]])
     figure = Figure(figsize=(8, 8), dpi=150, facecolor="white", layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
@@ -97,21 +98,23 @@ def draw_tracks(
     figure.savefig(path)
 
 
-class _Plane:
+class Plane:
     """Latitude and longitude as NM east and north of the middle of the picture."""
 
-    def __init__(self, frames: F64) -> None:
-        first = frames[0]
-        self.lat0 = float(np.mean([first[:, LAT], first[:, WAYPOINT_LAT]]))
-        self.lon0 = float(np.mean([first[:, LON], first[:, WAYPOINT_LON]]))
+    def __init__(self, *places: F64) -> None:
+        self.lat0, self.lon0 = np.nanmean(np.concatenate(places), axis=0).tolist()  # each [n, 2]; NaN: no place
 
     def xy(self, lat_deg: Any, lon_deg: Any) -> tuple[F64, F64]:
         """NM east, NM north."""
         east = (np.asarray(lon_deg) - self.lon0) * 60.0 * np.cos(np.radians(self.lat0))
         return east, (np.asarray(lat_deg) - self.lat0) * 60.0
 
+    def points(self, places: F64) -> F64:
+        """The same of lat_deg, lon_deg [..., 2]."""
+        return np.stack(self.xy(places[..., 0], places[..., 1]), -1)
 
-def _draw_aircraft(axes: Axes, plane: _Plane, track: F64, color: str, label: str, decision_s: float) -> None:
+
+def _draw_aircraft(axes: Axes, plane: Plane, track: F64, color: str, label: str, decision_s: float) -> None:
     flying = track[:, PRESENT] > 0
     last = int(np.flatnonzero(flying)[-1]) + 1  # the frame in which it arrived, or the end
     shown = track[: min(last, len(track) - 1) + 1]
@@ -127,7 +130,7 @@ def _draw_aircraft(axes: Axes, plane: _Plane, track: F64, color: str, label: str
 
 
 def _draw_closest(
-    axes: Axes, plane: _Plane, frames: F64, closest: Closest, separation_nm: float, decision_s: float
+    axes: Axes, plane: Plane, frames: F64, closest: Closest, separation_nm: float, decision_s: float
 ) -> str:
     from matplotlib.patches import Circle
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from slipstream import _core
 from slipstream.config.errors import ScenarioError
 from slipstream.config.horizontal_cr import HorizontalCrConfig
-from slipstream.worlds.vec_env import EnvOptions, NativeVecEnv
+from slipstream.worlds.airspace.render import Traffic, traffic_renderer
+from slipstream.worlds.canvas import Renderer
+from slipstream.worlds.spec import WorldSpec
+from slipstream.worlds.vec_env import F64, EnvOptions, NativeVecEnv
 
 HEADLINE = ("intrusions", "min_separation_nm", "reached", "extra_distance_nm", "clean")
 
@@ -20,3 +25,25 @@ def make(config: HorizontalCrConfig, num_worlds: int, options: EnvOptions) -> Na
         return NativeVecEnv(_core.make_horizontal_cr(native, num_worlds, options.native()))
     except ValueError as error:
         raise ScenarioError(f"world: {error}") from None
+
+
+def make_renderer(config: HorizontalCrConfig) -> Renderer:
+    """What draws the task: the aircraft, and the intruders it has to keep away from."""
+    return traffic_renderer(config.separation_nm, read_traffic)
+
+
+def read_traffic(spec: WorldSpec, frames: F64) -> Traffic:
+    """The task's frames, whose one row holds the intruders behind the aircraft; only pairs with it count."""
+    state = ("lat_deg", "lon_deg", "heading_deg", "tas_mps")
+    intruders = sum(name.startswith("intruder_") for name in spec.frame_fields) // len(state)
+    fields = [state, *[tuple(f"intruder_{i}_{name}" for name in state) for i in range(intruders)]]
+    states = frames[:, 0, [[spec.frame_fields.index(name) for name in names] for names in fields]]
+    waypoints = np.full((1 + intruders, 2), np.nan)
+    waypoints[0] = frames[0, 0, [spec.frame_fields.index(f"waypoint_{name}") for name in state[:2]]]
+    return Traffic(
+        names=(spec.agents[0], *[f"I{i + 1}" for i in range(intruders)]),
+        states=states,
+        waypoints=waypoints,
+        present=np.ones(states.shape[:2], np.bool_),
+        pairs=[(0, i + 1) for i in range(intruders)],
+    )

@@ -2,11 +2,12 @@
 
 from slipstream.config.racing import FollowGap, PurePursuit
 from slipstream.worlds.racing.cars import Car, car, derivative, overlap, simulate, vehicles
-from slipstream.worlds.racing.draw import draw_track, draw_tracks
+from slipstream.worlds.racing.draw import draw_track, draw_tracks, picture
 from slipstream.worlds.racing.drivers import Driven, drive
 from slipstream.worlds.racing.face import make, track_of
 from slipstream.worlds.racing.lines import Raceline, raceline
 from slipstream.worlds.racing.maps import Map, Progress
+from slipstream.worlds.racing.render import make_renderer
 from slipstream.worlds.racing.tracks import circuit, corridor, oval
 
 PROPORTIONS = (
@@ -33,8 +34,10 @@ __all__ = [
     "draw_tracks",
     "drive",
     "make",
+    "make_renderer",
     "oval",
     "overlap",
+    "picture",
     "raceline",
     "simulate",
     "track_of",

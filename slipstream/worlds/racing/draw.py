@@ -2,25 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.transforms import Affine2D
 from numpy.typing import ArrayLike
 
+from slipstream.worlds.canvas import COLORS
 from slipstream.worlds.racing.lines import Raceline, raceline
 from slipstream.worlds.racing.maps import Map
+from slipstream.worlds.spec import WorldSpec
+from slipstream.worlds.vec_env import F64, Backdrop
 
 
 def draw_track(track: Map, axes: Axes, line: Raceline | None = None, path: ArrayLike | None = None) -> None:
     """Draw a track on matplotlib axes; with a raceline coloured by speed, and a driven path [T, 2]."""
     x, y, yaw = track.origin
-    if yaw == 0.0:
-        rows, columns = track.occupied.shape
-        extent = (x, x + columns * track.resolution, y, y + rows * track.resolution)
-        axes.imshow(track.occupied, origin="lower", extent=extent, cmap="Greys", vmax=1.6, zorder=0)
+    rows, columns = track.occupied.shape
+    extent = (x, x + columns * track.resolution, y, y + rows * track.resolution)
+    turned = Affine2D().rotate_around(x, y, yaw)
+    axes.imshow(
+        track.occupied,
+        origin="lower",
+        extent=extent,
+        cmap="Greys",
+        vmin=0,
+        vmax=1.6,
+        zorder=0,
+        transform=turned + axes.transData,
+    )
+    corners = turned.transform([(extent[i], extent[j]) for i in (0, 1) for j in (2, 3)])
+    axes.set_xlim(corners[:, 0].min(), corners[:, 0].max())
+    axes.set_ylim(corners[:, 1].min(), corners[:, 1].max())
     if track.centerline is not None:
         around = np.concatenate([track.centerline, track.centerline[:1]]) if track.closed else track.centerline
         axes.plot(*around.T, color="0.6", linewidth=0.8, linestyle="--", zorder=1)
@@ -30,6 +47,34 @@ def draw_track(track: Map, axes: Axes, line: Raceline | None = None, path: Array
         axes.plot(*np.asarray(path).T, color="tab:red", linewidth=1.2, zorder=3)
     axes.set_aspect("equal")
     axes.set_axis_off()
+
+
+def picture(spec: WorldSpec, frames: F64, backdrop: Backdrop | None, path: Path, title: str) -> None:
+    """What the registry calls to draw a recorded race: every car's way to a triangle, with a dot every second."""
+    figure = Figure(figsize=(10, 7), dpi=120, layout="constrained")
+    axes = figure.add_subplot()
+    if backdrop is not None:
+        draw_track(Map.from_grid(backdrop.occupied, backdrop.resolution_m, backdrop.origin), axes)
+    column = {name: i for i, name in enumerate(spec.frame_fields)}
+    for i, name in enumerate(spec.agents):
+        _draw_way(axes, frames[:, i], column, COLORS[i % len(COLORS)], name, spec.tick_seconds)
+    seconds = (len(frames) - 1) * spec.tick_seconds
+    axes.set_title(f"{title}, {seconds:.1f} s", loc="left", fontsize=13, fontweight="bold")
+    axes.legend(loc="upper left", bbox_to_anchor=(0.0, -0.01), ncols=3, frameon=False, fontsize=9)
+    figure.savefig(path, bbox_inches="tight")
+
+
+def _draw_way(axes: Axes, way: F64, column: Mapping[str, int], color: str, name: str, tick_s: float) -> None:
+    x, y, yaw, speed = (way[:, column[field]] for field in ("x_m", "y_m", "yaw_rad", "speed_mps"))
+    driving = way[:, column["present"]] > 0
+    last = len(way) - 1 if driving.all() else int(np.argmin(driving))  # where it left
+    label = f"{name}: {last * tick_s:.1f} s, {speed[: last + 1].mean():.1f} m/s on average"
+    axes.plot(x[: last + 1], y[: last + 1], color=color, linewidth=1.6, label=label, zorder=3)
+    second = max(1, round(1.0 / tick_s))
+    axes.scatter(x[:last:second], y[:last:second], s=9, color="white", edgecolor=color, linewidth=0.8, zorder=4)
+    axes.scatter(x[0], y[0], s=50, color=color, edgecolor="white", zorder=5)
+    end: Any = (3, 0, np.degrees(yaw[last]) - 90.0)  # a triangle pointing where it drives
+    axes.scatter(x[last], y[last], marker=end, s=90, color=color, edgecolor="white", zorder=5)
 
 
 def draw_tracks(tracks: Sequence[Map], to: Path, *, columns: int = 4, racelines: bool = False) -> Path:

@@ -1,0 +1,246 @@
+"""Moving pictures of races: the road, cars with what their scanners see, trails, speeds and laps."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageFilter
+
+from slipstream.config.racing import CorridorTrack, RacingConfig
+from slipstream.worlds.canvas import COLORS, FINE, SIZE, Canvas, Renderer, Size, View, paint
+from slipstream.worlds.racing.cars import Car, car
+from slipstream.worlds.racing.maps import Map
+from slipstream.worlds.spec import WorldSpec
+from slipstream.worlds.vec_env import F64, U8, Backdrop
+
+Bools = NDArray[np.bool_]
+
+GROUND, KERB, ROAD = "#1F242B", "#8A94A3", "#DCE0E6"
+WORDS, QUIET = "#F2F4F7", "#98A2B0"
+READABLE_PX = 6.0  # a car shorter than this cannot be made out
+FOLLOW_PX = 32.0  # how long the first car is drawn when the camera follows it
+TRAIL_S = 3.0
+MOST_BEAMS = 72  # drawn of a scan, however many it has
+ROW_PX, ENTRY_PX = 20, 190  # of the list of cars above the picture
+
+
+def make_renderer(config: RacingConfig) -> Renderer:
+    """What draws races of this config; it keeps the road of one episode, so use one for each world."""
+    return _Race(config)
+
+
+class _Race:
+    """Satisfies `Renderer`."""
+
+    def __init__(self, config: RacingConfig) -> None:
+        self._config = config
+        self._sizes = [car(entry.vehicle) for entry in config.cars]
+        self._scans = bool(config.observation.blocks(len(config.cars))["scan"])
+        self._open = isinstance(config.track, CorridorTrack)
+        self._needed = 1 if self._open else config.laps
+        self._road: Road | None = None
+
+    def __call__(
+        self, spec: WorldSpec, frames: F64, backdrop: Backdrop | None, size: Size = SIZE, at: int | None = None
+    ) -> U8:
+        """See `Renderer`."""
+        if backdrop is None:
+            raise ValueError("a race is drawn on its track: give what VecEnv.backdrop(world) returns after reset")
+        now = len(frames) - 1 if at is None else at
+        if self._road is None or self._road.backdrop is not backdrop:
+            self._road = Road(backdrop)
+        poses = _fields(spec, frames, "x_m", "y_m", "yaw_rad")  # [T, A, 3]
+        driving = _fields(spec, frames, "present")[..., 0] > 0  # [T, A]
+        header = header_px(len(spec.agents), size)
+        leader = _leader(driving[now])
+        view = camera(self._road, poses[now, leader, :2], self._sizes[leader].length_m, size, header)
+        canvas = Canvas(size, view, self._road.picture(view, size))
+        first = max(0, now - round(TRAIL_S / spec.tick_seconds))
+        for i in range(len(spec.agents)):
+            canvas.trail(poses[first : now + 1, i, :2], paint(_color(i), 0.8), 2.0)
+        if self._scans:
+            for i in np.flatnonzero(driving[now]).tolist():
+                self._draw_scan(canvas, i, poses[now], driving[now])
+        whole = driving[now] | (_fields(spec, frames[now], "laps")[:, 0] >= self._needed)
+        for i, body in enumerate(self._sizes):
+            _draw_car(canvas, poses[now, i], body, _color(i), bool(whole[i]))
+        if not self._road.fits(view, size, header):
+            _draw_overview(canvas, self._road, poses[now, :, :2])
+        self._draw_header(canvas, spec, frames[now], now * spec.tick_seconds, driving[now])
+        canvas.scale_bar((12, size[1] - 14), "m", paint(QUIET))
+        return canvas.pixels()
+
+    def _draw_scan(self, canvas: Canvas, i: int, poses: F64, driving: Bools) -> None:
+        """What the scanner of car i sees, faintly."""
+        assert self._road is not None
+        lidar = self._config.lidar
+        x, y, yaw = poses[i].tolist()
+        pose = (x + lidar.mount_m * math.cos(yaw), y + lidar.mount_m * math.sin(yaw), yaw)
+        beams = min(lidar.beams, MOST_BEAMS)
+        ranges = np.full(beams, lidar.range_m)
+        vehicles = np.array([entry.vehicle for entry in self._config.cars])
+        others = driving & (np.arange(len(vehicles)) != i)
+        for vehicle in set(vehicles.tolist()):  # a scan knows one kind of other car
+            there = poses[others & (vehicles == vehicle)]
+            seen = self._road.map.scan(pose, beams, lidar.fov_rad, lidar.range_m, there, self._config.physics, vehicle)
+            ranges = np.minimum(ranges, seen)
+        angles = yaw + np.linspace(-0.5, 0.5, beams) * lidar.fov_rad if beams > 1 else np.array([yaw])
+        hits = np.asarray(pose[:2]) + ranges[:, None] * np.stack([np.cos(angles), np.sin(angles)], 1)
+        canvas.polygon([pose[:2], *hits], paint(_color(i), 0.10))
+        for hit in hits:
+            canvas.line([pose[:2], hit], paint(_color(i), 0.13), 0.5)
+
+    def _draw_header(self, canvas: Canvas, spec: WorldSpec, frame: F64, time_s: float, driving: Bools) -> None:
+        """Time, and each car's speed and lap."""
+        width = canvas.size[0]
+        canvas.box((0, 0, width, header_px(len(spec.agents), canvas.size)), paint(GROUND, 0.85))
+        canvas.text((width - 12, 6 + ROW_PX / 2), f"{time_s:.2f} s", paint(WORDS), 13.0, "rm")
+        for i, (speed, along, laps) in enumerate(_fields(spec, frame, "speed_mps", "s_m", "laps").tolist()):
+            x, y = _entry(i, canvas.size)
+            doing = f"{speed:.1f} m/s" if driving[i] else "out"
+            words = "   ".join((spec.agents[i], *self._standing(doing, along, int(laps))))
+            canvas.box((x, y - 4, x + 12, y + 4), paint(_color(i), 1.0 if driving[i] else 0.5))
+            canvas.text((x + 19, y), words, paint(WORDS if driving[i] else QUIET), 12.0, "lm")
+
+    def _standing(self, doing: str, along_m: float, laps: int) -> tuple[str, ...]:
+        """What a car does and how far it has come."""
+        if laps >= self._needed:
+            return ("finished",)
+        return doing, f"{along_m:.1f} m" if self._open else f"lap {laps + 1}/{self._needed}"
+
+
+class Road:
+    """A backdrop as a map for scans and as a picture in any view."""
+
+    def __init__(self, backdrop: Backdrop) -> None:
+        self.backdrop = backdrop
+        self.map = Map.from_grid(backdrop.occupied, backdrop.resolution_m, backdrop.origin)
+        free = Image.fromarray(np.where(backdrop.occupied == 0, np.uint8(255), np.uint8(0)))
+        self._free = free.filter(ImageFilter.GaussianBlur(1.5))  # walls in steps of a cell look ragged
+        self.low, self.high = _extent(backdrop)
+        self._drawn: tuple[View, Size, Image.Image] | None = None
+
+    def picture(self, view: View, size: Size) -> Image.Image:
+        """The same, kept for as long as the view stays."""
+        if self._drawn is None or self._drawn[:2] != (view, size):
+            self._drawn = view, size, self.draw(view, size)
+        return self._drawn[2]
+
+    def fits(self, view: View, size: Size, header: float) -> bool:
+        """Whether all of the road is in the picture below the header."""
+        return bool((view.scale * (self.high - self.low) <= np.subtract(size, (0, header))).all())
+
+    def draw(self, view: View, size: Size) -> Image.Image:
+        """The road in this view, in canvas pixels."""
+        x0, y0, yaw = self.backdrop.origin
+        step = 1.0 / (FINE * view.scale)  # metres per canvas pixel
+        cell, cells = self.backdrop.resolution_m, self._free
+        coarser = int(step / cell)
+        if coarser > 1:  # cells smaller than pixels are averaged first
+            cell, cells = coarser * cell, cells.reduce(coarser)
+        (cx, cy), (mx, my) = view.center, view.middle
+        left, top = cx - mx / view.scale - x0, cy + my / view.scale - y0  # of the picture's corner from the grid's
+        cos, sin = math.cos(yaw) / cell, math.sin(yaw) / cell
+        columns = (cos * step, -sin * step, cos * left + sin * top)  # of a pixel (right, down, 1)
+        rows = (-sin * step, -cos * step, cos * top - sin * left)
+        fine = (FINE * size[0], FINE * size[1])
+        shades = cells.transform(fine, Image.Transform.AFFINE, (*columns, *rows), Image.Resampling.BILINEAR)
+        return Image.merge("RGB", [shades.point(table) for table in _SHADES])
+
+
+def camera(road: Road, leader: F64, length_m: float, size: Size, header: float) -> View:
+    """The whole road where a car is then READABLE_PX long or more; otherwise the camera follows the leading one."""
+    margin = 12.0
+    box = (margin, header + margin, size[0] - margin, size[1] - margin - 16)  # the scale bar is below
+    whole = View.fit(road.low, road.high, box)
+    if whole.scale * length_m >= READABLE_PX:
+        return whole
+    x, y = leader.tolist()
+    return View((x, y), (0.5 * size[0], 0.5 * (size[1] + header)), FOLLOW_PX / length_m)
+
+
+def header_px(cars: int, size: Size) -> int:
+    """Height of the list of cars."""
+    return 12 + ROW_PX * -(-cars // _per_row(size))
+
+
+def _per_row(size: Size) -> int:
+    return max(1, (size[0] - 90) // ENTRY_PX)
+
+
+def _entry(i: int, size: Size) -> tuple[float, float]:
+    """Where car i's line of the list begins."""
+    row, column = divmod(i, _per_row(size))
+    return 12 + ENTRY_PX * column, 6 + ROW_PX * (row + 0.5)
+
+
+def _leader(driving: Bools) -> int:
+    """The first car that still drives, or the first."""
+    return int(np.argmax(driving))
+
+
+def _color(i: int) -> str:
+    return COLORS[i % len(COLORS)]
+
+
+def _fields(spec: WorldSpec, frames: F64, *names: str) -> F64:
+    return frames[..., [spec.frame_fields.index(name) for name in names]]
+
+
+def _extent(backdrop: Backdrop) -> tuple[F64, F64]:
+    """Lower left and upper right corner of all free cells."""
+    rows, columns = np.nonzero(backdrop.occupied == 0)
+    x, y, yaw = backdrop.origin
+    ends = [(c, r) for c in (columns.min(), columns.max() + 1) for r in (rows.min(), rows.max() + 1)]
+    along, up = backdrop.resolution_m * np.array(ends, np.float64).T
+    corners = np.stack([x + math.cos(yaw) * along - math.sin(yaw) * up, y + math.sin(yaw) * along + math.cos(yaw) * up])
+    return corners.min(1), corners.max(1)
+
+
+def rectangle(pose: F64, back: float, front: float, width: float) -> F64:
+    """Corners [4, 2] of what reaches from back to front of a pose, metres along its yaw."""
+    x, y, yaw = pose.tolist()
+    along, aside = np.array([math.cos(yaw), math.sin(yaw)]), np.array([-math.sin(yaw), math.cos(yaw)])
+    corners = [(back, -width / 2), (front, -width / 2), (front, width / 2), (back, width / 2)]
+    return np.array([(x, y) + a * along + b * aside for a, b in corners])
+
+
+def _draw_car(canvas: Canvas, pose: F64, body: Car, color: str, whole: bool) -> None:
+    """A rectangle of the car's size with a bright nose; of one that is out, the outline."""
+    half = body.length_m / 2
+    outline = rectangle(pose, -half, half, body.width_m)
+    if not whole:
+        canvas.polygon(outline, paint(color, 0.35), paint(color), 1.0)
+        canvas.line(outline[[0, 2]], paint(color), 1.0)
+        canvas.line(outline[[1, 3]], paint(color), 1.0)
+        return
+    canvas.polygon(outline, paint(color), paint("#101418"), 1.0)
+    nose = rectangle(pose, 0.45 * half, 0.8 * half, 0.7 * body.width_m)
+    canvas.polygon([nose[0], (nose[1] + nose[2]) / 2, nose[3]], paint("#FFFFFF"))
+
+
+def _draw_overview(canvas: Canvas, road: Road, places: F64) -> None:
+    """All of the road, small, with a dot for each car: where the camera that follows is."""
+    width, height = canvas.size
+    wide = 0.4 * width
+    tall = min(0.25 * height, max(14.0, wide * float(np.divide(*(road.high - road.low)[::-1])) + 8))
+    size = (round(wide), round(tall))
+    view = View.fit(road.low, road.high, (4, 4, size[0] - 4, size[1] - 4))
+    small = Canvas(size, view, road.draw(view, size))
+    for i in range(len(places) - 1, -1, -1):
+        small.circle(places[i], 3.0 / view.scale, paint(_color(i)), paint("#FFFFFF"), 0.5)
+    canvas.overlay(small, (width - size[0] - 8, height - size[1] - 8))
+
+
+def _shades() -> list[list[int]]:
+    """How red, green and blue follow from how free a pixel is."""
+    stops = (0, 88, 112, 144, 168, 255)
+    colors = [paint(color)[:3] for color in (GROUND, GROUND, KERB, KERB, ROAD, ROAD)]
+    return [
+        np.interp(np.arange(256), stops, channel).round().astype(int).tolist() for channel in zip(*colors, strict=True)
+    ]
+
+
+_SHADES = _shades()
