@@ -1,6 +1,7 @@
 """How fast native worlds step, what a second thread is worth, and horizontal_cr beside bluesky-gym's own task.
 
     python bench/worlds.py [--quick] [--skip-peer]
+    python bench/worlds.py racing [--quick]    cars and beams, by bench/racing.py
 
 1. Steps of worlds per second of wall time, for 1 to 4096 worlds and 1 and 2 threads; one step is one decision of every
    agent of a world. Best of the repeats, which are interleaved over all cells.
@@ -64,9 +65,15 @@ QUICK = Effort(repeats=1, seconds=0.1, paired_sizes=(256,), peer_blocks=2, peer_
 def main() -> None:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("family", nargs="?", choices=("airspace", "racing"), default="airspace")
     parser.add_argument("--quick", action="store_true", help="a rough answer in under a minute")
     parser.add_argument("--skip-peer", action="store_true", help="leave bluesky-gym out")
     args = parser.parse_args()
+    if args.family == "racing":
+        import racing
+
+        racing.main(args.quick)
+        return
     effort = QUICK if args.quick else FULL
     record: dict[str, Any] = {
         "benchmark": "worlds",
@@ -137,9 +144,9 @@ def markdown_row(cells: Sequence[str]) -> str:
 # --- 2. the second thread
 
 
-def second_thread(effort: Effort) -> list[dict[str, Any]]:
+def second_thread(effort: Effort, scenarios: Sequence[str] = SCENARIOS) -> list[dict[str, Any]]:
     """Rates of one thread, two threads and two processes for every large batch, all repeats."""
-    cells = [(scenario, worlds) for scenario in SCENARIOS for worlds in effort.paired_sizes]
+    cells = [(scenario, worlds) for scenario in scenarios for worlds in effort.paired_sizes]
     rows: dict[tuple[str, int], dict[str, list[float]]] = {
         cell: {"one_thread": [], "two_threads": [], "two_processes": []} for cell in cells
     }

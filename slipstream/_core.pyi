@@ -1054,6 +1054,9 @@ class SpawnConfig:
     @yaw_jitter_rad.setter
     def yaw_jitter_rad(self, arg: float, /) -> None: ...
 
+    @property
+    def sets(self) -> list[list[list[float]]]: ...
+
     def add_set(self, name: str, cars: Sequence[Sequence[float]]) -> None:
         """A place [s_m, lateral_m, yaw_rad] for every car."""
 
@@ -1298,6 +1301,11 @@ def racing_simulate(state: Annotated[NDArray[numpy.float64], dict(shape=(None,),
 def racing_overlap(a: Annotated[NDArray[numpy.float64], dict(shape=(None, None), order='C', device='cpu', writable=False)], b: Annotated[NDArray[numpy.float64], dict(shape=(None, None), order='C', device='cpu', writable=False)], length: float, width: float) -> NDArray[numpy.uint8]:
     """1 where two cars touch, for each pair of rows."""
 
+class RacingLidar:
+    """A scanner's beams."""
+
+    def __init__(self, beams: int, fov: float, range: float) -> None: ...
+
 class RacingMap:
     """A grid of free and occupied cells; row 0 is the lowest."""
 
@@ -1308,7 +1316,7 @@ class RacingMap:
         Metres between the centre of each cell and that of the nearest occupied one.
         """
 
-    def scan(self, pose: Annotated[NDArray[numpy.float64], dict(shape=(None,), order='C', device='cpu', writable=False)], beams: int, fov: float, range: float, mode: str, opponents: Annotated[NDArray[numpy.float64], dict(shape=(None, None), order='C', device='cpu', writable=False)], length: float, width: float) -> NDArray[numpy.float32]:
+    def scan(self, lidar: RacingLidar, pose: Annotated[NDArray[numpy.float64], dict(shape=(None,), order='C', device='cpu', writable=False)], mode: str, opponents: Annotated[NDArray[numpy.float64], dict(shape=(None, None), order='C', device='cpu', writable=False)], length: float, width: float) -> NDArray[numpy.float32]:
         """Metres along each beam, the rightmost first."""
 
     def touches(self, poses: Annotated[NDArray[numpy.float64], dict(shape=(None, None), order='C', device='cpu', writable=False)], length: float, width: float) -> NDArray[numpy.uint8]:

@@ -103,6 +103,8 @@ void bind_cars(nb::module_& m) {
 }
 
 void bind_map(nb::module_& m) {
+  nb::class_<Lidar>(m, "RacingLidar", "A scanner's beams.")
+      .def(nb::init<int, double, double>(), nb::arg("beams"), nb::arg("fov"), nb::arg("range"));
   nb::class_<SharedMap>(m, "RacingMap", "A grid of free and occupied cells; row 0 is the lowest.")
       .def(
           "__init__",
@@ -123,13 +125,12 @@ void bind_map(nb::module_& m) {
           "Metres between the centre of each cell and that of the nearest occupied one.")
       .def(
           "scan",
-          [](SharedMap& self, Doubles1 pose, int beams, double fov, double range, const std::string& mode,
-             Doubles2 opponents, double length, double width) {
+          [](SharedMap& self, const Lidar& lidar, Doubles1 pose, const std::string& mode, Doubles2 opponents,
+             double length, double width) {
             require(pose.shape(0) == 3, "a pose is [x, y, yaw]");
             require(opponents.shape(1) == 3, "opponents are rows of [x, y, yaw]");
-            const Lidar lidar(beams, fov, range);
             const Pose from{pose.data()[0], pose.data()[1], pose.data()[2]};
-            std::vector<float> out(static_cast<std::size_t>(beams));
+            std::vector<float> out(static_cast<std::size_t>(lidar.beams()));
             if (mode_named(mode) == Mode::kCompat) {
               lidar.march(self.grid, self.distances(), from, out);
             } else {
@@ -142,8 +143,8 @@ void bind_map(nb::module_& m) {
             const std::size_t count = out.size();
             return array<float>(std::move(out), {count});
           },
-          nb::arg("pose"), nb::arg("beams"), nb::arg("fov"), nb::arg("range"), nb::arg("mode"), nb::arg("opponents"),
-          nb::arg("length"), nb::arg("width"), "Metres along each beam, the rightmost first.")
+          nb::arg("lidar"), nb::arg("pose"), nb::arg("mode"), nb::arg("opponents"), nb::arg("length"), nb::arg("width"),
+          "Metres along each beam, the rightmost first.")
       .def(
           "touches",
           [](const SharedMap& self, Doubles2 poses, double length, double width) {

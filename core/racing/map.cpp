@@ -11,7 +11,7 @@ namespace slipstream::racing {
 namespace {
 
 constexpr std::uint32_t kFarthest = 255;
-constexpr std::size_t kLanes = 8;  // rays followed at the same time: each has to wait for memory at every leap
+constexpr std::size_t kLanes = 16;  // rays followed at the same time: each has to wait for memory at every leap
 
 // Squared distance to the nearest zero of a parabola envelope along one line (Felzenszwalb & Huttenlocher 2012).
 void squared_distance(std::vector<double>& line, std::vector<int>& place, std::vector<double>& edge,
@@ -129,10 +129,9 @@ void GridMap::rays(double x, double y, std::span<const double> dx, std::span<con
   const std::uint32_t* squares = squares_.data() + padded(0, 0);
   for (std::size_t begin = 0; begin < out.size(); begin += kLanes) {
     const std::size_t count = std::min(kLanes, out.size() - begin);
-    // Cells are counted in doubles, which hold them exactly: a lane is then one kind of number throughout, and every
-    // choice in the loop a selection, which is what compilers turn into vectors.
-    std::array<double, kLanes> du, dv, per_u, per_v, right, up, column, row, travelled, going;
-    std::array<std::uint32_t, kLanes> quadrant;
+    // Every choice in the loop is a selection, by masks of all ones or none: what compilers turn into vectors.
+    std::array<double, kLanes> du, dv, per_u, per_v, travelled;
+    std::array<int, kLanes> sign_u, sign_v, near_u, near_v, quadrant, column, row, going;
     for (std::size_t k = 0; k < kLanes; ++k) {
       const std::size_t i = begin + std::min(k, count - 1);  // lanes to spare repeat the last ray
       du[k] = dx[i] * cosine_ + dy[i] * sine_;
@@ -140,50 +139,46 @@ void GridMap::rays(double x, double y, std::span<const double> dx, std::span<con
       // Where the ray keeps to a column, the column's border is so far that it is never reached.
       per_u[k] = du[k] == 0.0 ? 1e300 : 1.0 / du[k];
       per_v[k] = dv[k] == 0.0 ? 1e300 : 1.0 / dv[k];
-      right[k] = du[k] >= 0.0 ? 1.0 : 0.0;
-      up[k] = dv[k] >= 0.0 ? 1.0 : 0.0;
-      quadrant[k] = (du[k] >= 0.0 ? 8U : 0U) + (dv[k] >= 0.0 ? 16U : 0U);
+      sign_u[k] = du[k] >= 0.0 ? 1 : -1;
+      sign_v[k] = dv[k] >= 0.0 ? 1 : -1;
+      near_u[k] = du[k] >= 0.0 ? 0 : 1;
+      near_v[k] = dv[k] >= 0.0 ? 0 : 1;
+      quadrant[k] = 8 * ((1 - near_u[k]) + 2 * (1 - near_v[k]));
       column[k] = first_column;
       row[k] = first_row;
       travelled[k] = 0.0;
-      going[k] = 1.0;
+      going[k] = -1;
     }
-    double any = 1.0;
-    while (any > 0.0) {
-      std::array<double, kLanes> free;
+    int any = 1;
+    while (any != 0) {
+      std::array<int, kLanes> free;
+      for (std::size_t k = 0; k < kLanes; ++k) free[k] = static_cast<int>(squares[row[k] * stride + column[k]]);
+      any = 0;
       for (std::size_t k = 0; k < kLanes; ++k) {
-        const auto cell = static_cast<int>(row[k]) * stride + static_cast<int>(column[k]);
-        free[k] = static_cast<double>((squares[cell] >> quadrant[k]) & 0xFFU);
-      }
-      any = 0.0;
-      for (std::size_t k = 0; k < kLanes; ++k) {
-        // Leap to where the ray leaves the free square ahead of it: between column and last, row and end.
-        const double reach = free[k] - 1.0;
-        const double last_u = right[k] > 0.0 ? column[k] + reach : column[k] - reach;
-        const double last_v = up[k] > 0.0 ? row[k] + reach : row[k] - reach;
-        const double to_side = (last_u + right[k] - from.u) * per_u[k];
-        const double to_end = (last_v + up[k] - from.v) * per_v[k];
+        // Leap to where the ray leaves the free square ahead of it.
+        const int size = (free[k] >> quadrant[k]) & 0xFF;
+        const int next_u = column[k] + sign_u[k] * size;  // the first column beyond the square
+        const int next_v = row[k] + sign_v[k] * size;
+        const double to_side = (next_u + near_u[k] - from.u) * per_u[k];
+        const double to_end = (next_v + near_v[k] - from.v) * per_v[k];
+        const int sideways = to_side < to_end ? -1 : 0;
         const double leap = to_side < to_end ? to_side : to_end;
-        const double u = std::floor(from.u + du[k] * leap);
-        const double v = std::floor(from.v + dv[k] * leap);
-        const double low_u = right[k] > 0.0 ? column[k] : last_u;
-        const double high_u = right[k] > 0.0 ? last_u : column[k];
-        const double low_v = up[k] > 0.0 ? row[k] : last_v;
-        const double high_v = up[k] > 0.0 ? last_v : row[k];
-        const double atleast_u = u > low_u ? u : low_u;
-        const double atleast_v = v > low_v ? v : low_v;
-        const double within_u = atleast_u < high_u ? atleast_u : high_u;
-        const double within_v = atleast_v < high_v ? atleast_v : high_v;
-        const double next_u = to_side < to_end ? last_u + 2.0 * right[k] - 1.0 : within_u;
-        const double next_v = to_side < to_end ? within_v : last_v + 2.0 * up[k] - 1.0;
-        const double goes = free[k] > 0.0 ? going[k] : 0.0;
-        const double goes_on = leap < most ? goes : 0.0;
+        const int u = static_cast<int>(std::floor(from.u + du[k] * leap));
+        const int v = static_cast<int>(std::floor(from.v + dv[k] * leap));
+        const int last_u = next_u - sign_u[k];  // the last one within
+        const int last_v = next_v - sign_v[k];
+        const int within_u = std::min(std::max(u, std::min(column[k], last_u)), std::max(column[k], last_u));
+        const int within_v = std::min(std::max(v, std::min(row[k], last_v)), std::max(row[k], last_v));
+        const int to_u = (next_u & sideways) | (within_u & ~sideways);
+        const int to_v = (within_v & sideways) | (next_v & ~sideways);
+        const int goes = going[k] & (size != 0 ? -1 : 0);
+        const int on = goes & (leap < most ? -1 : 0);
         const double gone = leap < most ? leap : most;
-        travelled[k] = goes > 0.0 ? gone : travelled[k];
-        column[k] = goes_on > 0.0 ? next_u : column[k];
-        row[k] = goes_on > 0.0 ? next_v : row[k];
-        going[k] = goes_on;
-        any += goes_on;
+        travelled[k] = goes != 0 ? gone : travelled[k];
+        column[k] = (to_u & on) | (column[k] & ~on);
+        row[k] = (to_v & on) | (row[k] & ~on);
+        going[k] = on;
+        any |= on;
       }
     }
     for (std::size_t k = 0; k < count; ++k)

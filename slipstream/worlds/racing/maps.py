@@ -6,6 +6,7 @@ import csv
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -152,7 +153,7 @@ class Map:
         other = car(vehicle)
         cars = np.ascontiguousarray(opponents, dtype=np.float64).reshape(-1, 3)
         where = np.ascontiguousarray(pose, dtype=np.float64)
-        return self._grid.scan(where, beams, fov, max_range, mode, cars, other.length_m, other.width_m)
+        return self._grid.scan(_lidar(beams, fov, max_range), where, mode, cars, other.length_m, other.width_m)
 
     def touches(self, poses: ArrayLike, length: float, width: float) -> NDArray[np.bool_]:
         """Whether rectangles at poses [..., 3] touch a wall or leave the grid."""
@@ -170,6 +171,11 @@ class Map:
         """The points [..., 2] of the centreline this far along; around a circuit, within an open line."""
         s = np.asarray(s_m, dtype=np.float64)
         return self.native_line.at(np.ascontiguousarray(s.reshape(-1))).reshape(*s.shape, 2)
+
+
+@lru_cache(maxsize=64)
+def _lidar(beams: int, fov: float, max_range: float) -> _core.RacingLidar:
+    return _core.RacingLidar(beams, fov, max_range)
 
 
 # --- files ---
