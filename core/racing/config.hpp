@@ -24,7 +24,7 @@ enum class Task { kTimeTrial, kHeadToHead, kOvertake, kGaplock, kConvoyLock };
 struct Course {
   Track track;
   SpeedLine ideal;               // what pure pursuit and the blocker follow
-  std::vector<double> distance;  // euclidean_distance() of the map, for compat scans; empty otherwise
+  std::vector<double> distance;  // euclidean_distance() of the map, for compat scans; empty: scans are exact
 };
 
 struct LidarConfig {

@@ -462,7 +462,7 @@ void RacingWorld::scan(std::size_t i) {
   const State& state = car.state;
   const double mount = config_.lidar.mount_m;
   const Pose pose{state.x + mount * std::cos(state.yaw), state.y + mount * std::sin(state.yaw), state.yaw};
-  if (config_.physics == Mode::kCompat) {
+  if (!course_->distance.empty()) {
     lidar_.march(course_->track.map, course_->distance, pose, out);
   } else {
     lidar_.walls(course_->track.map, pose, out);

@@ -283,7 +283,9 @@ class RacingConfig(Config):
         "lead; gaplock, convoy_lock: the first car makes the second crash without touching it.",
     )
     physics: Literal["clean", "compat"] = Field(
-        "clean", description="compat is f1tenth_gym's to the letter; clean is without its faults (docs/racing.md)."
+        "clean",
+        description="compat is f1tenth_gym's to the letter (scans too, but on circuits drawn for an episode those are "
+        "exact); clean is without its faults (docs/racing.md).",
     )
     track: TrackConfig = Field(default_factory=OvalTrack, description="What is driven on.")
     cars: tuple[CarConfig, ...] = Field(min_length=1, max_length=16, description="The cars, one by one.")

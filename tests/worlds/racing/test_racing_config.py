@@ -170,7 +170,6 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("time_trial_oval", {"cars": [{"id": "a", "reward": {"overrides": {"progres": 1}}}]}, "did you mean 'progress'"),
     ("time_trial_oval", {"cars": [{"id": "a", "reward": {"preset": "rase"}}]}, "preset"),
     ("time_trial_oval", {"observation.overrides.target": True}, "no other car"),
-    ("time_trial_random", {"physics": "compat"}, "clean physics"),
     ("time_trial_oval", {"track": {"kind": "map", "path": "nowhere.yaml"}}, "nowhere.yaml"),
     ("time_trial_oval", {"track": {"kind": "ovl"}}, "ovl"),
 ]  # fmt: skip

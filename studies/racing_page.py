@@ -1,0 +1,111 @@
+"""The racing study's page: tables with intervals over seeds, and the curves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+
+from cells import Cell, machine
+from curves import Panel, draw
+from racing import EPISODES, LAPS, PUBLISHED, TASKS, TRACKS, Task
+
+from slipstream.stats import iqm_interval, wilson
+
+ABOUT = """# Racing
+
+PPO and TD3 with the packaged scenarios (`slipstream train NAME --timesteps STEPS`), seeds 11 to 15, one thread, judged
+on {episodes} episodes a seed that no training run sees; scripts drive the same episodes in the learners' place. Rates
+are over all episodes of all seeds with 95 % Wilson intervals; times are interquartile means over seeds with 95 %
+bootstrap intervals.
+"""
+
+
+def write_page(cells: Sequence[Cell], path: Path) -> None:
+    """Everything there is so far."""
+    lines = [ABOUT.format(episodes=EPISODES)]
+    for task in TASKS:
+        own = [cell for cell in cells if cell["task"] == task.scenario]
+        if own:
+            lines += _section(task, own, path)
+    seeds = {(cell["task"], cell["seed"]) for cell in cells}
+    missing = [f"{t.scenario} ({5 - n})" for t in TASKS if (n := sum(task == t.scenario for task, _ in seeds)) < 5]
+    if missing:
+        lines.append(f"Seeds not yet run: {', '.join(missing)}.\n")
+    commits = ", ".join(sorted({cell["commit"] for cell in cells if "commit" in cell}))
+    info = machine()
+    lines.append(
+        f"Command: `make study-racing`; cells in `{path.stem}.json` ({commits}). {info['cpu']}, {info['date']}.\n"
+    )
+    path.write_text("\n".join(lines))
+
+
+def _section(task: Task, cells: Sequence[Cell], path: Path) -> list[str]:
+    seconds = median(cell["seconds"] for cell in cells)
+    cpu = median(cell["cpu_seconds"] for cell in cells)
+    lines = [
+        f"## {task.scenario}",
+        "",
+        f"{cells[0]['steps']:,} steps, {len(cells)} seed{'s' * (len(cells) > 1)}; to train, the median took {seconds:.0f} "
+        f"s of wall time and {cpu:.0f} s of CPU time, on a machine that did other work too.",
+        "",
+    ]
+    is_race = task.scenario.startswith("time_trial")
+    lines += [
+        "| policy | success | lap s |" if is_race else "| policy | success | own crash | contact | gave up | timeout |"
+    ]
+    lines += ["|---|---:|---:|" if is_race else "|---|---:|---:|---:|---:|---:|"]
+    for policy in ("learned", *task.scripts):
+        rows = [cell["policies"][policy] for cell in cells]
+        # A script does the same whatever the seed learned: it is counted once.
+        rows = rows if policy == "learned" else rows[:1]
+        shown = [_rate(rows, "success", EPISODES)]
+        if is_race:
+            shown.append(_time(rows))
+        else:
+            shown += [_rate(rows, name, EPISODES) for name in ("self_crash", "collision", "idle_stop", "timeout")]
+        lines.append(f"| {policy.replace('_', ' ')} | " + " | ".join(shown) + " |")
+    lines.append("")
+    if any(cell["real"] for cell in cells):
+        lines += _real(cells)
+    curves = [[(int(steps), float(share)) for steps, share in cell["curve"]] for cell in cells]
+    if all(curves):
+        picture = path.with_name(f"{path.stem}_{task.scenario}.png")
+        draw(picture, task.scenario, "share of evaluation episodes that succeed", [Panel("", {"ours": curves})])
+        lines += [f"![{task.scenario}]({picture.name})", ""]
+    return lines
+
+
+def _real(cells: Sequence[Cell]) -> list[str]:
+    lines = [
+        f"Real tracks, never trained on: {LAPS} laps from rest at random places, 25 decisions a second, 8 m/s at most,",
+        "compat physics. Published: Evans et al. (2024), means of finished laps.",
+        "",
+        "| | " + " | ".join(f"{name.upper()} s | finished" for name in TRACKS) + " |",
+        "|---|" + "---:|---:|" * len(TRACKS),
+    ]
+    for policy in ("learned", "follow_gap", "pure_pursuit"):
+        shown = []
+        for track in TRACKS:
+            rows = [cell["real"][track][policy] for cell in cells if track in cell["real"]]
+            rows = rows if policy == "learned" else rows[:1]
+            shown += [_time(rows), _rate(rows, "success", LAPS)]
+        lines.append(f"| {policy.replace('_', ' ')} | " + " | ".join(shown) + " |")
+    lines += [f"| published: {name} | {aut} | – | {mco} | – |" for name, (aut, mco) in PUBLISHED.items()]
+    return [*lines, ""]
+
+
+def _rate(rows: Sequence[dict[str, float]], name: str, episodes: int) -> str:
+    count = round(sum(row[name] * episodes for row in rows))
+    value = wilson(count, episodes * len(rows))
+    return f"{value.estimate:.1%} [{value.low:.1%}, {value.high:.1%}]"
+
+
+def _time(rows: Sequence[dict[str, float | None]]) -> str:
+    times = [row["lap_s"] for row in rows if row["lap_s"] is not None]
+    if not times:
+        return "–"
+    if len(times) == 1:
+        return f"{times[0]:.2f}"
+    value = iqm_interval(times)
+    return f"{value.estimate:.2f} [{value.low:.2f}, {value.high:.2f}]"
