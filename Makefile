@@ -95,7 +95,7 @@ study-learning: $(STUDY_DEPS)
 	$(BIN)/python studies/learning.py
 
 study-racing: $(STAMP)
-	@$(BIN)/python studies/racing.py
+	$(BIN)/python studies/racing.py
 
 study-faults: $(STAMP)
 	$(BIN)/python studies/faults.py

@@ -46,8 +46,8 @@ def _section(task: Task, cells: Sequence[Cell], path: Path) -> list[str]:
     lines = [
         f"## {task.scenario}",
         "",
-        f"{cells[0]['steps']:,} steps, {len(cells)} seed{'s' * (len(cells) > 1)}; to train, the median took {seconds:.0f} "
-        f"s of wall time and {cpu:.0f} s of CPU time, on a machine that did other work too.",
+        f"{cells[0]['steps']:,} steps, {len(cells)} seed{'s' * (len(cells) > 1)}; to train, the median took "
+        f"{seconds:.0f} s of wall time and {cpu:.0f} s of CPU time, on a machine that did other work too.",
         "",
     ]
     is_race = task.scenario.startswith("time_trial")

@@ -19,6 +19,8 @@ constexpr int kSpawnTries = 32;
 constexpr double kClearance = 0.05;      // metres kept free around cars at the start
 constexpr double kStraightShare = 0.44;  // of the largest speed
 constexpr double kBackwards = -0.02;     // m/s
+constexpr double kPocket = 0.5;          // metres that a place to squeeze from is wide
+constexpr double kFar = 10.0;            // metres beyond which a target is far
 constexpr int kStateWidth = 9;           // numbers per car of the global state
 constexpr double kTurn = 2.0 * std::numbers::pi;
 
@@ -102,11 +104,7 @@ void RacingWorld::reset(const Rng& rng, const Slices& s) {
   dice_ = rng.fork(kDiceStream);
   circuit_ = rng;
   phase_ = std::clamp(s.phase, 0, static_cast<int>(config_.phases.size()) - 1);
-  if (own_ != nullptr) {
-    maker_->draw(stream, own_->track);
-    own_->ideal.line.assign(own_->track.line.points(), true);
-    set_speeds(own_->ideal, config_.limits);
-  }
+  if (own_ != nullptr) draw_circuit(stream);
   place_cars(stream);
   steps_ = 0;
   time_s_ = 0.0;
@@ -120,8 +118,7 @@ void RacingWorld::reset(const Rng& rng, const Slices& s) {
   write_stats(s.stats);
 }
 
-void RacingWorld::draw_circuit() {
-  Rng stream = circuit_;
+void RacingWorld::draw_circuit(Rng& stream) {
   maker_->draw(stream, own_->track);
   own_->ideal.line.assign(own_->track.line.points(), true);
   set_speeds(own_->ideal, config_.limits);
@@ -198,11 +195,6 @@ bool RacingWorld::clear_of_everything() const {
 Box RacingWorld::box(std::size_t i) const {
   const State& state = cars_[i].state;
   return {{state.x, state.y, state.yaw}, vehicle(i).length_m, vehicle(i).width_m};
-}
-
-double RacingWorld::lap_m() const {
-  const Centerline& line = course_->track.line;
-  return line.length();
 }
 
 // --- one decision ---
@@ -317,75 +309,83 @@ void RacingWorld::rank() {
 
 // What the decision decided.
 void RacingWorld::judge() {
-  const std::size_t n = cars_.size();
-  for (std::size_t i = 0; i < n; ++i) {
+  for (std::size_t i = 0; i < cars_.size(); ++i) {
     if (cars_[i].present == 0) continue;
     at(terms_[i], Term::kWall) = cars_[i].wall;
     at(terms_[i], Term::kContact) = cars_[i].contact;
   }
-  const bool last = steps_ >= config_.max_episode_steps;
-  if (config_.task == Task::kTimeTrial || config_.task == Task::kHeadToHead) {
-    int first = -1;
-    for (std::size_t i = 0; i < n; ++i) {
-      const Car& car = cars_[i];
-      if (car.present == 0 || car.finish_s == 0.0 || car.out()) continue;
-      if (first < 0 || car.finish_s < cars_[static_cast<std::size_t>(first)].finish_s) first = static_cast<int>(i);
-    }
-    if (first >= 0 && first_ < 0) {
-      first_ = first;
-      for (std::size_t i = 0; i < n; ++i)
-        if (cars_[i].present != 0) at(terms_[i], Term::kWin) = static_cast<int>(i) == first ? 1.0 : -1.0;
-    }
+  if (duel()) {
+    judge_duel();
   } else if (config_.task == Task::kOvertake) {
-    double lead = std::numeric_limits<double>::infinity();
-    for (std::size_t j = 1; j < n; ++j) lead = std::min(lead, cars_[0].along_m() - cars_[j].along_m());
-    const bool anyone_out = std::any_of(cars_.begin(), cars_.end(), [](const Car& car) { return car.out(); });
-    if (!anyone_out && lead >= config_.lead_m) {
-      outcome_ = Outcome::kWon;
-      for (std::size_t i = 0; i < n; ++i) at(terms_[i], Term::kWin) = i == 0 ? 1.0 : -1.0;
-    } else if (cars_[0].contact != 0) {
-      outcome_ = Outcome::kCollision;
-    } else if (cars_[0].wall != 0) {
-      outcome_ = Outcome::kSelfCrash;
-    } else if (anyone_out) {
-      outcome_ = Outcome::kTargetCrash;
-    }
+    judge_overtake();
   } else {
-    const Car& attacker = cars_[0];
-    const Car& target = cars_[1];
-    const double apart = std::hypot(attacker.state.x - target.state.x, attacker.state.y - target.state.y);
-    if (apart <= config_.pressure_m) pressed_s_ = time_s_;
-    const Phase& phase = config_.phases[static_cast<std::size_t>(phase_)];
-    const bool slow = std::abs(attacker.state.speed) < config_.idle_mps && steps_ > phase.lock_steps;
-    idle_s_ = slow ? idle_s_ + seconds_[0] : 0.0;
-    const bool at_border = config_.task == Task::kConvoyLock && std::abs(target.here.lateral) >= config_.border_m;
-    // Exclusive, in this order.
-    if (target.finish_s > 0.0) {
-      outcome_ = Outcome::kTargetFinish;
-    } else if (attacker.contact != 0) {
-      outcome_ = Outcome::kCollision;
-    } else if (target.wall != 0 || at_border) {
-      outcome_ = Outcome::kTargetCrash;
-    } else if (attacker.wall != 0) {
-      outcome_ = Outcome::kSelfCrash;
-    } else if (config_.idle_after_s > 0.0 && idle_s_ >= config_.idle_after_s) {
-      outcome_ = Outcome::kIdleStop;
-    }
-    const bool pressed = time_s_ - pressed_s_ <= config_.pressed_s + 1e-9;
-    const bool counts = config_.task == Task::kGaplock || at_border || pressed;
-    if (outcome_ == Outcome::kTargetCrash && counts) {
-      first_ = 0;  // the attacker has won
-      at(terms_[0], Term::kTargetCrash) = 1.0;
-    }
-    if (outcome_ == Outcome::kTargetFinish) at(terms_[0], Term::kTargetFinish) = 1.0;
-    if (outcome_ == Outcome::kIdleStop) at(terms_[0], Term::kIdle) = 1.0;
+    judge_race();
   }
-  if (!last || outcome_ != Outcome::kNone) return;
-  for (std::size_t i = 0; i < n; ++i) {
+  if (steps_ < config_.max_episode_steps || outcome_ != Outcome::kNone) return;
+  for (std::size_t i = 0; i < cars_.size(); ++i) {
     const Car& car = cars_[i];
     if (car.present != 0 && !car.out() && car.finish_s == 0.0) at(terms_[i], Term::kTimeout) = 1.0;
   }
   if (duel()) outcome_ = Outcome::kTimeout;
+}
+
+void RacingWorld::judge_race() {
+  if (first_ >= 0) return;
+  for (std::size_t i = 0; i < cars_.size(); ++i) {
+    const Car& car = cars_[i];
+    if (car.present == 0 || car.finish_s == 0.0 || car.out()) continue;
+    if (first_ < 0 || car.finish_s < cars_[static_cast<std::size_t>(first_)].finish_s)
+      first_ = static_cast<std::int32_t>(i);
+  }
+  if (first_ < 0) return;
+  for (std::size_t i = 0; i < cars_.size(); ++i)
+    if (cars_[i].present != 0) at(terms_[i], Term::kWin) = static_cast<std::int32_t>(i) == first_ ? 1.0 : -1.0;
+}
+
+void RacingWorld::judge_overtake() {
+  double lead = std::numeric_limits<double>::infinity();
+  for (std::size_t j = 1; j < cars_.size(); ++j) lead = std::min(lead, cars_[0].along_m() - cars_[j].along_m());
+  const bool anyone_out = std::any_of(cars_.begin(), cars_.end(), [](const Car& car) { return car.out(); });
+  if (!anyone_out && lead >= config_.lead_m) {
+    outcome_ = Outcome::kWon;
+    for (std::size_t i = 0; i < cars_.size(); ++i) at(terms_[i], Term::kWin) = i == 0 ? 1.0 : -1.0;
+  } else if (cars_[0].contact != 0) {
+    outcome_ = Outcome::kCollision;
+  } else if (cars_[0].wall != 0) {
+    outcome_ = Outcome::kSelfCrash;
+  } else if (anyone_out) {
+    outcome_ = Outcome::kTargetCrash;
+  }
+}
+
+// The outcomes exclude each other, in this order.
+void RacingWorld::judge_duel() {
+  const Car& attacker = cars_[0];
+  const Car& target = cars_[1];
+  const double apart = std::hypot(attacker.state.x - target.state.x, attacker.state.y - target.state.y);
+  if (apart <= config_.pressure_m) pressed_s_ = time_s_;
+  const Phase& phase = config_.phases[static_cast<std::size_t>(phase_)];
+  const bool slow = std::abs(attacker.state.speed) < config_.idle_mps && steps_ > phase.lock_steps;
+  idle_s_ = slow ? idle_s_ + seconds_[0] : 0.0;
+  const bool at_border = config_.task == Task::kConvoyLock && std::abs(target.here.lateral) >= config_.border_m;
+  if (target.finish_s > 0.0) {
+    outcome_ = Outcome::kTargetFinish;
+    at(terms_[0], Term::kTargetFinish) = 1.0;
+  } else if (attacker.contact != 0) {
+    outcome_ = Outcome::kCollision;
+  } else if (target.wall != 0 || at_border) {
+    outcome_ = Outcome::kTargetCrash;
+    const bool pressed = time_s_ - pressed_s_ <= config_.pressed_s + 1e-9;
+    if (config_.task == Task::kGaplock || at_border || pressed) {
+      first_ = 0;  // the attacker has won
+      at(terms_[0], Term::kTargetCrash) = 1.0;
+    }
+  } else if (attacker.wall != 0) {
+    outcome_ = Outcome::kSelfCrash;
+  } else if (config_.idle_after_s > 0.0 && idle_s_ >= config_.idle_after_s) {
+    outcome_ = Outcome::kIdleStop;
+    at(terms_[0], Term::kIdle) = 1.0;
+  }
 }
 
 void RacingWorld::pay(const Slices& s, const double* seconds) {
@@ -503,39 +503,42 @@ void RacingWorld::observe(const Slices& s, bool first) {
     float* out = s.obs_f32(0) + width * i;
     out = std::copy_n(past, frame * frames, out);
     std::copy_n(actions_.data() + stack * i, shown, out);
-    if (s.potential == nullptr) continue;
-    double potential = 0.0;
-    if (other) {
-      const TermWeights& weights = config.reward;
-      const Car& target = cars_[*other];
-      const double dx = car.state.x - target.state.x;
-      const double dy = car.state.y - target.state.y;
-      const double c = std::cos(target.state.yaw);
-      const double sine = std::sin(target.state.yaw);
-      const double ahead = dx * c + dy * sine - config_.squeezer.ahead_m;
-      const double beside = std::abs(dy * c - dx * sine) - config_.squeezer.narrow_m;
-      constexpr double kSpread = 0.5;  // metres
-      const double pocket = std::exp(-(ahead * ahead + beside * beside) / (2.0 * kSpread * kSpread));
-      const double squeeze = std::min(1.0, std::abs(target.here.lateral));
-      const double close = -std::min(1.0, std::hypot(dx, dy) / 10.0);
-      potential = weights[static_cast<std::size_t>(Term::kPocket)] * pocket +
-                  weights[static_cast<std::size_t>(Term::kSqueeze)] * squeeze +
-                  weights[static_cast<std::size_t>(Term::kClose)] * close;
-    }
-    s.potential[i] = static_cast<float>(potential);
+    if (s.potential != nullptr) s.potential[i] = other ? static_cast<float>(potential(i, *other)) : 0.0F;
   }
-  float* state = s.state;
-  for (std::size_t i = 0; i < n; ++i) {
+  write_state(s.state);
+}
+
+// How promising a car's place is, from the other's point of view.
+double RacingWorld::potential(std::size_t i, std::size_t other) const {
+  const TermWeights& weights = config_.cars[i].reward;
+  const Car& target = cars_[other];
+  const double dx = cars_[i].state.x - target.state.x;
+  const double dy = cars_[i].state.y - target.state.y;
+  const double c = std::cos(target.state.yaw);
+  const double s = std::sin(target.state.yaw);
+  const double ahead = dx * c + dy * s - config_.squeezer.ahead_m;
+  const double beside = std::abs(dy * c - dx * s) - config_.squeezer.narrow_m;
+  const double pocket = std::exp(-(ahead * ahead + beside * beside) / (2.0 * kPocket * kPocket));
+  const double squeeze = std::min(1.0, std::abs(target.here.lateral));
+  const double close = -std::min(1.0, std::hypot(dx, dy) / kFar);
+  return weights[static_cast<std::size_t>(Term::kPocket)] * pocket +
+         weights[static_cast<std::size_t>(Term::kSqueeze)] * squeeze +
+         weights[static_cast<std::size_t>(Term::kClose)] * close;
+}
+
+// The whole scene for centralised critics.
+void RacingWorld::write_state(float* out) const {
+  for (std::size_t i = 0; i < cars_.size(); ++i) {
     const Car& car = cars_[i];
-    const double around = kTurn * car.here.s / lap_m();
+    const double around = kTurn * car.here.s / course_->track.line.length();
     const double error = car.state.yaw - car.here.heading;
     const double unit = std::max(std::abs(config_.cars[i].speed_min_mps), std::abs(config_.cars[i].speed_max_mps));
     for (const double value : {static_cast<double>(car.present), std::sin(around), std::cos(around),
                                car.here.lateral / 2.0, std::sin(error), std::cos(error), car.state.speed / unit,
                                car.state.yaw_rate / unit, (car.along_m() - cars_[0].along_m()) / 10.0})
-      *state++ = static_cast<float>(std::clamp(value, -1.0, 1.0));
+      *out++ = static_cast<float>(std::clamp(value, -1.0, 1.0));
   }
-  *state = static_cast<float>(steps_) / static_cast<float>(config_.max_episode_steps);
+  *out = static_cast<float>(steps_) / static_cast<float>(config_.max_episode_steps);
 }
 
 void RacingWorld::write_stats(double* stats) const {

@@ -32,7 +32,8 @@ class RacingWorld {
     ar(cars_, scan_, history_, actions_, noise_, dice_, circuit_, steps_, phase_, time_s_, idle_s_, pressed_s_, first_,
        outcome_);
     if constexpr (std::is_same_v<Archive, SnapshotReader>) {
-      if (own_ != nullptr) draw_circuit();
+      Rng stream = circuit_;
+      if (own_ != nullptr) draw_circuit(stream);
     }
   }
 
@@ -71,7 +72,7 @@ class RacingWorld {
   };
 
   // Starting
-  void draw_circuit();
+  void draw_circuit(Rng& stream);
   void place_cars(Rng& rng);
   void put(std::size_t i, const Spot& spot);
   [[nodiscard]] Spot spot_of(std::size_t place, double leader_m) const;
@@ -83,14 +84,18 @@ class RacingWorld {
   void rank();
   [[nodiscard]] bool duel() const { return config_.task == Task::kGaplock || config_.task == Task::kConvoyLock; }
   void judge();
+  void judge_race();
+  void judge_overtake();
+  void judge_duel();
   void pay(const Slices& s, const double* seconds);
   void end(const Slices& s);
   // Showing
   void scan(std::size_t i);
   void observe(const Slices& s, bool first);
+  [[nodiscard]] double potential(std::size_t i, std::size_t other) const;
+  void write_state(float* out) const;
   void write_stats(double* stats) const;
   [[nodiscard]] std::optional<std::size_t> nearest_other(std::size_t i) const;
-  [[nodiscard]] double lap_m() const;
   [[nodiscard]] const Vehicle& vehicle(std::size_t i) const { return *vehicles_[i]; }
   [[nodiscard]] Box box(std::size_t i) const;
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any
 
 from slipstream import _core
 from slipstream.config.airspace import AirspaceConfig
-from slipstream.config.base import Config
 from slipstream.config.errors import ScenarioError
+from slipstream.worlds.native import fields, fill
 from slipstream.worlds.vec_env import EnvOptions, NativeVecEnv
 
 LEGACY_DEADBAND = 3.0  # degrees and kt
-
-Native = TypeVar("Native")
 
 _ENUMS: dict[str, Any] = {
     "preset": _core.AirspacePreset,
@@ -42,19 +40,9 @@ def native_config(config: AirspaceConfig) -> _core.AirspaceConfig:
     values = {name: getattr(config, name) for name in AirspaceConfig.model_fields if name != "kind"}
     values |= {name: value for name, value in preset.items() if values[name] is None}
     values |= {name: getattr(enum, values[name]) for name, enum in _ENUMS.items()}
-    values["aircraft"] = [_fill(_core.AircraftConfig(), _fields(a)) for a in config.aircraft]
+    values["aircraft"] = [fill(_core.AircraftConfig(), fields(a)) for a in config.aircraft]
     sector = values.pop("random_sector")
-    native = _fill(_core.AirspaceConfig(), values)
+    native = fill(_core.AirspaceConfig(), values)
     if sector is not None:
-        native.random_sector = _fill(_core.RandomSectorConfig(), _fields(sector) | {"types": list(sector.types)})
-    return native
-
-
-def _fields(config: Config) -> dict[str, Any]:
-    return {name: getattr(config, name) for name in type(config).model_fields}
-
-
-def _fill(native: Native, values: dict[str, Any]) -> Native:
-    for name, value in values.items():
-        setattr(native, name, value)
+        native.random_sector = fill(_core.RandomSectorConfig(), fields(sector) | {"types": list(sector.types)})
     return native

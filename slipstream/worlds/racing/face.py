@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
-from pydantic import BaseModel
 
 from slipstream import _core
 from slipstream.config import racing as schema
+from slipstream.config.base import Config
 from slipstream.config.errors import ScenarioError
+from slipstream.worlds.native import fields, fill
 from slipstream.worlds.racing.cars import Mode
 from slipstream.worlds.racing.lines import raceline
 from slipstream.worlds.racing.maps import Map
 from slipstream.worlds.racing.tracks import circuit, corridor, oval
 from slipstream.worlds.vec_env import EnvOptions, NativeVecEnv
-
-Native = TypeVar("Native")
 
 # What cars are paid for unless they say otherwise: the first one, and the others.
 _PAID = {
@@ -69,7 +68,7 @@ def native_config(config: schema.RacingConfig) -> _core.RacingConfig:
     native.task = getattr(_core.RacingTask, config.task)
     for name in type(config).model_fields.keys() - _OWN:
         value = getattr(config, name)
-        if isinstance(value, BaseModel):
+        if isinstance(value, Config):
             value = _PARTS[type(value)](config, value)
         setattr(native, name, value)
     native.cars = [_car(config, i) for i in range(len(config.cars))]
@@ -78,9 +77,7 @@ def native_config(config: schema.RacingConfig) -> _core.RacingConfig:
     track = config.track
     if isinstance(track, schema.CircuitTrack) and track.seed is None:
         sizes = {name: getattr(track, f"{name}_m") for name in ("radius", "width", "tightest", "resolution")}
-        native.circuits = _fill(
-            _core.CircuitConfig(), {"corners": track.corners, "roughness": track.roughness, **sizes}
-        )
+        native.circuits = fill(_core.CircuitConfig(), {"corners": track.corners, "roughness": track.roughness, **sizes})
     else:
         stamp = Path(track.path).stat().st_mtime_ns if isinstance(track, schema.MapTrack) and _exists(track) else 0
         native.course = _course(config.track, config.physics, config.ideal_line, config.ideal_speed_mps, stamp)
@@ -111,14 +108,14 @@ def _car(config: schema.RacingConfig, i: int) -> _core.CarConfig:
     first, other = _PAID[config.task]
     weights = car.reward.weights(first if i == 0 else other)
     values = {name: getattr(car, name) for name in type(car).model_fields if name != "reward"}
-    return _fill(_core.CarConfig(), {**values, "reward": [weights[name] for name in _core.racing_terms()]})
+    return fill(_core.CarConfig(), {**values, "reward": [weights[name] for name in _core.racing_terms()]})
 
 
 def _phase(config: schema.RacingConfig, phase: schema.PhaseConfig) -> _core.RacingPhase:
     sets = list(config.spawn.sets)
     slowest, fastest = phase.start_speed_mps or config.start_speed_mps
     changed = {name: value for name in ("gain", "bubble", "fast_mps") if (value := getattr(phase, name)) is not None}
-    return _fill(
+    return fill(
         _core.RacingPhase(),
         {
             "name": phase.name,
@@ -133,23 +130,23 @@ def _phase(config: schema.RacingConfig, phase: schema.PhaseConfig) -> _core.Raci
 
 
 def _spawn(config: schema.RacingConfig, spawn: schema.SpawnConfig) -> _core.SpawnConfig:
-    native = _fill(_core.SpawnConfig(), {name: v for name, v in _fields(spawn).items() if name != "sets"})
+    native = fill(_core.SpawnConfig(), {name: v for name, v in fields(spawn).items() if name != "sets"})
     for name, places in spawn.sets.items():
         native.add_set(name, [places[car.id] for car in config.cars])
     return native
 
 
 def _observation(config: schema.RacingConfig, value: schema.ObservationConfig) -> _core.RacingObservation:
-    return _fill(_core.RacingObservation(), {**value.blocks(len(config.cars)), "ahead_m": list(value.ahead_m)})
+    return fill(_core.RacingObservation(), {**value.blocks(len(config.cars)), "ahead_m": list(value.ahead_m)})
 
 
-def driver(rules: BaseModel) -> Any:
+def driver(rules: Config) -> Any:
     """A scripted driver's rules for the core."""
-    return _fill(getattr(_core, type(rules).__name__)(), _fields(rules))
+    return fill(getattr(_core, type(rules).__name__)(), fields(rules))
 
 
 _PARTS: dict[type, Any] = {
-    schema.LidarConfig: lambda _, value: _fill(_core.LidarConfig(), _fields(value)),
+    schema.LidarConfig: lambda _, value: fill(_core.LidarConfig(), fields(value)),
     schema.ObservationConfig: _observation,
     schema.SpawnConfig: _spawn,
     schema.FollowGap: lambda _, value: driver(value),
@@ -157,13 +154,3 @@ _PARTS: dict[type, Any] = {
     schema.Squeezer: lambda _, value: driver(value),
     schema.Blocker: lambda _, value: driver(value),
 }
-
-
-def _fields(config: BaseModel) -> dict[str, Any]:
-    return {name: getattr(config, name) for name in type(config).model_fields}
-
-
-def _fill(native: Native, values: dict[str, Any]) -> Native:
-    for name, value in values.items():
-        setattr(native, name, value)
-    return native
