@@ -57,8 +57,9 @@ WorldSpec RacingWorld::spec(const RacingConfig& config) {
   spec.reward_parts = {terms.begin(), terms.begin() + kNumPaid};
   for (const CarConfig& car : config.cars)
     for (std::size_t t = kNumPaid; t < kNumTerms; ++t) spec.has_potential |= car.reward[t] != 0.0;
-  spec.stats = {"success",  "clean",         "laps",      "lap_s",        "progress_m", "speed_mps", "crashed",
-                "collided", "target_finish", "collision", "target_crash", "self_crash", "idle_stop", "timeout"};
+  spec.stats = {"success",   "clean",        "laps",       "lap_s",     "progress_m",
+                "speed_mps", "wrong_way_s",  "crashed",    "collided",  "target_finish",
+                "collision", "target_crash", "self_crash", "idle_stop", "timeout"};
   spec.frame_fields = {"x_m", "y_m", "yaw_rad", "speed_mps", "steer_rad", "s_m", "lateral_m", "laps", "present"};
   spec.scripts = {"follow_gap", "pure_pursuit", "straight", "random", "stop"};
   if (config.num_cars() > 1) spec.scripts.insert(spec.scripts.end(), {"squeezer", "blocker"});
@@ -282,6 +283,7 @@ void RacingWorld::follow_line(std::size_t i, double before_s) {
   if (line.closed()) moved -= line.length() * std::round(moved / line.length());  // the shorter way around
   const double before = car.gone_m;
   car.gone_m += moved;
+  if (moved < 0.0) car.wrong_s += seconds_[i];
   const double goal =
       line.closed() ? line.length() * (car.laps + 1) : line.length() - config_.finish_margin_m - car.start_m;
   if (car.gone_m < goal || car.finish_s > 0.0) return;
@@ -553,6 +555,7 @@ void RacingWorld::write_stats(double* stats) const {
   *stats++ = ego.laps > 0 ? ego.lap_s : std::numeric_limits<double>::quiet_NaN();
   *stats++ = ego.gone_m;
   *stats++ = time_s_ > 0.0 ? ego.gone_m / (ego.finish_s > 0.0 && !together ? ego.finish_s : time_s_) : 0.0;
+  *stats++ = ego.wrong_s;
   *stats++ = ego.wall;
   *stats++ = collided ? 1.0 : 0.0;
   for (const Outcome outcome : {Outcome::kTargetFinish, Outcome::kCollision, Outcome::kTargetCrash, Outcome::kSelfCrash,

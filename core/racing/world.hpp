@@ -48,6 +48,7 @@ class RacingWorld {
     double gone_m = 0.0;   // since then, backwards negative
     double lap_from_s = 0.0;
     double lap_s = 0.0;     // the best lap; 0: none yet
+    double wrong_s = 0.0;   // driven the wrong way
     double finish_s = 0.0;  // when it finished; 0: not yet
     std::int32_t laps = 0;
     std::int32_t place = 0;  // how many are ahead

@@ -20,6 +20,11 @@ WORLDS = (
     "probe_coordination",
     "probe_alternating",
     "probe_bandit",
+    "time_trial_oval",
+    "head_to_head",
+    "overtake",
+    "gaplock_ppo",
+    "convoy_lock_td3",
 )
 
 

@@ -30,6 +30,7 @@ def test_a_lap_takes_as_long_as_when_it_is_driven_alone_step_by_step(script):
     assert stats["success"] == stats["laps"] == 1
     assert stats["lap_s"] == pytest.approx(alone.lap_s[0], abs=0.02)
     assert stats["progress_m"] == pytest.approx(track.length_m, abs=0.5)
+    assert stats["wrong_way_s"] == 0
 
 
 def test_two_laps_are_twice_the_way_and_the_best_one_is_timed():
@@ -47,6 +48,7 @@ def test_driving_backwards_is_negative_progress_and_no_lap():
         env.step()
     figures = last([dict(zip(env.spec.stats, env.episode_stats[0], strict=True))])
     assert figures["progress_m"] < -1
+    assert figures["wrong_way_s"] > 1.0
     assert (figures["laps"], figures["crashed"]) == (0, 0)
 
 
