@@ -65,7 +65,8 @@ def test_agents_live_through_what_the_batch_shows(name):
                 )
                 assert (agent in env.agents) == (not ended)
         figures = dict(zip(batch.spec.stats, batch.episode_stats[0].tolist(), strict=True))
-        assert all(info.get("stats", {}) == figures for info in infos.values())
+        for info in infos.values():
+            np.testing.assert_equal(info.get("stats", {}), figures)  # a figure an episode has not is NaN in both
 
 
 def draw(rng, batch):
