@@ -20,7 +20,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from cells import RESULTS, Cell, read_cells, run_cells
+from cells import RESULTS, Cell, machine, read_cells, run_cells
 
 SEEDS = (11, 12, 13, 14, 15)
 EPISODES = 200
@@ -105,6 +105,7 @@ def train_cell(cell: Cell, budget: int | None = None) -> Cell:
         "cpu_seconds": round(cpu, 1),
         "policies": kept,
         "real": real,
+        "commit": machine()["commit"],
         "curve": [[row["timesteps_total"], round(row["eval/success_mean"], 3)] for row in rows],
     }
 

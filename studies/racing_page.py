@@ -32,7 +32,7 @@ def write_page(cells: Sequence[Cell], path: Path) -> None:
     missing = [f"{t.scenario} ({5 - n})" for t in TASKS if (n := sum(task == t.scenario for task, _ in seeds)) < 5]
     if missing:
         lines.append(f"Seeds not yet run: {', '.join(missing)}.\n")
-    commits = ", ".join(sorted({cell["commit"] for cell in cells if "commit" in cell}))
+    commits = ", ".join(sorted({cell.get("commit", "not noted") for cell in cells}))
     info = machine()
     lines.append(
         f"Command: `make study-racing`; cells in `{path.stem}.json` ({commits}). {info['cpu']}, {info['date']}.\n"
