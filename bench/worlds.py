@@ -1,7 +1,7 @@
 """How fast native worlds step, what a second thread is worth, and horizontal_cr beside bluesky-gym's own task.
 
     python bench/worlds.py [--quick] [--skip-peer]
-    python bench/worlds.py racing [--quick]    cars and beams, by bench/racing.py
+    python bench/worlds.py racing [--quick]    cars and beams, by bench/races.py
 
 1. Steps of worlds per second of wall time, for 1 to 4096 worlds and 1 and 2 threads; one step is one decision of every
    agent of a world. Best of the repeats, which are interleaved over all cells.
@@ -70,9 +70,9 @@ def main() -> None:
     parser.add_argument("--skip-peer", action="store_true", help="leave bluesky-gym out")
     args = parser.parse_args()
     if args.family == "racing":
-        import racing
+        import races
 
-        racing.main(args.quick)
+        races.main(args.quick)
         return
     effort = QUICK if args.quick else FULL
     record: dict[str, Any] = {
