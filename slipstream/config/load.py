@@ -186,6 +186,8 @@ def _included(item: str, path: Path, root: Path, where: str) -> Path:
         )
     if not target.is_file():
         hint = suggest(target.name, [p.name for p in target.parent.glob("*.yaml")])
+        if not hint and any(info.name == target.stem for info in list_scenarios()):
+            hint = f"; `slipstream scenarios {target.stem}` prints the packaged one, as a start for a file of your own"
         raise ScenarioError(f"{where}: there is no file '{item}'{hint}")
     return target
 

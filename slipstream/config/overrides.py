@@ -16,7 +16,7 @@ from slipstream.config.load import override
 from slipstream.config.scenario import Scenario
 
 # Said by the choice of file. Policies, teams, lists of aircraft, keyword arguments: left out by their type.
-_NOT_FLAGS = {"kind", "Scenario.name", "Scenario.description", "Scenario.preset"}
+_NOT_FLAGS = {"Scenario.name", "Scenario.description", "Scenario.preset"}
 
 
 def cli_overrides(scenario: Scenario, argv: Sequence[str], prog: str | None = None) -> Scenario:
@@ -47,10 +47,17 @@ def _form(config: BaseModel, name: str) -> type:
         if isinstance(value, BaseModel):
             inner = _form(value, f"{name}_{key}")
             fields.append((key, inner, dataclasses.field(default_factory=inner)))
-        elif not {key, f"{name}.{key}"} & _NOT_FLAGS and not _is_structured(info.annotation):
+        elif (
+            f"{name}.{key}" not in _NOT_FLAGS and not _is_structured(info.annotation) and not _is_fixed(info.annotation)
+        ):
             kind: Any = Annotated[_bare(info.annotation), arg(help=info.description)]
             fields.append((key, kind, dataclasses.field(default=value)))
     return dataclasses.make_dataclass(name, fields, frozen=True, namespace={"__doc__": type(config).__doc__})
+
+
+def _is_fixed(annotation: Any) -> bool:
+    """True where a value can only be one, as the kind of a world or an algorithm."""
+    return typing.get_origin(annotation) is Literal and len(typing.get_args(annotation)) == 1
 
 
 def _is_structured(annotation: Any) -> bool:

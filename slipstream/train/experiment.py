@@ -302,6 +302,8 @@ class Session:
         self.curriculum, why = advanced(config, self.curriculum, len(spec.phases), self.worlds.num_worlds)
         if why is not None:
             self._play_phase()
+            # What was best at an easier phase is no measure for this one.
+            self.counters = msgspec.structs.replace(self.counters, best_return=None)
             name = spec.phases[self.curriculum.phase]
             self._tell(f"phase {self.curriculum.phase + 1} of {len(spec.phases)}, {name}: {why}")
             self.writer.event("phase", self.counters.steps, phase=self.curriculum.phase, name=name, why=why)
@@ -429,7 +431,7 @@ class Session:
                 self.feeds[name].load_state(under(saved.arrays, f"feed.{name}."), self.worlds.exact_resume)
             for name, selves in self.cast.past.items():
                 selves.load_state(under(saved.arrays, f"past.{name}."), self.counters.updates)
-            if "curriculum" in meta:  # not before version 0.4
+            if "curriculum" in meta:  # older checkpoints have none
                 self.curriculum = msgspec.convert(meta["curriculum"], CurriculumState)
             self.source.load_state(under(saved.arrays, "source."))
             self.segments = msgspec.convert(meta["segments"], dict[str, list[SegmentRecord]])

@@ -186,6 +186,7 @@ def test_a_packaged_preset_can_be_included_by_anyone(write):
     ("include", "words"),
     [
         ("[nowhere.yaml]", "there is no file 'nowhere.yaml'"),
+        ("[head_on.yaml]", "`slipstream scenarios head_on` prints the packaged one"),
         ("[bsae.yaml]", "did you mean 'base.yaml'?"),
         ("[mine.yaml]", "leads back to itself"),
         ("[loop.yaml]", "leads back to itself"),

@@ -1,5 +1,7 @@
 """Phases follow each other when they are mastered, and not before; opponents' returns are nobody's score."""
 
+import json
+
 import numpy as np
 import pytest
 from learning import TINY, scenario_of
@@ -58,11 +60,17 @@ def test_a_run_goes_through_its_phases_and_says_so(tmp_path):
     # With such a border every attack succeeds at once.
     easy = {"world.task": "convoy_lock", "world.border_m": 1e-3, "world.max_episode_steps": 5}
     rule = {"curriculum.window": 3, "curriculum.evaluation_success": None}
-    scenario = scenario_of("gaplock_curriculum", {**TINY, **easy, **rule, "timesteps": 20 * 16})
+    scenario = scenario_of(
+        "gaplock_curriculum", {**TINY, **easy, **rule, "timesteps": 20 * 16, "evaluate.evaluation_interval": 1}
+    )
     done = train(scenario, out=tmp_path / "run", models=tmp_path / "models")
     phases = [row["curriculum/phase"] for row in read_rows(done.run / "metrics.jsonl")]
     assert phases == sorted(phases)
     assert phases[-1] == 5
+    events = [json.loads(line) for line in (done.run / "events.jsonl").read_text().splitlines()]
+    steps = [event["timesteps_total"] for event in events if event["event"] == "phase"]
+    best = [event["timesteps_total"] for event in events if event.get("why") == "best"]
+    assert {step + 32 for step in steps} <= set(best)  # a phase's first evaluation is its best so far
     log = (done.run / "training_log.txt").read_text()
     assert "phase 2 of 6, held briefly: 100% of the last 3 episodes succeeded" in log
     assert checkpoint.load_latest(done.run / "checkpoints").checkpoint.meta["curriculum"]["phase"] == 5

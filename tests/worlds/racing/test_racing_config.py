@@ -14,6 +14,7 @@ from racing_scenes import race, scene
 from slipstream.config import racing as schema
 from slipstream.config.errors import ScenarioError
 from slipstream.config.load import load
+from slipstream.config.overrides import cli_overrides
 from slipstream.worlds.racing import Map, make
 from slipstream.worlds.racing.face import native_config
 from slipstream.worlds.vec_env import EnvOptions
@@ -198,3 +199,10 @@ def test_a_curriculum_needs_phases_and_past_selves_a_learner():
         load("head_to_head_past_selves", {"policies.past.of": "mian"})
     with pytest.raises(ScenarioError, match=r"federated.clients"):
         load("convoy_lock_td3", {"federated.clients": 2})
+
+
+def test_a_choice_called_kind_is_a_flag_and_a_fixed_kind_is_none():
+    changed = cli_overrides(load("time_trial_oval"), ["--world.spawn.kind", "grid"])
+    assert changed.world.spawn.kind == "grid"
+    with pytest.raises(SystemExit):
+        cli_overrides(load("time_trial_oval"), ["--world.kind", "airspace"])
