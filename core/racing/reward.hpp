@@ -35,7 +35,7 @@ enum class Term : std::size_t {
   // shaping
   kPocket,   // 1 at the places ahead and beside a target from which it is squeezed, 0 far from them
   kSqueeze,  // 0 for a target in the middle of the road, 1 for one that is 1 m or more beside it
-  kClose,    // 0 at the target, -1 from 10 m on
+  kClose,    // 0 at the nearer of those places, -1 from 10 m away on
 };
 inline constexpr std::size_t kNumTerms = 22;
 inline constexpr std::size_t kNumPaid = 19;  // the first of them

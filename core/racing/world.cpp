@@ -20,7 +20,7 @@ constexpr double kClearance = 0.05;      // metres kept free around cars at the 
 constexpr double kStraightShare = 0.44;  // of the largest speed
 constexpr double kBackwards = -0.02;     // m/s
 constexpr double kPocket = 0.5;          // metres that a place to squeeze from is wide
-constexpr double kFar = 10.0;            // metres beyond which a target is far
+constexpr double kFar = 10.0;            // metres beyond which such a place is far
 constexpr int kStateWidth = 9;           // numbers per car of the global state
 constexpr double kTurn = 2.0 * std::numbers::pi;
 
@@ -520,9 +520,10 @@ double RacingWorld::potential(std::size_t i, std::size_t other) const {
   const double s = std::sin(target.state.yaw);
   const double ahead = dx * c + dy * s - config_.squeezer.ahead_m;
   const double beside = std::abs(dy * c - dx * s) - config_.squeezer.narrow_m;
-  const double pocket = std::exp(-(ahead * ahead + beside * beside) / (2.0 * kPocket * kPocket));
+  const double away = std::hypot(ahead, beside);  // from the nearer of the two places to squeeze from
+  const double pocket = std::exp(-away * away / (2.0 * kPocket * kPocket));
   const double squeeze = std::min(1.0, std::abs(target.here.lateral));
-  const double close = -std::min(1.0, std::hypot(dx, dy) / kFar);
+  const double close = -std::min(1.0, away / kFar);
   return weights[static_cast<std::size_t>(Term::kPocket)] * pocket +
          weights[static_cast<std::size_t>(Term::kSqueeze)] * squeeze +
          weights[static_cast<std::size_t>(Term::kClose)] * close;

@@ -144,7 +144,7 @@ class RewardTerms(Config):
     squeeze: float | None = Field(
         None, description="A potential: how far the other car is from the middle of the road, 1 m or more is 1."
     )
-    close: float | None = Field(None, description="A potential: 0 at the other car, -1 from 10 m on.")
+    close: float | None = Field(None, description="A potential: 0 where the other car is squeezed from, -1 from 10 m away on.")
 
 
 RewardPreset = Literal["race", "duel", "overtake", "attacker", "defender", "convoy_lock"]
@@ -155,7 +155,7 @@ REWARDS: dict[str, RewardTerms] = {
     # Nothing for driving along: following to the end would earn more than passing.
     "overtake": RewardTerms(win=5.0, gap=0.5, wall=-5.0, contact=-5.0, time=-0.1, steering=-0.01),
     "attacker": RewardTerms(
-        target_crash=10.0, wall=-5.0, contact=-5.0, idle=-5.0, target_finish=-5.0, pocket=1.0, squeeze=2.0, close=1.0
+        target_crash=10.0, wall=-5.0, contact=-5.0, idle=-5.0, target_finish=-5.0, pocket=1.0, squeeze=2.0, close=5.0
     ),
     "defender": RewardTerms(progress=0.1, wall=-10.0, contact=-5.0, finish=5.0),
     # What convoy_lock's authors paid, without what is paid for being near: see docs/racing.md.
