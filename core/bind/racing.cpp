@@ -231,13 +231,13 @@ void bind_tracks(nb::module_& m) {
       nb::arg("straight"), nb::arg("radius"), nb::arg("width"), nb::arg("resolution"));
   m.def(
       "racing_circuit",
-      [](std::uint64_t seed, int corners, double radius, double roughness, double width, double tightest,
-         double resolution) {
+      [](std::uint64_t seed, int corners, double radius, double roughness, double width, double narrowest,
+         double tightest, double resolution, bool mirrored) {
         Rng rng(seed, Domain::kWorld, 0, 0);
-        return parts_of(circuit({corners, radius, roughness, width, tightest, resolution}, rng));
+        return parts_of(circuit({corners, radius, roughness, width, narrowest, tightest, resolution, mirrored}, rng));
       },
       nb::arg("seed"), nb::arg("corners"), nb::arg("radius"), nb::arg("roughness"), nb::arg("width"),
-      nb::arg("tightest"), nb::arg("resolution"));
+      nb::arg("narrowest"), nb::arg("tightest"), nb::arg("resolution"), nb::arg("mirrored"));
 }
 
 // Path [T, 7], seconds of each lap, whether it crashed, metres along.

@@ -70,8 +70,10 @@ void bind_parts(nb::module_& m) {
       .def_rw("radius", &CircuitConfig::radius)
       .def_rw("roughness", &CircuitConfig::roughness)
       .def_rw("width", &CircuitConfig::width)
+      .def_rw("narrowest", &CircuitConfig::narrowest)
       .def_rw("tightest", &CircuitConfig::tightest)
-      .def_rw("resolution", &CircuitConfig::resolution);
+      .def_rw("resolution", &CircuitConfig::resolution)
+      .def_rw("mirrored", &CircuitConfig::mirrored);
   nb::class_<ObservationConfig>(m, "RacingObservation")
       .def(nb::init<>())
       .def_rw("scan", &ObservationConfig::scan)

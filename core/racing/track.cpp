@@ -157,7 +157,12 @@ CircuitMaker::CircuitMaker(const CircuitConfig& config) : config_(config) {
           "a circuit has 3 to 64 corners, not " + std::to_string(config.corners));
   require(config.roughness >= 0.0 && config.roughness <= 1.0,
           "a circuit's roughness is between 0 and 1, not " + std::to_string(config.roughness));
-  require(config.tightest > 0.0, "the inner wall of a bend needs a radius above 0 m");
+  require(config.narrowest <= config.width, "a road of " + std::to_string(config.width) + " m cannot be " +
+                                                std::to_string(config.narrowest) + " m at its narrowest");
+  check_road(config.narrowest, config.resolution);
+  require(config.tightest + 0.5 * config.narrowest >= kSpacing,
+          "a bend of " + std::to_string(config.tightest) + " m at its inner wall is none at the middle of a road of " +
+              std::to_string(config.narrowest) + " m");
   require(config.radius >= config.width + config.tightest,
           "a circuit of " + std::to_string(config.radius) + " m radius has no room for a road of " +
               std::to_string(config.width) + " m around bends of " + std::to_string(config.tightest) + " m");
@@ -242,21 +247,24 @@ void CircuitMaker::relax(double least_radius) {
 
 void CircuitMaker::draw(Rng& rng, Track& track) {
   const double step = 2.0 * kPi / config_.corners;
+  const bool drawn = config_.narrowest < config_.width;
+  const double width = drawn ? rng.uniform(config_.narrowest, config_.width) : config_.width;
+  const double side = config_.mirrored && rng.uniform() < 0.5 ? -1.0 : 1.0;
   for (int attempt = 0;; ++attempt) {
     // Where half of the tries at this roughness come too near to themselves, smoother ones follow, at last a circle.
     const double rough = config_.roughness * std::clamp(2.0 - 2.0 * attempt / kTries, 0.0, 1.0);
     for (int i = 0; i < config_.corners; ++i) {
       const double angle = step * (i + rough * rng.uniform(-0.4, 0.4));
       const double radius = config_.radius * (1.0 - rough * rng.uniform());
-      corners_[static_cast<std::size_t>(i)] = {radius * std::cos(angle), radius * std::sin(angle)};
+      corners_[static_cast<std::size_t>(i)] = {radius * std::cos(angle), side * radius * std::sin(angle)};
     }
     smooth();
     space_evenly();
-    relax(config_.tightest + 0.5 * config_.width);
-    if (attempt >= kTries || is_road(line_, config_.width, config_.tightest)) break;
+    relax(config_.tightest + 0.5 * width);
+    if (attempt >= kTries || is_road(line_, width, config_.tightest)) break;
   }
   track.line.assign(line_, true);
-  pave(track, config_.width, config_.resolution);
+  pave(track, width, config_.resolution);
 }
 
 Track circuit(const CircuitConfig& config, Rng& rng) {

@@ -28,13 +28,15 @@ struct CircuitConfig {
   int corners = 12;         // points the road is drawn through
   double radius = 14.0;     // metres from the middle, about
   double roughness = 0.8;   // 0: a circle; 1: corners anywhere between the middle and the radius
-  double width = 2.2;       // of the road
-  double tightest = 0.6;    // least radius of a bend's inner wall
+  double width = 2.2;       // of the road, at most
+  double narrowest = 2.2;   // at least: each circuit has its own
+  double tightest = 0.6;    // least radius of a bend's inner wall; below 0 that wall is a corner
   double resolution = 0.1;  // metres per cell
+  bool mirrored = false;    // half of them, so that they are driven clockwise
 };
 
 // Draws circuits: a closed road through points around the middle, straightened until no bend is too tight and drawn
-// again where parts come too near to each other; driven counter-clockwise.
+// again where parts come too near to each other; driven counter-clockwise where it is not mirrored.
 class CircuitMaker {
  public:
   explicit CircuitMaker(const CircuitConfig& config);  // throws where the sizes do not fit each other

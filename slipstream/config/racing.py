@@ -40,7 +40,7 @@ class CorridorTrack(Config):
 
 
 class CircuitTrack(Config):
-    """A random circuit, driven counter-clockwise: one for all, or another in every episode."""
+    """A random circuit: one for all, or another in every episode."""
 
     kind: Literal["circuit"] = Field("circuit", description="A random circuit.")
     seed: int | None = Field(
@@ -49,9 +49,14 @@ class CircuitTrack(Config):
     corners: int = Field(12, ge=3, le=64, description="Points the road is drawn through.")
     radius_m: Metres = Field(14.0, description="How far from the middle they are at most.")
     roughness: float = Field(0.8, ge=0, le=1, description="0: a circle; 1: corners as near the middle as they like.")
-    width_m: Metres = Field(2.2, description="Width of the road.")
-    tightest_m: Metres = Field(0.6, description="Least radius of a bend's inner wall.")
+    width_m: Metres = Field(2.2, description="Width of the road, at most.")
+    narrowest_m: Metres | None = Field(
+        None,
+        description="At least: each circuit's width is drawn from here to width_m. Null: they are all width_m wide.",
+    )
+    tightest_m: float = Field(0.6, description="Least radius of a bend's inner wall; below 0 that wall is a corner.")
     resolution_m: Metres = Field(0.1, description="Metres per cell of the map.")
+    mirrored: bool = Field(False, description="Half of them are mirrored, so that they are driven clockwise.")
 
 
 class MapTrack(Config):
@@ -144,7 +149,9 @@ class RewardTerms(Config):
     squeeze: float | None = Field(
         None, description="A potential: how far the other car is from the middle of the road, 1 m or more is 1."
     )
-    close: float | None = Field(None, description="A potential: 0 where the other car is squeezed from, -1 from 10 m away on.")
+    close: float | None = Field(
+        None, description="A potential: 0 where the other car is squeezed from, -1 from 10 m away on."
+    )
 
 
 RewardPreset = Literal["race", "duel", "overtake", "attacker", "defender", "convoy_lock"]

@@ -57,8 +57,10 @@ def track_of(config: schema.RacingConfig) -> Map | None:
         radius=track.radius_m,
         roughness=track.roughness,
         width=track.width_m,
+        narrowest=track.narrowest_m,
         tightest=track.tightest_m,
         resolution=track.resolution_m,
+        mirrored=track.mirrored,
     )
 
 
@@ -77,7 +79,8 @@ def native_config(config: schema.RacingConfig) -> _core.RacingConfig:
     track = config.track
     if isinstance(track, schema.CircuitTrack) and track.seed is None:
         sizes = {name: getattr(track, f"{name}_m") for name in ("radius", "width", "tightest", "resolution")}
-        native.circuits = fill(_core.CircuitConfig(), {"corners": track.corners, "roughness": track.roughness, **sizes})
+        own = {name: getattr(track, name) for name in ("corners", "roughness", "mirrored")}
+        native.circuits = fill(_core.CircuitConfig(), own | sizes | {"narrowest": track.narrowest_m or track.width_m})
     else:
         stamp = Path(track.path).stat().st_mtime_ns if isinstance(track, schema.MapTrack) and _exists(track) else 0
         native.course = _course(config.track, config.physics, config.ideal_line, config.ideal_speed_mps, stamp)

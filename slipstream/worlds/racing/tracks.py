@@ -27,10 +27,12 @@ def circuit(
     radius: float = 14.0,
     roughness: float = 0.8,
     width: float = 2.2,
+    narrowest: float | None = None,
     tightest: float = 0.6,
     resolution: float = 0.05,
+    mirrored: bool = False,
 ) -> Map:
-    """A random circuit, driven counter-clockwise; the same seed gives the same one.
+    """A random circuit, driven counter-clockwise where it is not mirrored; the same seed gives the same one.
 
     Args:
         seed: Which one.
@@ -38,10 +40,13 @@ def circuit(
         radius: Metres from the middle, about.
         roughness: 0 is a circle; with 1 corners are anywhere between the middle and the radius.
         width: Of the road, in metres.
-        tightest: Least radius of a bend's inner wall, in metres.
+        narrowest: Where given, the width is drawn between this and `width`.
+        tightest: Least radius of a bend's inner wall, in metres; below 0 that wall is a corner.
         resolution: Metres per cell.
+        mirrored: Half of all seeds are.
     """
-    sizes = (corners, radius, roughness, width, tightest, resolution)
+    least = width if narrowest is None else narrowest
+    sizes = (corners, radius, roughness, width, least, tightest, resolution, mirrored)
     return _track(f"circuit {seed}", _core.racing_circuit, seed, *sizes)
 
 

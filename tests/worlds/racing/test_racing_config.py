@@ -132,7 +132,17 @@ TRACKS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"kind": "corridor"}, {"length_m": 50, "width_m": 3, "resolution_m": 0.1}),
     (
         {"kind": "circuit", "seed": 3},
-        {"seed": 4, "corners": 9, "radius_m": 10, "roughness": 0.3, "width_m": 3, "tightest_m": 2, "resolution_m": 0.2},
+        {
+            "seed": 4,
+            "corners": 9,
+            "radius_m": 10,
+            "roughness": 0.3,
+            "width_m": 3,
+            "tightest_m": 2,
+            "resolution_m": 0.2,
+            "narrowest_m": 1.5,
+            "mirrored": True,
+        },
     ),
 ]
 

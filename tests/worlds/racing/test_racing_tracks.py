@@ -99,7 +99,8 @@ def test_tracks_can_be_drawn(tmp_path):
         (lambda: racing.circuit(1, corners=2), "circuit 1: a circuit has 3 to 64 corners, not 2"),
         (lambda: racing.circuit(1, roughness=1.5), "between 0 and 1"),
         (lambda: racing.circuit(1, radius=2.0), "no room for a road"),
-        (lambda: racing.circuit(1, tightest=0.0), "above 0 m"),
+        (lambda: racing.circuit(1, tightest=-1.0), "none at the middle of a road"),
+        (lambda: racing.circuit(1, narrowest=3.0), "cannot be 3.0* m at its narrowest"),
     ],
 )
 def test_tracks_that_cannot_be_are_refused(make, message):
