@@ -49,6 +49,7 @@ void bind_replay(nb::module_& m);
 void bind_probe(nb::module_& m);
 void bind_airspace(nb::module_& m);
 void bind_horizontal_cr(nb::module_& m);
+void bind_drmario(nb::module_& m);
 void bind_racing(nb::module_& m);
 void bind_racing_world(nb::module_& m);
 

@@ -14,4 +14,5 @@ NB_MODULE(_core, m) {
   slipstream::bind_airspace(m);
   slipstream::bind_horizontal_cr(m);
   slipstream::bind_racing(m);
+  slipstream::bind_drmario(m);
 }
