@@ -17,126 +17,129 @@
 namespace slipstream::drmario {
 namespace {
 
-// 16 rows of 8 columns; bit 8 * row + column, row 0 the lowest.
-struct Bits {
-  std::uint64_t low = 0;   // rows 0 to 7
-  std::uint64_t high = 0;  // rows 8 to 15
+// Poses of two opposite rotations, 16 rows of 8 columns each: words 0 and 1 are the lower and upper eight rows of the
+// first rotation, words 2 and 3 of the second; bit 8 * row + column. Rotations 0 and 2 lie, 1 and 3 stand, and what is
+// in the way of one of them is in the way of the other, so that a mask serves both.
+using Bits = std::uint64_t __attribute__((vector_size(32)));
 
-  friend constexpr Bits operator&(Bits a, Bits b) { return {a.low & b.low, a.high & b.high}; }
-  friend constexpr Bits operator|(Bits a, Bits b) { return {a.low | b.low, a.high | b.high}; }
-  friend constexpr Bits operator~(Bits a) { return {~a.low, ~a.high}; }
-  friend constexpr bool operator==(Bits, Bits) = default;
-  constexpr Bits& operator|=(Bits b) { return *this = *this | b; }
-  constexpr Bits& operator&=(Bits b) { return *this = *this & b; }
-  // Callers mask the column that would leave the row.
-  [[nodiscard]] constexpr Bits left() const { return {low >> 1, high >> 1}; }
-  [[nodiscard]] constexpr Bits right() const { return {low << 1, high << 1}; }
-  [[nodiscard]] constexpr Bits down() const { return {low >> 8 | high << 56, high >> 8}; }
-  [[nodiscard]] constexpr Bits up() const { return {low << 8, high << 8 | low >> 56}; }
-  [[nodiscard]] constexpr bool any() const { return (low | high) != 0; }
-  [[nodiscard]] constexpr bool has(int row, int col) const {
-    return (((row < 8 ? low : high) >> (8 * (row & 7) + col)) & 1U) != 0;
-  }
-};
+constexpr Bits both(std::uint64_t low, std::uint64_t high) { return Bits{low, high, low, high}; }
+constexpr Bits column(int col) { return both(0x0101010101010101ULL << col, 0x0101010101010101ULL << col); }
+constexpr Bits kTopRow = both(0, 0xFFULL << 56);
 
-constexpr Bits column(int col) {
-  const std::uint64_t bits = 0x0101010101010101ULL << col;
-  return {bits, bits};
+// Callers mask the column that would leave the row.
+inline Bits left(Bits x) { return x >> 1; }
+inline Bits right(Bits x) { return x << 1; }
+inline Bits down(Bits x) {
+  constexpr Bits kLow = {~0ULL, 0, ~0ULL, 0};
+  return x >> 8 | (__builtin_shufflevector(x, x, 1, 0, 3, 2) << 56 & kLow);
 }
+inline Bits up(Bits x) {
+  constexpr Bits kHigh = {0, ~0ULL, 0, ~0ULL};
+  return x << 8 | (__builtin_shufflevector(x, x, 1, 0, 3, 2) >> 56 & kHigh);
+}
+inline Bits swapped(Bits x) { return __builtin_shufflevector(x, x, 2, 3, 0, 1); }
+inline bool any(Bits x) { return (x[0] | x[1] | x[2] | x[3]) != 0; }
 
-constexpr Bits cell(int row, int col) {
-  const std::uint64_t bit = 1ULL << (8 * (row & 7) + col);
-  return row < 8 ? Bits{bit, 0} : Bits{0, bit};
+inline bool has(Bits x, const Pose& p) {
+  return (x[2 * (p.rot >> 1) + (p.row >> 3)] >> (8 * (p.row & 7) + p.col) & 1U) != 0;
+}
+inline Bits only(const Pose& p) {
+  Bits x{};
+  x[2 * (p.rot >> 1) + (p.row >> 3)] = 1ULL << (8 * (p.row & 7) + p.col);
+  return x;
 }
 
 // Which direction is held, and whether the pill is pushed against something with it.
 enum Hold : std::uint8_t { kNone, kHeldLeft, kPushesLeft, kHeldRight, kPushesRight, kSinceStart, kHolds };
 // Which rotate button is.
 enum Turn : std::uint8_t { kNoTurn, kTurnA, kTurnB, kTurnBoth, kTurns };
+// Lying or standing pills.
+enum Way : std::uint8_t { kLying, kStanding, kWays };
 
-// Where pills of one alignment can be, and can go.
+// Where pills of one way can be, and can go.
 struct Room {
-  Bits fits, drops, left, right;  // can be there; can also be a row lower, a column to the left, to the right
-  Bits at_left, at_right;         // walls
+  Bits fits, drops, left, right;   // can be there; can also be a row lower, a column to the left, to the right
+  Bits kicks;                      // could be a column to the left, whether or not they can be there
+  Bits pushes_left, pushes_right;  // something is in the way that is not the wall
 
-  void find(Bits free, bool vertical) {
-    fits = vertical ? free & (free.down() | Bits{0, 0xFFULL << 56}) : free & ((free & ~column(0)).left());
-    drops = fits & fits.up();
-    left = fits & (fits & ~column(7)).right();
-    right = fits & (fits & ~column(0)).left();
-    at_left = column(0);
-    at_right = column(vertical ? 7 : 6);
+  void find(Bits free, Way way) {
+    fits = way == kStanding ? free & (down(free) | kTopRow) : free & drmario::left(free & ~column(0));
+    drops = fits & up(fits);
+    kicks = drmario::right(fits & ~column(7));
+    left = fits & kicks;
+    right = fits & drmario::left(fits & ~column(0));
+    pushes_left = fits & ~left & ~column(0);
+    pushes_right = fits & ~right & ~column(way == kStanding ? 7 : 6);
   }
 };
 
-using Rooms = std::array<Room, 2>;  // lying, standing
-using Poses = std::array<Bits, 4>;  // by rotation
-
-// Pills of one rotation, by what is held.
-using Held = std::array<std::array<Bits, kTurns>, kHolds>;
-
-struct Layer {
-  int entered = 0;  // the frame on which the pills came into their rows
-  std::array<Held, 4> pills;
-};
+using Rooms = std::array<Room, kWays>;
+using Poses = std::array<Bits, kWays>;
 
 Rooms rooms_of(const Cells& cells) {
-  Bits free;
+  std::array<std::uint64_t, 2> free{};
   for (int row = 0; row < kRows; ++row) {
     std::uint64_t bits = 0;
     for (int col = 0; col < kColumns; ++col)
       bits |= static_cast<std::uint64_t>(is_free(cells[cell_index(row, col)])) << col;
-    (row < 8 ? free.low : free.high) |= bits << (8 * (row & 7));
+    free[static_cast<std::size_t>(row / 8)] |= bits << (8 * (row & 7));
   }
   Rooms rooms;
-  rooms[0].find(free, false);
-  rooms[1].find(free, true);
+  rooms[kLying].find(both(free[0], free[1]), kLying);
+  rooms[kStanding].find(both(free[0], free[1]), kStanding);
   return rooms;
 }
 
-constexpr int turned(int rot, int by) { return (rot + by) & 3; }
+// A takes 0 to 3, 1 to 0, 2 to 1, 3 to 2, B the other way: one of them changes the order of a pair, the other does not.
+inline Bits reordered(Bits x, Way from, bool a) { return (from == kLying) == a ? swapped(x) : x; }
 
-// Pills that a rotation to this alignment succeeds for, where it takes them.
-Bits rotated(const Rooms& rooms, Bits from, int to, bool left_held) {
-  const Room& room = rooms[static_cast<std::size_t>(to & 1)];
-  if ((to & 1) != 0) return from & room.fits;
-  const Bits in_place = from & room.fits;
-  // One column to the left, where a lying pill fits there.
-  const Bits beside = (room.fits & ~column(7)).right();
-  const Bits kicked = (from & ~room.fits & beside & ~column(0)).left();
+// Pills for which a rotation succeeds, where it takes them.
+inline Bits rotated(const Rooms& rooms, Bits x, Way from, bool a, bool left_held) {
+  const Room& room = rooms[1 - from];
+  x = reordered(x, from, a);
+  if (from == kLying) return x & room.fits;
+  const Bits in_place = x & room.fits;
+  const Bits kicked = left(x & ~room.fits & room.kicks);
   if (!left_held) return in_place | kicked;
-  const Bits doubled = in_place & beside & ~column(0);
-  return (in_place & ~doubled) | doubled.left() | kicked;
+  const Bits twice = in_place & room.kicks;
+  return (in_place & ~twice) | left(twice) | kicked;
 }
 
 // One search. `Both` is whether A and B may be pressed together, `Since` whether a direction is held at the start.
 template <bool Both, bool Since>
 class Search {
  public:
-  static constexpr std::size_t kTurnsUsed = Both ? 4 : 3;
+  static constexpr std::size_t kTurnsUsed = Both ? kTurns : kTurnBoth;
   static constexpr std::size_t kHoldsUsed = Since ? kHolds : kSinceStart;
+  using Held = std::array<std::array<Bits, kTurnsUsed>, kHoldsUsed>;
+
+  struct Layer {
+    int entered;  // the frame on which the pills came into their rows
+    std::array<Held, kWays> pills;
+
+    [[nodiscard]] bool has(const Pose& pose, std::size_t hold, std::size_t turn) const {
+      return hold < kHoldsUsed && turn < kTurnsUsed && drmario::has(pills[pose.vertical() ? 1 : 0][hold][turn], pose);
+    }
+  };
 
   Search(const Cells& cells, const Start& start) : rooms_(rooms_of(cells)), start_(start) {
     since_left_ = (start.held & kPressLeft) != 0;
     velocity_ = start.hor_velocity;
-    Layer& first = layers_[0];
-    clear(first);
-    first.entered = -start.speed_counter;
-    const Hold hold = Since ? kSinceStart : kNone;
     const int turn = (start.held >> 7 & 1) | (start.held >> 6 & 1) << 1;
-    if constexpr (!Both) {
-      if (turn == 3) both_held_ = true;
-    }
-    const Bits at = cell(start.pose.row, start.pose.col);
-    first.pills[static_cast<std::size_t>(start.pose.rot)][hold][both_held_ ? 0 : static_cast<std::size_t>(turn)] = at;
+    blocked_turns_ = !Both && turn == kTurnBoth;
+    layers_[0].entered = -start.speed_counter;
+    layers_[0].pills = {};
+    const Way way = start.pose.vertical() ? kStanding : kLying;
+    layers_[0].pills[way][Since ? kSinceStart : kNone][blocked_turns_ ? 0 : static_cast<std::size_t>(turn)] =
+        only(start.pose);
     count_ = 1;
-    seek(at);
+    seek(way);
   }
 
-  // Runs until every placement there may be is found; `found(rot, poses)` hears of locks, `frame_over()` of frames.
+  // Runs until every placement there may be is found; `found(way, poses)` hears of locks, `frame_over()` of frames.
   template <class Found, class Over>
   void run(Found&& found, Over&& frame_over) {
-    for (frame_ = 1; count_ > 0 && wanted_any(); ++frame_) {
+    for (frame_ = 1; count_ > 0 && any(wanted_[kLying] | wanted_[kStanding]); ++frame_) {
       step(found);
       frame_over();
     }
@@ -144,59 +147,54 @@ class Search {
 
   [[nodiscard]] int frame() const { return frame_; }
   [[nodiscard]] int layers() const { return count_; }
-  [[nodiscard]] const Layer& layer(int i) const { return layers_[static_cast<std::size_t>(i)]; }
-
- private:
-  static void clear(Layer& layer) {
-    for (Held& held : layer.pills) held = {};
+  [[nodiscard]] const Layer& layer(int i) const {
+    return layers_[static_cast<std::size_t>((first_ + i) % kMostLayers)];
   }
 
-  // What could be reached if time did not matter, and of that what pills can rest on.
-  void seek(Bits at) {
+ private:
+  static constexpr int kMostLayers = 72;  // a row takes 70 frames at most
+  static constexpr int kQuiet = 3;        // frames without a find after which it is asked what can still be found
+
+  Layer& at(int i) { return layers_[static_cast<std::size_t>((first_ + i) % kMostLayers)]; }
+
+  // What could be reached if time did not matter, and of that where pills can rest.
+  void seek(Way from) {
     Poses seen{};
-    seen[static_cast<std::size_t>(start_.pose.rot)] = at;
+    seen[from] = only(start_.pose);
     for (bool grew = true; grew;) {
-      const Poses before = seen;
-      for (std::size_t rot = 0; rot < 4; ++rot) {
-        const Room& room = rooms_[rot & 1];
-        Bits& here = seen[rot];
-        here |= (here & room.drops).down() | (here & room.left).left() | (here & room.right).right();
-        for (const int by : {1, 3}) {
-          const int to = turned(static_cast<int>(rot), by);
-          Bits& there = seen[static_cast<std::size_t>(to)];
-          there |= rotated(rooms_, here, to, false) | rotated(rooms_, here, to, true);
-        }
+      grew = false;
+      for (const Way way : {kLying, kStanding}) {
+        const Room& room = rooms_[way];
+        Bits here = seen[way];
+        here |= down(here & room.drops) | left(here & room.left) | right(here & room.right);
+        Bits there = seen[1 - way];
+        for (const bool a : {true, false})
+          for (const bool held : {true, false}) there |= rotated(rooms_, here, way, a, held);
+        grew = grew || any((here ^ seen[way]) | (there ^ seen[1 - way]));
+        seen[way] = here;
+        seen[1 - way] = there;
       }
-      grew = seen != before;
     }
-    for (std::size_t rot = 0; rot < 4; ++rot) {
-      wanted_[rot] = seen[rot] & ~rooms_[rot & 1].drops;
-      if ((rot & 1) != 0) wanted_[rot] &= Bits{~0ULL, ~(0xFFULL << 56)};  // a half above the bottle is no placement
-    }
+    wanted_[kLying] = seen[kLying] & ~rooms_[kLying].drops;
+    wanted_[kStanding] = seen[kStanding] & ~rooms_[kStanding].drops & ~kTopRow;  // a half above the bottle is lost
     useful_ = seen;
   }
 
-  [[nodiscard]] bool wanted_any() const { return (wanted_[0] | wanted_[1] | wanted_[2] | wanted_[3]).any(); }
-
-  // From where something wanted can still be reached, if time did not matter.
+  // From where something wanted could still be reached, if time did not matter.
   void find_useful() {
     Poses seen = wanted_;
     for (bool grew = true; grew;) {
-      const Poses before = seen;
-      for (std::size_t rot = 0; rot < 4; ++rot) {
-        const Room& room = rooms_[rot & 1];
-        const Bits here = seen[rot];
-        Bits from = (here.up() & room.drops) | ((here & ~column(7)).right() & room.left) |
-                    ((here & ~column(0)).left() & room.right);
-        for (const int by : {1, 3}) {
-          // A rotation leads here in place or one column to the left; whether it does is not asked.
-          const std::size_t to = static_cast<std::size_t>(turned(static_cast<int>(rot), by));
-          const Bits ends = seen[to];
-          from |= ends | (ends & ~column(7)).right();
-        }
-        seen[rot] |= from & room.fits;
+      grew = false;
+      for (const Way way : {kLying, kStanding}) {
+        const Room& room = rooms_[way];
+        const Bits here = seen[way];
+        // A rotation ends in place or one column to the left, in either order of a pair.
+        const Bits ends = seen[1 - way] | swapped(seen[1 - way]);
+        const Bits from = (up(here) & room.drops) | (right(here & ~column(7)) & room.left) |
+                          (left(here & ~column(0)) & room.right) | ends | right(ends & ~column(7));
+        seen[way] |= from & room.fits;
+        grew = grew || any(seen[way] ^ here);
       }
-      grew = seen != before;
     }
     useful_ = seen;
   }
@@ -205,142 +203,142 @@ class Search {
   void step(Found& found) {
     const bool odd = start_.odd_next == ((frame_ & 1) != 0);
     if constexpr (Since) {
-      tries_ = false;
-      if (++velocity_ >= 16) {
-        velocity_ = 10;
-        tries_ = true;
-      }
+      tries_ = ++velocity_ >= 16;
+      if (tries_) velocity_ = 10;
     }
-    Layer entering;
-    bool enters = false;
+    const bool due = frame_ - at(0).entered > start_.threshold;
+    Layer& entering = at(count_);
     Poses locked{};
-    if (odd) enters |= push_down(entering, locked);
-    const bool due = frame_ - layers_[0].entered > start_.threshold;
+    if (odd || due) entering.pills = {};
+    if (odd) push_down(entering, locked);
+    if (due) lose_row(at(0), entering, locked);
+    for (int i = due ? 1 : 0; i < count_; ++i) stay(at(i));
+    if (odd || due) {
+      entering.entered = frame_;
+      ++count_;
+    }
     if (due) {
-      if (!enters) clear(entering);
-      enters |= lose_row(layers_[0], entering, locked);
-      for (int i = 1; i < count_; ++i) layers_[static_cast<std::size_t>(i - 1)] = layers_[static_cast<std::size_t>(i)];
+      first_ = (first_ + 1) % kMostLayers;
       --count_;
     }
-    for (int i = 0; i < count_; ++i) stay(layers_[static_cast<std::size_t>(i)]);
-    if (enters) {
-      entering.entered = frame_;
-      layers_[static_cast<std::size_t>(count_++)] = entering;
+    if ((odd || due) && is_empty(at(count_ - 1))) --count_;
+    for (const Way way : {kLying, kStanding}) {
+      const Bits first = locked[way] & wanted_[way];
+      if (!any(first)) continue;
+      found(way, first);
+      wanted_[way] &= ~first;
+      last_found_ = frame_;
     }
-    bool news = false;
-    for (std::size_t rot = 0; rot < 4; ++rot) {
-      const Bits first = locked[rot] & wanted_[rot];
-      if (!first.any()) continue;
-      found(static_cast<int>(rot), first);
-      wanted_[rot] &= ~first;
-      news = true;
-    }
-    if (news) find_useful();
+    if (frame_ - last_found_ == kQuiet) find_useful();
+  }
+
+  static bool is_empty(const Layer& layer) {
+    Bits all{};
+    for (const Held& held : layer.pills)
+      for (const auto& turns : held)
+        for (const Bits x : turns) all |= x;
+    return !any(all);
   }
 
   // Down is pressed: every pill that can loses a row, the others lock.
-  bool push_down(Layer& entering, Poses& locked) {
-    clear(entering);
-    bool any = false;
-    for (std::size_t rot = 0; rot < 4; ++rot) {
+  void push_down(Layer& entering, Poses& locked) {
+    for (const Way way : {kLying, kStanding}) {
       std::array<Bits, kTurnsUsed> all{};
       for (int i = 0; i < count_; ++i)
         for (std::size_t hold = 0; hold < kHoldsUsed; ++hold)
-          for (std::size_t turn = 0; turn < kTurnsUsed; ++turn)
-            all[turn] |= layers_[static_cast<std::size_t>(i)].pills[rot][hold][turn];
-      const Bits drops = rooms_[rot & 1].drops;
-      Held moved{};
-      for (std::size_t turn = 0; turn < kTurnsUsed; ++turn) {
-        locked[rot] |= all[turn] & ~drops;
-        moved[kNone][turn] = (all[turn] & drops).down() & useful_[rot];
-        any |= moved[kNone][turn].any();
+          for (std::size_t turn = 0; turn < kTurnsUsed; ++turn) all[turn] |= at(i).pills[way][hold][turn];
+      const Bits drops = rooms_[way].drops;
+      for (Bits& x : all) {
+        locked[way] |= x & ~drops;
+        x = down(x & drops);
       }
-      turn_all(entering, static_cast<int>(rot), moved, false);
+      for (std::size_t choice = 0; choice < kTurnsUsed; ++choice)
+        put(entering, way, kNone, choice, pressable(all, choice), false);
     }
-    return any;
   }
 
   // Gravity: as above, whatever else is pressed.
-  bool lose_row(const Layer& layer, Layer& entering, Poses& locked) {
-    bool any = false;
-    for (std::size_t rot = 0; rot < 4; ++rot) {
-      const Bits drops = rooms_[rot & 1].drops;
-      Held moved{};
+  void lose_row(const Layer& layer, Layer& entering, Poses& locked) {
+    for (const Way way : {kLying, kStanding}) {
+      const Bits drops = rooms_[way].drops;
+      Held moved;
       for (std::size_t hold = 0; hold < kHoldsUsed; ++hold)
         for (std::size_t turn = 0; turn < kTurnsUsed; ++turn) {
-          const Bits at = layer.pills[rot][hold][turn];
-          locked[rot] |= at & ~drops;
-          moved[hold][turn] = (at & drops).down();
-          any |= moved[hold][turn].any();
+          const Bits x = layer.pills[way][hold][turn];
+          locked[way] |= x & ~drops;
+          moved[hold][turn] = down(x & drops);
         }
-      turn_all(entering, static_cast<int>(rot), moved, true);
+      press_all(entering, way, moved);
     }
-    return any;
   }
 
   void stay(Layer& layer) {
-    const std::array<Held, 4> before = layer.pills;
-    clear(layer);
-    for (std::size_t rot = 0; rot < 4; ++rot) turn_all(layer, static_cast<int>(rot), before[rot], true);
+    const std::array<Held, kWays> before = layer.pills;
+    layer.pills = {};
+    for (const Way way : {kLying, kStanding}) press_all(layer, way, before[way]);
   }
 
-  // The rest of a frame, after the row: sideways where that is free to choose, then every choice of rotation.
-  void turn_all(Layer& to, int rot, const Held& from, bool sideways) {
+  // Pills that this choice of rotation is a press for: anything may be held for none, the other button for one,
+  // nothing for both.
+  [[nodiscard]] Bits pressable(const std::array<Bits, kTurnsUsed>& turns, std::size_t choice) const {
+    Bits x = turns[kNoTurn];
+    if (choice == kNoTurn || choice == kTurnB) x |= turns[kTurnA];
+    if (choice == kNoTurn || choice == kTurnA) x |= turns[kTurnB];
+    if constexpr (Both) {
+      if (choice == kNoTurn) x |= turns[kTurnBoth];
+    }
+    return blocked_turns_ && frame_ == 1 && choice != kNoTurn ? Bits{} : x;
+  }
+
+  // The rest of a frame, after the row: every direction, then every rotation.
+  void press_all(Layer& to, Way way, const Held& from) {
     for (std::size_t choice = 0; choice < kTurnsUsed; ++choice) {
-      // What may be held for this to be a press: anything for none, the other button for one, nothing for both.
-      std::array<Bits, kHolds> held{};
+      std::array<Bits, kHoldsUsed> held;
+      for (std::size_t hold = 0; hold < kHoldsUsed; ++hold) held[hold] = pressable(from[hold], choice);
+      const std::array<Bits, kHoldsUsed> moved = shifted(way, held);
       for (std::size_t hold = 0; hold < kHoldsUsed; ++hold) {
-        Bits at = from[hold][kNoTurn];
-        if (choice == kNoTurn || choice == kTurnB) at |= from[hold][kTurnA];
-        if (choice == kNoTurn || choice == kTurnA) at |= from[hold][kTurnB];
-        if constexpr (Both) {
-          if (choice == kNoTurn) at |= from[hold][kTurnBoth];
-        }
-        held[hold] = at;
-      }
-      if (both_held_ && frame_ == 1 && choice != kNoTurn) continue;  // both are held: neither can be pressed
-      const std::array<Bits, kHolds> moved = sideways ? shifted(rot, held) : held;
-      for (std::size_t hold = 0; hold < kHoldsUsed; ++hold) {
-        if (!moved[hold].any()) continue;
-        const bool left = hold == kHeldLeft || hold == kPushesLeft || (hold == kSinceStart && since_left_);
-        put(to, rot, hold, choice, moved[hold], left);
+        const bool left_held = hold == kHeldLeft || hold == kPushesLeft || (hold == kSinceStart && since_left_);
+        put(to, way, hold, choice, moved[hold], left_held);
       }
     }
   }
 
-  void put(Layer& to, int rot, std::size_t hold, std::size_t choice, Bits at, bool left) {
-    int ends = rot;
-    if (choice == kTurnA || choice == kTurnBoth) at = rotated(rooms_, at, ends = turned(ends, 3), left);
-    if (choice == kTurnB || choice == kTurnBoth) at = rotated(rooms_, at, ends = turned(ends, 1), left);
-    to.pills[static_cast<std::size_t>(ends)][hold][choice] |= at & useful_[static_cast<std::size_t>(ends)];
+  void put(Layer& to, Way way, std::size_t hold, std::size_t choice, Bits x, bool left_held) {
+    if (choice == kTurnBoth) {
+      x = rotated(rooms_, rotated(rooms_, x, way, true, left_held), way == kLying ? kStanding : kLying, false,
+                  left_held);
+    } else if (choice != kNoTurn) {
+      x = rotated(rooms_, x, way, choice == kTurnA, left_held);
+      way = way == kLying ? kStanding : kLying;
+    }
+    to.pills[way][hold][choice] |= x & useful_[way];
   }
 
   // Pills by what is held afterwards.
-  std::array<Bits, kHolds> shifted(int rot, const std::array<Bits, kHolds>& held) const {
-    const Room& room = rooms_[static_cast<std::size_t>(rot & 1)];
-    std::array<Bits, kHolds> to{};
-    Bits all = held[kNone] | held[kHeldLeft] | held[kPushesLeft] | held[kHeldRight] | held[kPushesRight];
-    Bits left = held[kNone] | held[kHeldRight] | held[kPushesRight] | held[kPushesLeft];
-    Bits right = held[kNone] | held[kHeldLeft] | held[kPushesLeft] | held[kPushesRight];
+  std::array<Bits, kHoldsUsed> shifted(Way way, const std::array<Bits, kHoldsUsed>& held) const {
+    const Room& room = rooms_[way];
+    std::array<Bits, kHoldsUsed> to{};
+    const Bits free = held[kNone] | held[kPushesLeft] | held[kPushesRight];
+    Bits goes_left = free | held[kHeldRight];
+    Bits goes_right = free | held[kHeldLeft];
     if constexpr (Since) {
       const Bits since = held[kSinceStart];
-      all |= since;
-      (since_left_ ? right : left) |= since;
-      if (!tries_) {
-        to[kSinceStart] = since;
+      (since_left_ ? goes_right : goes_left) |= since;
+      const Bits can = since_left_ ? room.left : room.right;
+      const Bits pushes = since_left_ ? room.pushes_left : room.pushes_right;
+      to[kNone] = since;
+      if (tries_) {
+        to[kSinceStart] = (since_left_ ? left(since & can) : right(since & can)) | (since & ~can & ~pushes);
+        to[since_left_ ? kPushesLeft : kPushesRight] = since & pushes;
       } else {
-        const Bits free = since_left_ ? room.left : room.right;
-        const Bits wall = since_left_ ? room.at_left : room.at_right;
-        const Bits gone = since_left_ ? (since & free).left() : (since & free).right();
-        to[kSinceStart] = gone | (since & wall);
-        to[since_left_ ? kPushesLeft : kPushesRight] = since & ~free & ~wall;
+        to[kSinceStart] = since;
       }
     }
-    to[kNone] = all;
-    to[kHeldLeft] = (left & room.left).left() | (left & room.at_left) | held[kHeldLeft];
-    to[kPushesLeft] |= left & ~room.left & ~room.at_left;
-    to[kHeldRight] = (right & room.right).right() | (right & room.at_right);
-    to[kPushesRight] |= right & ~room.right & ~room.at_right;
+    to[kNone] |= goes_left | goes_right;
+    to[kHeldLeft] = left(goes_left & room.left) | (goes_left & column(0)) | held[kHeldLeft];
+    to[kPushesLeft] |= goes_left & room.pushes_left;
+    to[kHeldRight] = right(goes_right & room.right) | (goes_right & ~room.right & ~room.pushes_right);
+    to[kPushesRight] |= goes_right & room.pushes_right;
     return to;
   }
 
@@ -348,20 +346,23 @@ class Search {
   Start start_;
   Poses wanted_{};  // places to rest that are not found yet
   Poses useful_{};
-  std::array<Layer, 72> layers_;  // oldest first; uninitialised beyond count_
+  std::array<Layer, kMostLayers> layers_;  // a ring, oldest first; not initialised beyond count_
+  int first_ = 0;
   int count_ = 0;
   int frame_ = 0;
+  int last_found_ = 0;
   int velocity_ = 0;
   bool tries_ = false;  // the direction held since the start moves the pill on this frame
   bool since_left_ = false;
-  bool both_held_ = false;
+  bool blocked_turns_ = false;  // A and B are both held at the start: neither can be pressed on the first frame
 };
 
 template <class Fn>
-void for_each_pose(int rot, Bits poses, Fn&& fn) {
-  for (int half = 0; half < 2; ++half)
-    for (std::uint64_t bits = half == 0 ? poses.low : poses.high; bits != 0; bits &= bits - 1) {
-      const int at = std::countr_zero(bits) + 64 * half;
+void for_each_pose(Way way, Bits poses, Fn&& fn) {
+  for (int word = 0; word < 4; ++word)
+    for (std::uint64_t bits = poses[word]; bits != 0; bits &= bits - 1) {
+      const int at = std::countr_zero(bits) + 64 * (word & 1);
+      const int rot = 2 * (word >> 1) + way;
       fn(Pose{static_cast<std::int8_t>(at / 8), static_cast<std::int8_t>(at % 8), static_cast<std::int8_t>(rot)});
     }
 }
@@ -422,10 +423,8 @@ struct Rules {
   }
 };
 
-// Every layer as it was after each frame of a search.
-using History = std::vector<std::vector<Layer>>;
-
 // A pill of the frame before, and the buttons, that lead to `pill` (or to its lock) on this frame.
+template <class Layer>
 bool step_back(const Rules& rules, const std::vector<Layer>& layers, int frame, bool locks, Pill& pill,
                std::uint8_t& buttons) {
   constexpr std::array<std::uint8_t, 4> kPads{0, kPressDown, kPressLeft, kPressRight};
@@ -439,12 +438,12 @@ bool step_back(const Rules& rules, const std::vector<Layer>& layers, int frame, 
         if (row >= kRows) continue;
         for (int rot = 0; rot < 4; ++rot)
           for (int col = std::max(0, wanted.pose.col - 2); col <= std::min(kColumns - 1, wanted.pose.col + 2); ++col) {
-            if (!layer.pills[static_cast<std::size_t>(rot)][hold][turn].has(row, col)) continue;
             const Pill from{
                 layer.entered,
                 {static_cast<std::int8_t>(row), static_cast<std::int8_t>(col), static_cast<std::int8_t>(rot)},
                 hold,
                 turn};
+            if (!layer.has(from.pose, hold, turn)) continue;
             for (const std::uint8_t pad : kPads) {
               const auto input = static_cast<std::uint8_t>(pad | kButtons[locks ? 0 : wanted.turn]);
               bool locked = false;
@@ -462,7 +461,7 @@ bool step_back(const Rules& rules, const std::vector<Layer>& layers, int frame, 
 template <bool Both, bool Since>
 std::vector<std::uint8_t> script_with(const Cells& cells, const Start& start, int placement) {
   Search<Both, Since> search(cells, start);
-  History history;
+  std::vector<std::vector<typename Search<Both, Since>::Layer>> history;  // after each frame
   const auto remember = [&] {
     history.emplace_back();
     for (int i = 0; i < search.layers(); ++i) history.back().push_back(search.layer(i));
@@ -470,8 +469,8 @@ std::vector<std::uint8_t> script_with(const Cells& cells, const Start& start, in
   remember();
   int frames = 0;
   search.run(
-      [&](int rot, Bits poses) {
-        for_each_pose(rot, poses, [&](const Pose& pose) {
+      [&](Way way, Bits poses) {
+        for_each_pose(way, poses, [&](const Pose& pose) {
           if (placement_of(pose) == placement) frames = search.frame();
         });
       },
@@ -492,8 +491,8 @@ template <bool Both, bool Since>
 void plan_with(const Cells& cells, const Start& start, Costs& costs) {
   Search<Both, Since> search(cells, start);
   search.run(
-      [&](int rot, Bits poses) {
-        for_each_pose(rot, poses, [&](const Pose& pose) {
+      [&](Way way, Bits poses) {
+        for_each_pose(way, poses, [&](const Pose& pose) {
           costs[static_cast<std::size_t>(placement_of(pose))] = static_cast<std::uint16_t>(search.frame());
         });
       },
