@@ -1,6 +1,7 @@
 #include "slipstream/vec_env.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <stdexcept>
 
@@ -8,7 +9,7 @@ namespace slipstream {
 namespace {
 
 constexpr std::uint32_t kSnapshotMagic = 0x56504C53;  // "SLPV"
-constexpr std::uint32_t kSnapshotVersion = 3;         // 1 had no final_mask, 2 no phase
+constexpr std::uint32_t kSnapshotVersion = 4;         // 1 had no final_mask, 2 no phase, 3 no ticks
 
 std::size_t zu(int value) { return static_cast<std::size_t>(value); }
 
@@ -56,6 +57,7 @@ VecEnv::VecEnv(std::unique_ptr<Worlds> worlds, const VecEnvOptions& options)
   for (auto* flags : {&buffers_.terminated, &buffers_.truncated, &buffers_.alive, &buffers_.acting})
     flags->resize(rows);
   buffers_.duration.resize(rows);
+  buffers_.ticks.resize(n);
   buffers_.episode_done.resize(n);
   buffers_.episode_length.resize(n);
   buffers_.episode_return.resize(rows);
@@ -67,12 +69,13 @@ VecEnv::VecEnv(std::unique_ptr<Worlds> worlds, const VecEnvOptions& options)
   for (std::size_t i = 0; i < n; ++i) stream_[i] = options.first_world + static_cast<std::uint32_t>(i);
   next_episode_.resize(n);
   present_.resize(rows);
-  ticks_.resize(n);
+  length_.resize(n);
   elapsed_.resize(rows);
   returns_.resize(rows);
   stats_.resize(n * spec.stats.size());
   owed_.resize(rows);
   discount_.resize(rows, 1.0);
+  discounted_.resize(rows);
 }
 
 Slices VecEnv::slices(int i) {
@@ -91,6 +94,9 @@ Slices VecEnv::slices(int i) {
   s.acting = row(buffers_.acting, i, agents_);
   s.reward_parts = row(buffers_.reward_parts, i, agents_ * spec.reward_parts.size());
   s.stats = row(stats_, i, spec.stats.size());
+  s.ticks = &buffers_.ticks[zu(i)];
+  s.discounted = row(discounted_, i, agents_);
+  s.tick_discount = options_.tick_discount;
   s.phase = phase_;
   return s;
 }
@@ -118,6 +124,7 @@ void VecEnv::reset(std::span<const std::uint8_t> mask) {
     std::fill_n(&buffers_.truncated[first], agents_, std::uint8_t{0});
     std::fill_n(&buffers_.alive[first], agents_, std::uint8_t{1});
     std::fill_n(&buffers_.duration[first], agents_, 0);
+    buffers_.ticks[zu(i)] = 0;
     buffers_.episode_done[zu(i)] = 0;
   });
 }
@@ -136,15 +143,17 @@ void VecEnv::step_world(int i, bool active) {
   if (s.reward_parts != nullptr) std::fill_n(s.reward_parts, agents_ * spec().reward_parts.size(), 0.0F);
   buffers_.episode_done[zu(i)] = 0;
   const bool running = std::any_of(&present_[first], &present_[first] + agents_, [](auto p) { return p != 0; });
+  *s.ticks = active && running ? 1 : 0;
   if (!active || !running) {
     std::fill_n(&buffers_.alive[first], agents_, std::uint8_t{0});
     return;
   }
   std::copy_n(&present_[first], agents_, &buffers_.alive[first]);
+  std::fill_n(s.discounted, agents_, 0.0);
 
   worlds_->step(i, s);
 
-  ++ticks_[zu(i)];
+  length_[zu(i)] += *s.ticks;
   clear_departed(i);
   pay(i);
   const bool over = std::none_of(&present_[first], &present_[first] + agents_, [](auto p) { return p != 0; });
@@ -195,13 +204,15 @@ void VecEnv::clear_departed(int i) {
 // Rewards between an agent's decisions are paid, discounted tick by tick, on the row where it decides again or ends.
 void VecEnv::pay(int i) {
   const std::size_t first = zu(i) * agents_;
+  const int ticks = buffers_.ticks[zu(i)];
+  const double later = ticks == 1 ? options_.tick_discount : std::pow(options_.tick_discount, ticks);
   for (std::size_t a = first; a < first + agents_; ++a) {
     if (buffers_.alive[a] == 0) continue;
     const double reward = buffers_.rewards[a];
     returns_[a] += reward;
-    owed_[a] += discount_[a] * reward;
-    discount_[a] *= options_.tick_discount;
-    ++elapsed_[a];
+    owed_[a] += discount_[a] * (ticks == 1 ? reward : discounted_[a]);
+    discount_[a] *= later;
+    elapsed_[a] += ticks;
     buffers_.duration[a] = elapsed_[a];
     const bool due = buffers_.acting[a] != 0 || present_[a] == 0;
     buffers_.rewards[a] = due ? static_cast<float>(owed_[a]) : 0.0F;
@@ -215,7 +226,7 @@ void VecEnv::pay(int i) {
 void VecEnv::finish_episode(int i) {
   const std::size_t q = worlds_->spec().stats.size();
   buffers_.episode_done[zu(i)] = 1;
-  buffers_.episode_length[zu(i)] = ticks_[zu(i)];
+  buffers_.episode_length[zu(i)] = length_[zu(i)];
   buffers_.episode_index[zu(i)] = next_episode_[zu(i)] - 1;
   std::copy_n(&returns_[zu(i) * agents_], agents_, &buffers_.episode_return[zu(i) * agents_]);
   std::copy_n(stats_.data() + zu(i) * q, q, buffers_.episode_stats.data() + zu(i) * q);
@@ -231,7 +242,7 @@ void VecEnv::start_episode(int i) {
   std::fill_n(&buffers_.acting[first], agents_, std::uint8_t{1});
   const std::size_t q = worlds_->spec().stats.size();
   std::fill_n(stats_.data() + zu(i) * q, q, 0.0);
-  ticks_[zu(i)] = 0;
+  length_[zu(i)] = 0;
   const Rng rng(seed_[zu(i)], options_.domain, stream_[zu(i)], next_episode_[zu(i)]++);
   worlds_->reset(i, rng, slices(i));
 }
@@ -273,7 +284,8 @@ void VecEnv::archive(Archive& ar, std::uint32_t version) {
      buffers_.episode_return, buffers_.episode_stats, buffers_.episode_index);
   if (version >= 2) ar(buffers_.final_mask);
   if (version >= 3) ar(phase_);
-  ar(seed_, stream_, next_episode_, present_, ticks_, elapsed_, returns_, stats_, owed_, discount_);
+  if (version >= 4) ar(buffers_.ticks);
+  ar(seed_, stream_, next_episode_, present_, length_, elapsed_, returns_, stats_, owed_, discount_);
 }
 
 std::vector<std::byte> VecEnv::snapshot() {
@@ -305,6 +317,7 @@ void VecEnv::restore(std::span<const std::byte> bytes) {
     archive(in, version);
     if (version < 2) std::fill(buffers_.final_mask.begin(), buffers_.final_mask.end(), std::uint8_t{1});
     if (version < 3) phase_ = 0;
+    if (version < 4) std::fill(buffers_.ticks.begin(), buffers_.ticks.end(), 1);
     for (int i = 0; i < num_worlds(); ++i) worlds_->restore(i, in);
     if (!in.at_end()) throw std::invalid_argument("snapshot was taken from a different configuration");
   } catch (const std::invalid_argument&) {

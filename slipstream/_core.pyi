@@ -1365,3 +1365,271 @@ def racing_pure_pursuit(map: RacingMap, line: RacingCenterline, start: Annotated
 
 def racing_speeds(line: RacingCenterline, speed_max: float, lateral_max: float, accel_max: float) -> NDArray[numpy.float64]:
     """How fast each point of a line can be driven."""
+
+class DrMarioPlayer:
+    """One bottle."""
+
+    @property
+    def board(self) -> NDArray[numpy.uint8]: ...
+
+    @property
+    def reserve(self) -> NDArray[numpy.uint8]: ...
+
+    @property
+    def pill(self) -> tuple[int, int, int]: ...
+
+    @property
+    def colours(self) -> tuple[int, int]: ...
+
+    @property
+    def preview(self) -> tuple[int, int]: ...
+
+    @property
+    def threshold(self) -> int: ...
+
+    @property
+    def speed_counter(self) -> int: ...
+
+    @property
+    def hor_velocity(self) -> int: ...
+
+    @property
+    def controllable(self) -> bool: ...
+
+    @property
+    def terminal(self) -> int: ...
+
+    @property
+    def held(self) -> int: ...
+
+    @property
+    def speed_ups(self) -> int: ...
+
+    @property
+    def viruses(self) -> int: ...
+
+    @property
+    def attack(self) -> int: ...
+
+    @property
+    def score(self) -> int: ...
+
+class DrMarioFrame:
+    """What a frame did in one bottle."""
+
+    @property
+    def falling(self) -> bool: ...
+
+    @property
+    def locked(self) -> bool: ...
+
+    @property
+    def spawned(self) -> bool: ...
+
+    @property
+    def landed(self) -> bool: ...
+
+    @property
+    def pose(self) -> tuple[int, int, int]: ...
+
+    @property
+    def cells(self) -> int: ...
+
+    @property
+    def viruses(self) -> int: ...
+
+    @property
+    def runs(self) -> int: ...
+
+class DrMarioGame:
+    """One or two bottles under one frame counter."""
+
+    def __init__(self, boards: Sequence[Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)]], reserve: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], speeds: Sequence[int], counter: int) -> None: ...
+
+    def step(self, buttons: Sequence[int]) -> None: ...
+
+    def run(self, buttons: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> int:
+        """Frames run, one for each button byte, until the game is over."""
+
+    @property
+    def counter(self) -> int: ...
+
+    def player(self, arg: int, /) -> DrMarioPlayer: ...
+
+    def happened(self, arg: int, /) -> DrMarioFrame: ...
+
+def drmario_generate(level: int, seed: tuple[int, int]) -> tuple[NDArray[numpy.uint8], NDArray[numpy.uint8], tuple[int, int]]:
+    """
+    Board, reserve, and the generator's state when the last virus is placed.
+    """
+
+def drmario_generate_pair(first: int, second: int, seed: tuple[int, int]) -> tuple[NDArray[numpy.uint8], NDArray[numpy.uint8], NDArray[numpy.uint8]]:
+    """Both boards and the reserve."""
+
+def drmario_plan(board: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], pose: Sequence[int], threshold: int, odd_next: bool, speed_counter: int, hor_velocity: int, held: int, both: bool) -> NDArray[numpy.uint16]:
+    """Fewest frames to lock at each placement; 65535: it cannot be reached."""
+
+def drmario_plan_plainly(board: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], pose: Sequence[int], threshold: int, odd_next: bool, speed_counter: int, hor_velocity: int, held: int, both: bool) -> NDArray[numpy.uint16]:
+    """The same by plain search, for tests."""
+
+def drmario_script(board: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], pose: Sequence[int], threshold: int, odd_next: bool, speed_counter: int, hor_velocity: int, held: int, both: bool, placement: int) -> bytes:
+    """Buttons, frame by frame; empty where the placement cannot be reached."""
+
+def drmario_seed(number: int) -> tuple[int, int]:
+    """The console's states by number, 1 to 32767."""
+
+def drmario_reachable(seed: tuple[int, int]) -> bool:
+    """Whether a console can ever be in this state."""
+
+class DrMarioPlanes:
+    def __init__(self) -> None: ...
+
+    @property
+    def colour(self) -> bool: ...
+
+    @colour.setter
+    def colour(self, arg: bool, /) -> None: ...
+
+    @property
+    def virus(self) -> bool: ...
+
+    @virus.setter
+    def virus(self, arg: bool, /) -> None: ...
+
+    @property
+    def joined(self) -> bool: ...
+
+    @joined.setter
+    def joined(self, arg: bool, /) -> None: ...
+
+    @property
+    def virus_colour(self) -> bool: ...
+
+    @virus_colour.setter
+    def virus_colour(self, arg: bool, /) -> None: ...
+
+    @property
+    def pill_colour(self) -> bool: ...
+
+    @pill_colour.setter
+    def pill_colour(self, arg: bool, /) -> None: ...
+
+    @property
+    def falling(self) -> bool: ...
+
+    @falling.setter
+    def falling(self, arg: bool, /) -> None: ...
+
+    @property
+    def opponent(self) -> bool: ...
+
+    @opponent.setter
+    def opponent(self, arg: bool, /) -> None: ...
+
+    @property
+    def feasible(self) -> bool: ...
+
+    @feasible.setter
+    def feasible(self, arg: bool, /) -> None: ...
+
+class DrMarioStage:
+    def __init__(self) -> None: ...
+
+    @property
+    def name(self) -> str: ...
+
+    @name.setter
+    def name(self, arg: str, /) -> None: ...
+
+    @property
+    def levels(self) -> list[int]: ...
+
+    @levels.setter
+    def levels(self, arg: Sequence[int], /) -> None: ...
+
+    @property
+    def viruses(self) -> int: ...
+
+    @viruses.setter
+    def viruses(self, arg: int, /) -> None: ...
+
+    @property
+    def matches(self) -> int: ...
+
+    @matches.setter
+    def matches(self, arg: int, /) -> None: ...
+
+class DrMarioConfig:
+    def __init__(self) -> None: ...
+
+    @property
+    def controller(self) -> bool: ...
+
+    @controller.setter
+    def controller(self, arg: bool, /) -> None: ...
+
+    @property
+    def players(self) -> int: ...
+
+    @players.setter
+    def players(self, arg: int, /) -> None: ...
+
+    @property
+    def speed(self) -> int: ...
+
+    @speed.setter
+    def speed(self, arg: int, /) -> None: ...
+
+    @property
+    def max_pills(self) -> int: ...
+
+    @max_pills.setter
+    def max_pills(self, arg: int, /) -> None: ...
+
+    @property
+    def first_seed(self) -> int: ...
+
+    @first_seed.setter
+    def first_seed(self, arg: int, /) -> None: ...
+
+    @property
+    def last_seed(self) -> int: ...
+
+    @last_seed.setter
+    def last_seed(self, arg: int, /) -> None: ...
+
+    @property
+    def seeds(self) -> list[int]: ...
+
+    @seeds.setter
+    def seeds(self, arg: Sequence[int], /) -> None: ...
+
+    @property
+    def stages(self) -> list[DrMarioStage]: ...
+
+    @stages.setter
+    def stages(self, arg: Sequence[DrMarioStage], /) -> None: ...
+
+    @property
+    def planes(self) -> DrMarioPlanes: ...
+
+    @planes.setter
+    def planes(self, arg: DrMarioPlanes, /) -> None: ...
+
+    @property
+    def costs(self) -> bool: ...
+
+    @costs.setter
+    def costs(self, arg: bool, /) -> None: ...
+
+    @property
+    def reward(self) -> list[float]: ...
+
+    @reward.setter
+    def reward(self, arg: Sequence[float], /) -> None: ...
+
+def make_drmario(config: DrMarioConfig, num_worlds: int, options: VecEnvOptions) -> VecEnv:
+    """A batch of games."""
+
+def drmario_reward_parts() -> list[str]:
+    """Names, in order."""

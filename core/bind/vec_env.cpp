@@ -112,6 +112,7 @@ nb::dict views_of(nb::handle self) {
   d["alive"] = view_or_none(self, b.alive, {n, agents});
   d["acting"] = view_or_none(self, b.acting, {n, agents});
   d["duration"] = view_or_none(self, b.duration, {n, agents});
+  d["ticks"] = view_or_none(self, b.ticks, {n});
   d["episode_done"] = view_or_none(self, b.episode_done, {n});
   d["episode_length"] = view_or_none(self, b.episode_length, {n});
   d["episode_return"] = view_or_none(self, b.episode_return, {n, agents});

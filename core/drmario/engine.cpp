@@ -96,14 +96,8 @@ void settle(Player& me, Happened& happened) {
 }
 
 void fall(Player& me, std::uint8_t counter, std::uint8_t pressed, Happened& happened) {
+  if (drop(me.cells, me.fall, me.held, (counter & 1) != 0, me.threshold())) happened = lock(me);
   happened.fell = true;
-  if (drop(me.cells, me.fall, me.held, (counter & 1) != 0, me.threshold())) {
-    happened.locked = true;
-    happened.pose = me.fall.pose;
-    write_pill(me.cells, me.fall.pose, me.colours);
-    me.rows_left = static_cast<std::uint8_t>(kRows - 1 - me.fall.pose.row);
-    me.action = Action::kPlaced;
-  }
   shift(me.cells, me.fall, me.held, pressed);
   rotate(me.cells, me.fall, me.held, pressed);
 }
@@ -111,9 +105,10 @@ void fall(Player& me, std::uint8_t counter, std::uint8_t pressed, Happened& happ
 // Sends what was earned, takes what the other has sent.
 void exchange(Player& me, Player* other, std::uint8_t counter, Happened& happened) {
   me.action = Action::kPause;
+  if (other == nullptr) return;
   if (me.combo >= kLeastAttack) me.attack = static_cast<std::uint8_t>(std::min(me.attack + me.combo, 255));
   me.combo = 0;
-  if (other == nullptr || other->attack < kLeastAttack) return;
+  if (other->attack < kLeastAttack) return;
   const int size = std::min<int>(other->attack, 4);
   const int first = counter & (size < 4 ? 3 : 1);
   const int apart = size == 2 ? 4 : 2;
@@ -163,6 +158,16 @@ Happened frame(Player& me, Player* other, std::uint8_t counter, std::uint8_t but
 int Player::threshold() const {
   const auto at = static_cast<std::size_t>(kBase[speed] + speed_ups);
   return kThresholds[std::min(at, kThresholds.size() - 1)];
+}
+
+Happened lock(Player& me) {
+  Happened happened;
+  happened.locked = true;
+  happened.pose = me.fall.pose;
+  write_pill(me.cells, me.fall.pose, me.colours);
+  me.rows_left = static_cast<std::uint8_t>(kRows - 1 - me.fall.pose.row);
+  me.action = Action::kPlaced;
+  return happened;
 }
 
 Player start(const Cells& cells, const Reserve& reserve, int speed) {

@@ -63,6 +63,9 @@ constexpr Colours colours_of(std::uint8_t id) {
   return {static_cast<std::uint8_t>(id / 3), static_cast<std::uint8_t>(id % 3)};
 }
 
+// The pill comes to rest where it is.
+Happened lock(Player& me);
+
 // One frame of a player alone, and of a player with an opponent. `counter` is the frame counter of this frame.
 Happened play_frame(Player& me, std::uint8_t counter, std::uint8_t buttons);
 Happened play_frame(Player& me, Player& other, std::uint8_t counter, std::uint8_t buttons);

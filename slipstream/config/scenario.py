@@ -13,6 +13,7 @@ from slipstream.config.algos import AlgoConfig, AnyAlgo, PpoConfig
 from slipstream.config.algos.offpolicy import ReplayLearnerConfig
 from slipstream.config.algos.onpolicy import ActorCriticConfig
 from slipstream.config.base import Config
+from slipstream.config.drmario import DrMarioConfig
 from slipstream.config.errors import ScenarioError, suggest
 from slipstream.config.foreign import GymnasiumConfig, PettingZooConfig
 from slipstream.config.horizontal_cr import HorizontalCrConfig
@@ -24,7 +25,13 @@ Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 Count = Annotated[int, Field(ge=1)]
 
 WorldConfig = Annotated[
-    AirspaceConfig | HorizontalCrConfig | RacingConfig | ProbeConfig | GymnasiumConfig | PettingZooConfig,
+    AirspaceConfig
+    | DrMarioConfig
+    | HorizontalCrConfig
+    | RacingConfig
+    | ProbeConfig
+    | GymnasiumConfig
+    | PettingZooConfig,
     Field(discriminator="kind"),
 ]
 
@@ -335,7 +342,8 @@ def _curriculum_problems(scenario: Scenario) -> Iterator[Problem]:
     curriculum = scenario.curriculum
     if curriculum is None:
         return
-    phases = [phase.name for phase in scenario.world.phases] if isinstance(scenario.world, RacingConfig) else []
+    world = scenario.world
+    phases = [phase.name for phase in world.phases] if isinstance(world, RacingConfig | DrMarioConfig) else []
     if not phases:
         yield ("curriculum",), "the world has no phases to go through; list them under world.phases"
     elif curriculum.start_phase is not None and curriculum.start_phase not in phases:

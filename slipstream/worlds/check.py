@@ -98,6 +98,7 @@ def array_faults(env: VecEnv) -> Iterator[str]:
         "rewards": (np.float32, (n, a)),
         **dict.fromkeys(("terminated", "truncated", "alive", "acting"), (np.uint8, (n, a))),
         "duration": (np.int32, (n, a)),
+        "ticks": (np.int32, (n,)),
         "episode_done": (np.uint8, (n,)),
         "episode_length": (np.int32, (n,)),
         "episode_index": (np.uint32, (n,)),
@@ -166,6 +167,7 @@ class Episode:
         self.env = env
         self.finished = 0
         self.present: NDArray[np.bool_] = env.alive != 0
+        self.steps = np.zeros(env.num_worlds, np.int64)
         self.ticks = np.zeros(env.num_worlds, np.int64)
         self.since_decision = np.zeros(env.rewards.shape, np.int64)
         self.returns = np.zeros(env.rewards.shape)
@@ -180,7 +182,7 @@ class Episode:
         """Follow the reset of the masked worlds."""
         chosen = mask != 0
         self.present[chosen] = self.env.alive[chosen] != 0
-        for counter in (self.ticks, self.since_decision, self.returns):
+        for counter in (self.steps, self.ticks, self.since_decision, self.returns):
             counter[chosen] = 0
 
     def advance(self) -> Iterator[str]:
@@ -196,14 +198,17 @@ class Episode:
             yield "the row of an agent that left shows a reward, an end or a duration"
         if not np.isfinite(env.rewards).all():
             yield "a reward is not finite"
-        self.since_decision[before] += 1
+        running = _in_any(before)
+        if (env.ticks[~running] != 0).any() or (env.ticks[running] < 1).any():
+            yield "ticks is not at least 1 exactly where a step was taken"
+        self.since_decision += before * env.ticks[:, None]
         if (env.duration[before] != self.since_decision[before]).any():
             yield "duration is not the ticks since the agent's last decision"
         self.since_decision[(env.acting != 0) | ended] = 0
-        running = _in_any(before)
         # An agent may join late: then its first sign is that it acts.
         self.present = (before & ~ended) | (env.acting != 0)
-        self.ticks[running] += 1
+        self.steps[running] += 1
+        self.ticks += env.ticks
         self.returns += env.rewards
         yield from row_faults(env, self.present)
         for block in env.spec.obs:
@@ -226,10 +231,10 @@ class Episode:
             yield "episode_done is not set exactly when the last agent ends"
             return
         limit = env.spec.max_episode_steps
-        if limit and (self.ticks > limit).any():
+        if limit and (self.steps > limit).any():
             yield f"an episode is longer than max_episode_steps = {limit}"
         if (env.episode_length[done] != self.ticks[done]).any():
-            yield "episode_length is not the number of steps"
+            yield "episode_length is not the number of ticks"
         if not np.allclose(env.episode_return[done], self.returns[done], rtol=1e-5, atol=1e-4):
             yield "episode_return is not the sum of rewards"
         if np.isinf(env.episode_stats[done]).any():  # NaN: the episode has no such figure, as a lap time without a lap
@@ -402,6 +407,7 @@ def _outcome(env: VecEnv) -> list[NDArray[Any]]:
         env.truncated,
         env.alive,
         env.duration,
+        env.ticks,
         env.episode_done,
     ]
     arrays += [_only(ended, block) for block in env.final_obs.values()]

@@ -158,6 +158,7 @@ class ForeignVecEnv:
         self.reward_parts: F32 | None = None
         self.terminated, self.truncated, self.alive, self.acting = (np.zeros((n, a), np.uint8) for _ in range(4))
         self.duration = np.zeros((n, a), np.int32)
+        self.ticks = np.zeros(n, np.int32)
         self.episode_done = np.zeros(n, np.uint8)
         self.episode_length = np.zeros(n, np.int32)
         self.episode_return = np.zeros((n, a), np.float64)
@@ -183,10 +184,11 @@ class ForeignVecEnv:
             self.terminated[i] = self.truncated[i] = 0
             self.alive[i] = self.acting[i]
             self.duration[i] = 0
+            self.ticks[i] = 0
             self.episode_done[i] = 0
 
     def step(self, active: U8 | None = None) -> None:
-        """Advance every world, or the active ones, by one tick."""
+        """Advance every world, or the active ones, by one step."""
         self.rewards.fill(0.0)
         self.terminated.fill(0)
         self.truncated.fill(0)
@@ -199,6 +201,7 @@ class ForeignVecEnv:
             else:
                 self.alive[i] = 0
         np.copyto(self.duration, self.alive)  # everybody decides on every tick
+        np.copyto(self.ticks, self.alive.any(axis=1))
 
     def _start_episode(self, i: int) -> None:
         episode = self._next_episode[i]

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 # Imported on first use: a foreign environment's libraries are loaded only by those who train on one.
 FAMILIES = {
     "airspace": "slipstream.worlds.airspace",
+    "drmario": "slipstream.worlds.drmario",
     "horizontal_cr": "slipstream.worlds.airspace.horizontal_cr",
     "probe": "slipstream.worlds.probe",
     "racing": "slipstream.worlds.racing",

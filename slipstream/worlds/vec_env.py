@@ -3,6 +3,7 @@
 Arrays are created once and written in place; N worlds, A agents. After `step`:
 
 * `alive` says who was alive before that step, so whose row counts; `acting` whose action the next step reads.
+* `ticks` is how long the step was: 1, but in worlds whose decisions last (Dr. Mario); 0 where none was taken.
 * `rewards` is paid on the row where an agent decides again or ends, over `duration` ticks.
 * `final_obs`, `final_mask`, `final_state`, `final_potential` are valid where `terminated` or `truncated`; with
   autoreset the other arrays already show the next episode.
@@ -78,7 +79,8 @@ class VecEnv(Protocol):
     alive: U8
     acting: U8
     duration: I32
-    episode_done: U8  # [N]
+    ticks: I32  # [N]
+    episode_done: U8
     episode_length: I32
     episode_return: F64  # [N, A]
     episode_stats: F64  # [N, Q]
@@ -89,7 +91,7 @@ class VecEnv(Protocol):
         """Start the next episode of every world, or of the masked ones."""
 
     def step(self, active: U8 | None = None) -> None:
-        """Advance every world, or the active ones, by one tick."""
+        """Advance every world, or the active ones, by one step."""
 
     def act_scripted(self, name: str, agents: Sequence[int]) -> None:
         """Write the actions of these agent columns as the world's script would choose them."""
@@ -134,6 +136,7 @@ class NativeVecEnv:
     alive: U8
     acting: U8
     duration: I32
+    ticks: I32
     episode_done: U8
     episode_length: I32
     episode_return: F64

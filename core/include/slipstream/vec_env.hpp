@@ -83,6 +83,7 @@ struct Buffers {
   std::vector<float> reward_parts;                                 // [N, A, P]
   std::vector<std::uint8_t> terminated, truncated, alive, acting;  // [N, A]
   std::vector<std::int32_t> duration;                              // [N, A]
+  std::vector<std::int32_t> ticks;                                 // [N], of the last step; 0: it was not taken
   std::vector<std::uint8_t> episode_done;                          // [N]
   std::vector<std::int32_t> episode_length;                        // [N]
   std::vector<double> episode_return;                              // [N, A]
@@ -96,7 +97,7 @@ class VecEnv {
 
   // Starts the next episode of every world, or of those with mask[i] != 0. Empty mask: all.
   void reset(std::span<const std::uint8_t> mask);
-  // One tick of every world, or of those with active[i] != 0. Rows of inactive worlds keep their observation and show
+  // One step of every world, or of those with active[i] != 0. Rows of inactive worlds keep their observation and show
   // reward 0, alive 0 and no end.
   void step(std::span<const std::uint8_t> active);
   // Fills the action rows of `agents` (column indices) in every world as script number `script` would act.
@@ -142,11 +143,12 @@ class VecEnv {
   std::vector<std::uint32_t> stream_;        // [N], world number within the seed
   std::vector<std::uint32_t> next_episode_;  // [N]
   std::vector<std::uint8_t> present_;        // [N, A], still in the episode
-  std::vector<std::int32_t> ticks_;          // [N]
+  std::vector<std::int32_t> length_;         // [N], ticks of the running episode
   std::vector<std::int32_t> elapsed_;        // [N, A], ticks since the last decision
   std::vector<double> returns_;              // [N, A], undiscounted, of the running episode
   std::vector<double> stats_;                // [N, Q], of the running episode
   std::vector<double> owed_, discount_;      // [N, A], reward since the last decision, gamma^k
+  std::vector<double> discounted_;           // [N, A], of this step
 };
 
 }  // namespace slipstream

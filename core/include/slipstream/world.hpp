@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <cmath>
 #include <concepts>
 #include <cstdint>
 
@@ -15,15 +16,15 @@ namespace slipstream {
 inline constexpr int kMaxObsBlocks = 8;
 
 // One world's row of every buffer; A agents, K action axes, M choices. Null where the spec has no such buffer.
-// Before step() the VecEnv has zeroed rewards, terminated, truncated and reward_parts. Rows of agents that are not
-// alive may be written; the VecEnv clears them afterwards.
+// Before step() the VecEnv has zeroed rewards, terminated, truncated and reward_parts, and set ticks to 1. Rows of
+// agents that are not alive may be written; the VecEnv clears them afterwards.
 struct Slices {
   std::array<void*, kMaxObsBlocks> obs{};  // [A, ...] per block, in spec order
   float* state = nullptr;                  // [S]
   float* action = nullptr;                 // [A, K] of a continuous world
   std::int32_t* choice = nullptr;          // [A] of a discrete world
   std::uint8_t* action_mask = nullptr;     // [A, M], 1 = allowed
-  float* rewards = nullptr;                // [A], of this tick
+  float* rewards = nullptr;                // [A], of this step
   float* potential = nullptr;              // [A], of the state after the step
   std::uint8_t* terminated = nullptr;      // [A]
   std::uint8_t* truncated = nullptr;       // [A]
@@ -31,7 +32,16 @@ struct Slices {
   std::uint8_t* acting = nullptr;          // [A], in: whose action this step reads; out: whose the next one reads
   float* reward_parts = nullptr;           // [A, P]; null unless asked for
   double* stats = nullptr;                 // [Q], the figures of the episode so far
+  std::int32_t* ticks = nullptr;           // out: how many this step lasted; a world that sets more uses pay()
+  double* discounted = nullptr;            // [A], rewards as they are worth at the step's beginning: see pay()
+  double tick_discount = 1.0;              // the learner's gamma
   std::int32_t phase = 0;                  // of the spec's phases, for reset()
+
+  // A reward that falls due on one of a step's ticks, 0 the first.
+  void pay(std::size_t agent, double amount, int tick) const {
+    rewards[agent] += static_cast<float>(amount);
+    discounted[agent] += std::pow(tick_discount, tick) * amount;
+  }
 
   [[nodiscard]] float* obs_f32(int block) const { return static_cast<float*>(obs[static_cast<std::size_t>(block)]); }
   [[nodiscard]] std::uint8_t* obs_u8(int block) const {

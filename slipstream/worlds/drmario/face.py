@@ -1,0 +1,47 @@
+"""From a Dr. Mario config to a batch of native games."""
+
+from __future__ import annotations
+
+from slipstream import _core
+from slipstream.config import drmario as schema
+from slipstream.config.errors import ScenarioError
+from slipstream.worlds.native import fill
+from slipstream.worlds.vec_env import EnvOptions, NativeVecEnv
+
+
+def make(config: schema.DrMarioConfig, num_worlds: int, options: EnvOptions) -> NativeVecEnv:
+    """A batch of games; where there are phases, of the last one."""
+    try:
+        env = NativeVecEnv(_core.make_drmario(native_config(config), num_worlds, options.native()))
+    except ValueError as error:
+        raise ScenarioError(f"world: {error}") from None
+    env.phase = max(0, len(config.phases) - 1)
+    return env
+
+
+def native_config(config: schema.DrMarioConfig) -> _core.DrMarioConfig:
+    """The same for the core."""
+    shown = config.planes
+    planes = {name: name in shown for group in schema.OBSERVATIONS.values() for name in group}
+    games = config.phases or (schema.GamesConfig(name="all", levels=config.levels),)
+    return fill(
+        _core.DrMarioConfig(),
+        {
+            "controller": config.actions == "controller",
+            "players": config.players,
+            "speed": schema.SPEEDS.index(config.speed),
+            "max_pills": config.max_pills,
+            "first_seed": config.first_seed,
+            "last_seed": config.last_seed,
+            "seeds": list(config.seeds),
+            "stages": [_games(phase) for phase in games],
+            "planes": fill(_core.DrMarioPlanes(), planes),
+            "costs": config.show_costs,
+            "reward": [getattr(config.reward, name) for name in _core.drmario_reward_parts()],
+        },
+    )
+
+
+def _games(phase: schema.GamesConfig) -> _core.DrMarioStage:
+    goal = {"viruses": phase.viruses or 0, "matches": phase.matches or 0}
+    return fill(_core.DrMarioStage(), {"name": phase.name, "levels": list(phase.levels), **goal})

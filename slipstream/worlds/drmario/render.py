@@ -1,0 +1,125 @@
+"""Pictures of games: bottles with viruses and pills, the next pill, what is left and how long it took."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from slipstream.config.drmario import DrMarioConfig
+from slipstream.worlds.canvas import SIZE, Canvas, Renderer, Size, View, paint
+from slipstream.worlds.spec import WorldSpec
+from slipstream.worlds.vec_env import F64, U8, Backdrop
+
+ROWS, COLUMNS = 16, 8
+GROUND, GLASS, EDGE, WORDS, QUIET = "#151A21", "#0B0E12", "#4A5666", "#F2F4F7", "#98A2B0"
+COLOURS = ("#F0C419", "#E0453A", "#3F7FE8")  # yellow, red, blue
+MARKS = ("", "cleared", "topped out")
+PANEL = 4.6  # cells beside a bottle, for words
+# Which sides of a half are open to its other half: left, bottom, right, top.
+_JOINED = {0x40: "bottom", 0x50: "top", 0x60: "right", 0x70: "left"}
+
+
+def make_renderer(config: DrMarioConfig) -> Renderer:
+    """What draws games; it keeps nothing."""
+    del config
+    return render
+
+
+def render(spec: WorldSpec, frames: F64, backdrop: Backdrop | None, size: Size = SIZE, at: int | None = None) -> U8:
+    """See `Renderer`."""
+    del backdrop
+    now = frames[len(frames) - 1 if at is None else at]
+    field = {name: i for i, name in enumerate(spec.frame_fields)}
+    wide = len(spec.agents) * (COLUMNS + PANEL + 1.0)
+    view = View.fit((0.0, 0.0), (wide, ROWS + 2.0), (8, 8, size[0] - 8, size[1] - 8))
+    canvas = Canvas(size, view, GROUND)
+    for p, name in enumerate(spec.agents):
+        _draw_bottle(canvas, name, now[p], field, p * (COLUMNS + PANEL + 1.0) + 0.5, spec.tick_seconds)
+    return canvas.pixels()
+
+
+def picture(spec: WorldSpec, frames: F64, backdrop: Backdrop | None, path: Path, title: str) -> None:
+    """What the registry calls to draw a recorded game: its beginning, its end, and what came between."""
+    del title
+    shown = np.unique(np.linspace(0, len(frames) - 1, 6).round().astype(int))
+    tiles = [render(spec, frames, backdrop, (400, 480), int(at)) for at in shown]
+    half = -(-len(tiles) // 2)
+    blank = np.zeros_like(tiles[0])
+    rows = [tiles[:half], [*tiles[half:], *[blank] * (2 * half - len(tiles))]]
+    Image.fromarray(np.concatenate([np.concatenate(row, 1) for row in rows if row], 0)).save(path)
+
+
+def _draw_bottle(canvas: Canvas, name: str, now: F64, field: dict[str, int], left: float, tick_s: float) -> None:
+    low = 0.5
+    right, top = left + COLUMNS, low + ROWS
+    corners = [(left, low), (right, low), (right, top), (left, top)]
+    canvas.polygon(corners, paint(GLASS), paint(EDGE), 2.0)
+    value = {word: int(now[i]) for word, i in field.items()}
+    for i in range(ROWS * COLUMNS):
+        _draw_cell(canvas, value[f"cell_{i}"], left + i % COLUMNS, low + ROWS - 1 - i // COLUMNS)
+    if value["falling"]:
+        for kind, colour, row, column in _halves(
+            value["pill_id"], value["pill_row"], value["pill_col"], value["pill_rot"]
+        ):
+            if row < ROWS:
+                _draw_cell(canvas, kind | colour, left + column, low + row)
+    beside = left + COLUMNS + 0.6
+    for kind, colour, row, column in _halves(value["preview_id"], 0, 0, 0):
+        _draw_cell(canvas, kind | colour, beside + column, low + ROWS - 2.6 + row)
+    seconds = value["frames"] * tick_s
+    lines = (
+        (name, WORDS), ("next", QUIET), ("", QUIET), (f"level {value['level']}", WORDS),
+        (f"{value['viruses']} viruses", WORDS), (f"{value['pills']} pills", WORDS), (f"{seconds:.1f} s", WORDS),
+        (f"{value['score']}", QUIET), (MARKS[value["terminal"]], WORDS),
+    )  # fmt: skip
+    for k, (words, color) in enumerate(lines):
+        x, y = canvas.view.pixels((beside, low + ROWS - 0.3 - 1.05 * k)).tolist()
+        canvas.text((x, y), words, paint(color), 0.55 * canvas.view.scale)
+
+
+def _halves(pill: int, row: int, column: int, rot: int) -> list[tuple[int, int, int, int]]:
+    """Kind, colour, row and column of a pill's halves."""
+    first, second = divmod(pill, 3)
+    here, there = (second, first) if rot >= 2 else (first, second)
+    if rot % 2:
+        return [(0x50, here, row, column), (0x40, there, row + 1, column)]
+    return [(0x60, here, row, column), (0x70, there, row, column + 1)]
+
+
+def _draw_cell(canvas: Canvas, cell: int, x: float, y: float) -> None:
+    if cell >= 0xF0:
+        return
+    kind, color = cell & 0xF0, paint(COLOURS[cell & 3])
+    center = (x + 0.5, y + 0.5)
+    if kind == 0xD0:
+        _draw_virus(canvas, center, color)
+        return
+    if kind == 0xB0:
+        canvas.circle(center, 0.4, None, color, 2.0)
+        return
+    canvas.circle(center, 0.44, color)
+    joined = _JOINED.get(kind)
+    if joined is not None:
+        sides = {
+            "left": (0, 0.06, 0.5, 0.94),
+            "right": (0.5, 0.06, 1, 0.94),
+            "bottom": (0.06, 0, 0.94, 0.5),
+            "top": (0.06, 0.5, 0.94, 1),
+        }
+        x0, y0, x1, y1 = sides[joined]
+        canvas.polygon([(x + x0, y + y0), (x + x1, y + y0), (x + x1, y + y1), (x + x0, y + y1)], color)
+    canvas.circle((x + 0.36, y + 0.64), 0.09, paint("#FFFFFF", 0.55))
+
+
+def _draw_virus(canvas: Canvas, center: tuple[float, float], color: tuple[int, int, int, int]) -> None:
+    """A round body with feelers and eyes: nobody takes it for a pill."""
+    x, y = center
+    for side in (-1, 1):
+        canvas.line([(x + 0.16 * side, y + 0.2), (x + 0.34 * side, y + 0.46)], color, 0.06 * canvas.view.scale)
+        canvas.line([(x + 0.16 * side, y - 0.2), (x + 0.3 * side, y - 0.45)], color, 0.06 * canvas.view.scale)
+    canvas.circle(center, 0.33, color)
+    for side in (-1, 1):
+        canvas.circle((x + 0.13 * side, y + 0.06), 0.1, paint("#FFFFFF"))
+        canvas.circle((x + 0.13 * side, y + 0.04), 0.05, paint("#101010"))
