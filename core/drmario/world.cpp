@@ -125,7 +125,7 @@ WorldSpec DrMarioWorld::spec(const DrMarioConfig& config) {
                 "score",   "top_out", "timeout",      "matches", "garbage", "level",        "seed"};
   for (int cell = 0; cell < kCells; ++cell) spec.frame_fields.push_back("cell_" + std::to_string(cell));
   for (const char* name : {"pill_row", "pill_col", "pill_rot", "pill_id", "preview_id", "falling", "viruses", "pills",
-                           "score", "level", "frames", "terminal"})
+                           "score", "level", "frames", "terminal", "seed", "counter"})
     spec.frame_fields.emplace_back(name);
   spec.scripts = {"random"};
   if (config.control == Control::kPlacement) spec.scripts.insert(spec.scripts.end(), {"fastest", "greedy"});
@@ -474,10 +474,11 @@ void DrMarioWorld::frame(double* out) const {
     const Seat& seat = seats_[p];
     const Player& game = seat.game;
     for (const std::uint8_t cell : game.cells) *out++ = cell;
-    for (const int value : {static_cast<int>(game.fall.pose.row), static_cast<int>(game.fall.pose.col),
-                            static_cast<int>(game.fall.pose.rot), 3 * game.colours[0] + game.colours[1],
-                            3 * game.preview[0] + game.preview[1], static_cast<int>(seat.decides), game.viruses,
-                            seat.pills, game.score, level_, frames_, static_cast<int>(game.terminal)})
+    for (const int value :
+         {static_cast<int>(game.fall.pose.row), static_cast<int>(game.fall.pose.col),
+          static_cast<int>(game.fall.pose.rot), 3 * game.colours[0] + game.colours[1],
+          3 * game.preview[0] + game.preview[1], static_cast<int>(seat.decides), game.viruses, seat.pills, game.score,
+          level_, frames_, static_cast<int>(game.terminal), seed_, static_cast<int>(counter_)})
       *out++ = value;
   }
 }

@@ -6,6 +6,7 @@
 #include "airspace/horizontal_cr.hpp"
 #include "airspace/world.hpp"
 #include "check.hpp"
+#include "drmario/world.hpp"
 #include "probe/probe.hpp"
 #include "racing/world.hpp"
 #include "tick_world.hpp"
@@ -51,7 +52,15 @@ int main() {
   race.spawn.kind = racing::SpawnKind::kRandom;
   race.phases.resize(1);
   race.max_episode_steps = 20;
+  drmario::DrMarioConfig games;  // two players, who let everything fall
+  games.players = 2;
+  games.planes.opponent = true;
+  games.max_pills = 10;
+  games.reward.fill(1.0);
   for (const int threads : {1, 2}) {
+    VecEnv drmario(std::make_unique<WorldsOf<drmario::DrMarioWorld>>(games, 8),
+                   {.threads = threads, .reward_parts = true});
+    stepping_and_restarting_episodes_allocates_nothing(drmario);
     VecEnv racing(std::make_unique<WorldsOf<racing::RacingWorld>>(race, 8), {.threads = threads, .reward_parts = true});
     stepping_and_restarting_episodes_allocates_nothing(racing);
     VecEnv airspace(std::make_unique<WorldsOf<airspace::AirspaceWorld>>(sector, 16), {.threads = threads});
