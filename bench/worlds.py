@@ -2,6 +2,7 @@
 
     python bench/worlds.py [--quick] [--skip-peer]
     python bench/worlds.py racing [--quick]    cars and beams, by bench/races.py
+    python bench/worlds.py drmario [--quick]   frames and decisions, by bench/games.py
 
 1. Steps of worlds per second of wall time, for 1 to 4096 worlds and 1 and 2 threads; one step is one decision of every
    agent of a world. Best of the repeats, which are interleaved over all cells.
@@ -65,7 +66,7 @@ QUICK = Effort(repeats=1, seconds=0.1, paired_sizes=(256,), peer_blocks=2, peer_
 def main() -> None:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("family", nargs="?", choices=("airspace", "racing"), default="airspace")
+    parser.add_argument("family", nargs="?", choices=("airspace", "racing", "drmario"), default="airspace")
     parser.add_argument("--quick", action="store_true", help="a rough answer in under a minute")
     parser.add_argument("--skip-peer", action="store_true", help="leave bluesky-gym out")
     args = parser.parse_args()
@@ -73,6 +74,11 @@ def main() -> None:
         import races
 
         races.main(args.quick)
+        return
+    if args.family == "drmario":
+        import games
+
+        games.main(args.quick)
         return
     effort = QUICK if args.quick else FULL
     record: dict[str, Any] = {

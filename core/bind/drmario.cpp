@@ -125,12 +125,13 @@ void bind_drmario(nb::module_& m) {
       .def(
           "run",
           [](Game& game, const Bytes& buttons) {
+            Player& me = game.players[0];
             std::size_t frames = 0;
-            for (; frames < buttons.shape(0) && game.players[0].terminal == Terminal::kNone; ++frames)
-              game.step({buttons.data()[frames], 0});
+            for (; frames < buttons.shape(0) && me.terminal == Terminal::kNone; ++frames)
+              game.happened[0] = play_frame(me, game.counter++, buttons.data()[frames]);
             return frames;
           },
-          nb::arg("buttons"), "Frames run, one for each button byte, until the game is over.")
+          nb::arg("buttons"), "Frames run by one player alone, one for each button byte, until the game is over.")
       .def_ro("counter", &Game::counter)
       .def(
           "player", [](Game& game, int p) -> Player& { return game.players.at(static_cast<std::size_t>(p)); },

@@ -82,7 +82,8 @@ void settle(Player& me, Happened& happened) {
       ++me.step;
       return;
     case 7:
-      clear_matched(me.cells);
+      if (me.matched != 0 || me.frayed != 0) clear_matched(me.cells);
+      me.frayed = 0;
       me.rows_left = kRowsDrawn;
       me.step = me.matched != 0 ? 1 : 8;
       return;
@@ -116,6 +117,7 @@ void exchange(Player& me, Player* other, std::uint8_t counter, Happened& happene
     me.cells[static_cast<std::size_t>(first + k * apart)] =
         static_cast<std::uint8_t>(kSingle | other->attack_colours[static_cast<std::size_t>(k)]);
   other->attack = 0;
+  me.frayed = 1;
   me.action = Action::kPlaced;
   happened.landed = true;
 }
@@ -167,6 +169,7 @@ Happened lock(Player& me) {
   write_pill(me.cells, me.fall.pose, me.colours);
   me.rows_left = static_cast<std::uint8_t>(kRows - 1 - me.fall.pose.row);
   me.action = Action::kPlaced;
+  if (me.fall.pose.vertical() && me.fall.pose.row == kRows - 1) me.frayed = 1;
   return happened;
 }
 

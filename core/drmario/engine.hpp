@@ -43,6 +43,7 @@ struct Player {
   std::uint8_t step = 0;          // of what follows a lock
   std::uint8_t rows_left = 0xFF;  // to be drawn before loose things fall; 0xFF: none
   std::uint8_t thrown = 0;        // frames of the throw
+  std::uint8_t frayed = 0;        // a half may have lost the other without a match: at the top, or to garbage
   std::uint8_t matched = 0;       // anything, in this pass
   std::uint8_t kills = 0;         // viruses, by this pill
   std::uint8_t combo = 0;         // runs since the last pill or attack
