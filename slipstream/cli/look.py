@@ -1,4 +1,4 @@
-"""Verbs that show: scenarios."""
+"""Verbs that show: scenarios, and a world to play."""
 
 from __future__ import annotations
 
@@ -28,6 +28,13 @@ def scenarios(argv: Sequence[str]) -> int:
     print(dump(scenario), end="")
     print(_describe_world(args.name))
     return 0
+
+
+def drmario(argv: Sequence[str]) -> int:
+    """Play Dr. Mario; its own module is loaded by those who do."""
+    from slipstream.cli.drmario import main
+
+    return main(argv)
 
 
 def _describe_world(name: str) -> str:

@@ -26,6 +26,7 @@ GROUPS: dict[str, dict[str, tuple[Verb, str]]] = {
     },
     "look": {
         "scenarios": (look.scenarios, "list the scenarios, or describe one"),
+        "drmario": (look.drmario, "play Dr. Mario in the terminal, record games and play them again"),
     },
 }
 
