@@ -38,6 +38,24 @@ std::vector<std::string> aux_names(const DrMarioConfig& config) {
   return names;
 }
 
+std::vector<std::string> plane_names(const Planes& planes) {
+  std::vector<std::string> names;
+  const auto add = [&](bool shown, const std::string& prefix, std::initializer_list<const char*> words) {
+    if (!shown) return;
+    for (const char* word : words) names.push_back(prefix + word);
+  };
+  add(planes.colour, "", {"yellow", "red", "blue"});
+  add(planes.virus, "", {"virus"});
+  add(planes.joined, "joined_", {"up", "down", "left", "right"});
+  add(planes.virus_colour, "virus_", {"yellow", "red", "blue"});
+  add(planes.pill_colour, "pill_", {"yellow", "red", "blue"});
+  add(planes.falling, "falling_", {"yellow", "red", "blue"});
+  add(planes.opponent, "other_",
+      {"yellow", "red", "blue", "virus", "joined_up", "joined_down", "joined_left", "joined_right"});
+  add(planes.feasible, "second_", {"right", "below", "left", "above"});
+  return names;
+}
+
 int height(const Cells& cells, int col) {
   for (int y = 0; y < kRows; ++y)
     if (!is_free(cells[static_cast<std::size_t>(y * kColumns + col)])) return kRows - y;
@@ -103,14 +121,15 @@ WorldSpec DrMarioWorld::spec(const DrMarioConfig& config) {
   spec.agents =
       config.players == 2 ? std::vector<std::string>{"player_1", "player_2"} : std::vector<std::string>{"player"};
   spec.roles.assign(spec.agents.size(), "player");
-  spec.obs.push_back({"planes", DType::kU8, {config.planes.count(), kRows, kColumns}, 0.0F, 1.0F, {}});
+  spec.obs.push_back(
+      {"planes", DType::kU8, {config.planes.count(), kRows, kColumns}, 0.0F, 1.0F, plane_names(config.planes)});
   std::vector<std::string> pills;
   for (const char* which : {"pill", "preview"})
     for (int id = 0; id < kIds; ++id) pills.push_back(std::string(which) + "_" + std::to_string(id));
   spec.obs.push_back({"pills", DType::kU8, {2 * kIds}, 0.0F, 1.0F, pills});
   spec.obs.push_back({"aux", DType::kF32, {aux_size(config)}, 0.0F, 1.0F, aux_names(config)});
   if (config.control == Control::kPlacement && config.costs)
-    spec.obs.push_back({"costs", DType::kF32, {4, kRows, kColumns}, 0.0F, 1.0F, {}});
+    spec.obs.push_back({"costs", DType::kF32, {4, kRows, kColumns}, 0.0F, 1.0F, {"right", "below", "left", "above"}});
   spec.action.discrete = true;
   spec.has_durations = true;
   if (config.control == Control::kPlacement) {

@@ -17,8 +17,10 @@ from torch import Tensor
 from slipstream import _core
 from slipstream.algos.protocol import Stats, Traits, action_table
 from slipstream.config.algos.onpolicy import ActorCriticConfig, ReinforceConfig, VtraceConfig
+from slipstream.config.errors import ScenarioError
 from slipstream.data.rollout import F32, U8, Blocks, Rollout
 from slipstream.nets.actor import Actor, ActorSpec
+from slipstream.nets.boards import BoardSpec
 from slipstream.nets.critic import Critic
 from slipstream.nets.heads import Categorical, Gaussian
 from slipstream.worlds.spec import WorldSpec
@@ -82,8 +84,38 @@ def make_actor(
             activation=config.activation,
             normalize_observation=config.normalize_observation,
             init_log_std=config.init_log_std,
+            board=board_of(config, spec) if isinstance(config, ActorCriticConfig) else None,
         ),
         generator,
+    )
+
+
+def board_of(config: ActorCriticConfig, spec: WorldSpec) -> BoardSpec | None:
+    """Where the world's inputs have what a network for boards reads; None where a perceptron is asked for."""
+    if config.network == "perceptron":
+        return None
+    blocks = {block.name: block for block in spec.obs}
+    ends = np.cumsum([block.size for block in spec.obs]).tolist()
+    at = {block.name: end - block.size for block, end in zip(spec.obs, ends, strict=True)}
+    wanted = ("yellow", "red", "blue", "virus")
+    planes = blocks.get("planes")
+    has_board = planes is not None and set(wanted) <= set(planes.features) and {"pills", "aux"} <= blocks.keys()
+    if planes is None or not has_board or not spec.masked:
+        raise ScenarioError(
+            f"algo.network: '{config.network}' looks at boards with placements; {spec.name} shows "
+            f"{', '.join(blocks)}; use network perceptron, or an observation with colours and virus planes"
+        )
+    _, height, width = planes.shape
+    first = {name: at["planes"] + planes.features.index(name) * height * width for name in wanted}
+    return BoardSpec(
+        height=height,
+        width=width,
+        colours=(first["yellow"], first["red"], first["blue"]),
+        special=first["virus"],
+        pieces=at["pills"],
+        numbers=at["aux"],
+        num_numbers=blocks["aux"].size,
+        costs=at.get("costs"),
     )
 
 
@@ -96,6 +128,7 @@ def make_critic(config: ActorCriticConfig, spec: WorldSpec, generator: torch.Gen
         shared_torso=config.shared_torso,
         state_size=state_size,
         generator=generator,
+        board=board_of(config, spec),
     )
 
 

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from slipstream.nets.boards import Board, BoardSpec
 from slipstream.nets.heads import Categorical, Distribution, Gaussian, Point, Squashed, masked
 from slipstream.nets.normalise import RunningNorm
 from slipstream.nets.torsos import Linear, Mlp, Obs, flatten
@@ -33,12 +34,15 @@ class ActorSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     head: Literal["distribution", "squashed", "point", "values"] = "distribution"
     quantiles: int = 1  # of every choice's value
     dueling: bool = False  # values as a state's value plus advantages of mean 0 (Wang et al. 2016)
+    board: BoardSpec | None = None  # every placement is scored by itself; None: all choices at once
 
     @property
     def head_outputs(self) -> int:
         """Outputs of the last layer."""
         if self.head == "squashed":
             return 2 * self.outputs
+        if self.board is not None:
+            return 1
         return (self.outputs + int(self.dueling)) * self.quantiles if self.head == "values" else self.outputs
 
 
@@ -49,9 +53,11 @@ class Actor(nn.Module):
         super().__init__()
         self.spec = spec
         self.norm = RunningNorm(spec.inputs) if spec.normalize_observation else None
-        self.torso = Mlp((spec.inputs, *spec.hidden), spec.activation, None, generator)
+        self.board = None if spec.board is None else Board(spec.board)
+        inputs = spec.inputs if self.board is None else self.board.inputs
+        self.torso = Mlp((inputs, *spec.hidden), spec.activation, None, generator)
         gain = 1.0 if spec.head == "values" else SMALL_GAIN
-        self.head = Linear((spec.inputs, *spec.hidden)[-1], spec.head_outputs, gain, generator)
+        self.head = Linear((inputs, *spec.hidden)[-1], spec.head_outputs, gain, generator)
         gaussian = spec.head == "distribution" and not spec.discrete
         self.log_std = nn.Parameter(torch.full((spec.outputs,), spec.init_log_std)) if gaussian else None
 
@@ -79,8 +85,18 @@ class Actor(nn.Module):
 
     def distribution(self, x: Tensor, mask: Tensor | None, features: Tensor | None = None) -> Gaussian | Categorical:
         """The distribution of every row of inputs; `features`, where given, is what the torso made of them."""
+        if self.board is not None:
+            return Categorical(self.scores(self.board, x, mask))
         out = self.torso(x, self.head) if features is None else self.head(features)
         return Categorical(masked(out, mask)) if self.log_std is None else Gaussian(out, self.log_std)
+
+    def scores(self, board: Board, x: Tensor, mask: Tensor | None) -> Tensor:
+        """Logits of every placement, each scored by itself, [rows, placements]."""
+        if mask is None:
+            raise ValueError("placements are scored one by one: a mask must say which there are")
+        candidates = board.candidates(x, mask)
+        scores: Tensor = self.torso(candidates.x, self.head).squeeze(1)
+        return candidates.spread(scores, len(x), self.spec.outputs)
 
     def squashed(self, x: Tensor) -> Squashed:
         """The squashed Gaussian of every row of inputs."""

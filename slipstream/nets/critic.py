@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from slipstream.nets.boards import BoardSpec, ColumnTorso
 from slipstream.nets.normalise import RunningNorm
 from slipstream.nets.torsos import Linear, Mlp
 
@@ -26,10 +27,15 @@ class Critic(nn.Module):
         shared_torso: bool,
         state_size: int,
         generator: torch.Generator,
+        board: BoardSpec | None = None,
     ) -> None:
         super().__init__()
         self.inputs = inputs
-        self.torso = None if shared_torso else Mlp((inputs, *hidden), activation, None, generator)
+        self.torso: Mlp | ColumnTorso | None = None
+        if board is not None:
+            self.torso = ColumnTorso(board, hidden, activation, generator)
+        elif not shared_torso:
+            self.torso = Mlp((inputs, *hidden), activation, None, generator)
         self.head = Linear((inputs, *hidden)[-1], 1, 1.0, generator)
         self.state_norm = RunningNorm(state_size) if state_size else None
         self.register_buffer("mean", torch.zeros((), dtype=torch.float64))

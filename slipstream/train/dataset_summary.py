@@ -86,9 +86,10 @@ def _obs_spreads(world: WorldSpec, obs: Mapping[str, NDArray[Any]]) -> dict[str,
             continue
         flat = obs[block.name].reshape(-1, block.size)
         prefix = f"{block.name}." if len(world.obs) > 1 else ""
-        names = block.features or [f"{block.name}[{i}]" for i in range(block.size)]
+        named = bool(block.features) and not block.named_planes
+        names = block.features if named else [f"{block.name}[{i}]" for i in range(block.size)]
         for i, name in enumerate(names):
-            spreads[prefix + name if block.features else name] = _spread(flat[:, i])
+            spreads[prefix + name if named else name] = _spread(flat[:, i])
     return spreads
 
 

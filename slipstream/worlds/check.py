@@ -78,7 +78,7 @@ def spec_faults(spec: WorldSpec) -> Iterator[str]:
     if len({block.name for block in spec.obs}) != len(spec.obs) or not spec.obs:
         yield "observation blocks need names of their own"
     for block in spec.obs:
-        if block.features and len(block.features) != block.size:
+        if block.features and not block.named_planes and len(block.features) != block.size:
             yield f"obs '{block.name}' has {block.size} elements and {len(block.features)} feature names"
         if not block.low < block.high:
             yield f"obs '{block.name}' is bounded by {block.low} and {block.high}"

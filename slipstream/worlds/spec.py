@@ -15,7 +15,7 @@ DTypeName = Literal["float32", "uint8", "int32"]
 
 
 class ObsBlock(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One named piece of an agent's observation; `features` names each element, or is empty for planes."""
+    """One named piece of an agent's observation; `features` names each element, or of planes [C, H, W] each plane."""
 
     name: str
     dtype: DTypeName
@@ -28,6 +28,11 @@ class ObsBlock(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def size(self) -> int:
         """Number of elements."""
         return int(np.prod(self.shape, dtype=np.int64))
+
+    @property
+    def named_planes(self) -> bool:
+        """Whether `features` names planes."""
+        return len(self.shape) == 3 and len(self.features) == self.shape[0]
 
 
 class ActionSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -108,6 +108,10 @@ def cases() -> dict[str, Scenario]:
     phases = {"curriculum.window": 3, "curriculum.evaluation_success": None, "world.border_m": 1e-3}
     convoy = {"world.task": "convoy_lock", "world.max_episode_steps": 7, **phases}
     found["racing_phases"] = scenario_of("gaplock_curriculum", {**PPO, **convoy})
+    # Games of a few pills: some matches are made by chance, and one of three games is enough to go on.
+    games = {"curriculum.window": 3, "curriculum.success_rate": 0.3, "curriculum.evaluation_success": None}
+    found["drmario_phases"] = scenario_of("drmario_curriculum", {**PPO, **games, "world.max_pills": 6})
+    found["drmario_versus"] = scenario_of("drmario_versus", {**PPO, "world.max_pills": 6})
     past = {"policies.past.every": 2, "policies.past.keep": 2, "world.max_episode_steps": 7}
     found["racing_past_selves"] = scenario_of("head_to_head_past_selves", {**PPO, **past})
     dqn = {"kind": "learning", "algo": learned_by("dqn", "probe_leaver", **PRIORITISED).algo.model_dump(mode="json")}

@@ -9,7 +9,7 @@ from slipstream.worlds.vec_env import EnvOptions
 
 WORLDS = native_worlds()  # test_check.py proves the same for all of them with fewer worlds
 LARGE = [name for name in WORLDS if name.startswith("probe_")] + ["head_on", "horizontal_cr", "random_sector"]
-LARGE += ["time_trial_oval", "gaplock_dqn"]
+LARGE += ["time_trial_oval", "gaplock_dqn", "drmario_level_0"]
 WIDEST = 1024
 STEPS = 100  # x 1024 worlds: more than 10^5 steps in the widest batch alone
 

@@ -12,7 +12,7 @@ enum class DType : std::uint8_t { kF32, kU8, kI32 };
 
 constexpr std::size_t size_of(DType dtype) { return dtype == DType::kU8 ? 1 : 4; }
 
-// One named piece of an agent's observation. `features` names each element, or is empty for planes.
+// One named piece of an agent's observation. `features` names each element, of planes [C, H, W] each plane, or nothing.
 struct ObsBlock {
   std::string name;
   DType dtype = DType::kF32;

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from slipstream.config.algos.schedule import Schedule
 from slipstream.config.base import Config
@@ -35,6 +35,11 @@ class LearnerConfig(Config):
 class ActorCriticConfig(LearnerConfig):
     """What learners with a value function share, who take gradient steps on minibatches of a rollout."""
 
+    network: Literal["perceptron", "candidates"] = Field(
+        "perceptron",
+        description="What acts: a perceptron over the whole observation, or one that scores every placement by itself, "
+        "in worlds of boards and placements (docs/drmario.md).",
+    )
     shared_torso: bool = Field(False, description="Actor and critic share the hidden layers.")
     minibatch_size: int = Field(
         256, ge=1, description="Agent steps per gradient step; must divide the agent steps of a rollout."
@@ -51,6 +56,14 @@ class ActorCriticConfig(LearnerConfig):
     init_log_std: float = Field(
         0.0, ge=-10, le=2, description="Log standard deviation of continuous actions at the start."
     )
+
+    @model_validator(mode="after")
+    def _network_fits(self) -> ActorCriticConfig:
+        if self.network == "candidates" and self.normalize_observation:
+            raise ValueError("network candidates reads planes as they are; it needs normalize_observation: false")
+        if self.network == "candidates" and self.shared_torso:
+            raise ValueError("network candidates and its critic look at different things; they cannot share a torso")
+        return self
 
 
 class PpoConfig(ActorCriticConfig):
