@@ -21,7 +21,7 @@ from slipstream.stats import (
     wilson,
 )
 
-RLIABLE = json.loads((Path(__file__).parent / "fixtures" / "rliable.json").read_text())
+RLIABLE = json.loads((Path(__file__).parents[1] / "fixtures" / "rliable.json").read_text())
 
 
 def test_iqm_is_the_mean_of_the_middle_half():
