@@ -1,9 +1,10 @@
-"""Verbs that judge: eval, bench and check-world."""
+"""Verbs that judge: eval, certify, bench and check-world."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ from slipstream.config.load import load
 
 if TYPE_CHECKING:
     from slipstream.config.scenario import Scenario
-    from slipstream.stats import Interval
+    from slipstream.stats import Certificate, Interval
     from slipstream.train.judge import Judgement
 
 
@@ -97,6 +98,49 @@ def _draw(judgement: Judgement, scenario: Scenario, png: Path | None, gif: Path 
         from slipstream.worlds.film import gif as film
 
         replace_file(gif, film(renderer, judgement.spec, judgement.frames, judgement.backdrop), durable=False)
+
+
+def certify(argv: Sequence[str]) -> int:
+    """Show that a rate is above a bar, however often one looks; exit code 0 where it is shown, 1 where it is not."""
+    parser = argparse.ArgumentParser(
+        "slipstream certify",
+        description="Play fresh episodes until it is shown that something happens at more than a given rate, or that "
+        "it will not be shown. The chance that any attempt on a run certifies falsely is alpha at most: the k-th "
+        "spends alpha / (k (k + 1)). Attempts are kept in the run's certificates.jsonl.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("run", type=Path, help="a run folder, or an exported model")
+    parser.add_argument("--metric", default="success", help="what must happen in an episode (default: success)")
+    parser.add_argument("--at-least", type=float, required=True, metavar="RATE", help="the bar, between 0 and 1")
+    parser.add_argument("--alpha", type=float, default=0.05, help="chance of a false certificate (default: 0.05)")
+    parser.add_argument("--max-episodes", type=int, default=5000, help="give up after so many (default: 5000)")
+    args = parser.parse_args(argv)
+    from slipstream.train.certify import certify as play_until_shown
+    from slipstream.train.judge import load_cast
+
+    if not args.run.is_dir():
+        raise ScenarioError(f"{args.run}: there is no such run or model; they lie under runs/ and models/")
+    if not (0 < args.at_least < 1 and 0 < args.alpha < 1 and args.max_episodes >= 1):
+        raise ScenarioError("--at-least and --alpha lie between 0 and 1, and --max-episodes is at least 1")
+    scenario, saved = load_cast(args.run)
+
+    def told(standing: Certificate) -> None:
+        share = standing.successes / standing.trials
+        print(
+            f"{standing.trials:>7,} episodes, {share:.3f} {args.metric}, evidence "
+            f"{math.exp(standing.log_evidence):.3g} of {1 / standing.alpha:.3g}",
+            flush=True,
+        )
+
+    question = (args.metric, args.at_least, args.alpha, args.max_episodes)
+    attempt, standing = play_until_shown(args.run, scenario, saved, *question, told)
+    found = f"{standing.successes} of {standing.trials} fresh episodes"
+    spends = f"attempt {attempt.attempt} on this run, which spent {attempt.spends:.3g} of alpha {args.alpha:g}"
+    if attempt.verdict == "pass":
+        print(f"certified: {args.metric} at a rate above {args.at_least:g} ({found}; {spends})")
+        return 0
+    print(f"not certified: {args.metric} at a rate above {args.at_least:g} was not shown ({found}; {spends})")
+    return 1
 
 
 def bench(argv: Sequence[str]) -> int:

@@ -18,6 +18,7 @@ GROUPS: dict[str, dict[str, tuple[Verb, str]]] = {
     },
     "judge": {
         "eval": (judge.evaluate, "play a trained policy beside the scripted ones, with intervals"),
+        "certify": (judge.certify, "show that a rate is above a bar, with a stated chance of error"),
         "bench": (judge.bench, "measure how fast a scenario's worlds step here"),
         "check-world": (judge.check_world, "check that a world keeps its contract"),
     },
