@@ -12,6 +12,7 @@ import argparse
 import json
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -19,7 +20,6 @@ from typing import Any
 import numpy as np
 
 from slipstream import _core
-from slipstream.worlds import drmario
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "studies"), str(ROOT / "tests" / "worlds" / "drmario")]
@@ -27,6 +27,8 @@ sys.path[:0] = [str(ROOT / "studies"), str(ROOT / "tests" / "worlds" / "drmario"
 from cells import RESULTS, machine  # noqa: E402
 from drmario_games import fuzzed  # noqa: E402
 from plain_planner import plan_plainly  # noqa: E402
+
+Costs = np.ndarray[Any, Any]
 
 
 def main() -> None:
@@ -41,10 +43,10 @@ def main() -> None:
         board, state = fuzzed(rng)
         use_ab = bool(rng.random() < 0.25)
         start = time.process_time()
-        fast = drmario.plan(board, **state, use_ab=use_ab).cost_to_lock
+        fast = asked(_core.drmario_plan, board, state, use_ab)
         fast_us.append(1e6 * (time.process_time() - start))
         start = time.process_time()
-        plain = plainly(board, state, use_ab)
+        plain = asked(_core.drmario_plan_plainly, board, state, use_ab)
         plain_ms.append(1e3 * (time.process_time() - start))
         differ += int((fast != plain).any())
         if args.include_python and i % 100 == 0:
@@ -70,11 +72,11 @@ def main() -> None:
     sys.exit(differ > 0)
 
 
-def plainly(board: np.ndarray[Any, Any], state: dict[str, Any], use_ab: bool) -> np.ndarray[Any, Any]:
-    """The plain search in C++."""
+def asked(planner: Callable[..., Costs], board: Costs, state: dict[str, Any], use_ab: bool) -> Costs:
+    """What a planner of the core says."""
     rest = (state.get(name, 0) for name in ("speed_counter", "hor_velocity", "held"))
     odd = state["parity"] == 0
-    return _core.drmario_plan_plainly(board.reshape(-1), (15, 3, 0), state["threshold"], odd, *rest, use_ab)
+    return planner(board.reshape(-1), (15, 3, 0), state["threshold"], odd, *rest, use_ab)
 
 
 if __name__ == "__main__":

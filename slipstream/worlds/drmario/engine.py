@@ -23,6 +23,10 @@ Seed = tuple[int, int]  # the console's two random bytes when a level is made
 Pose = tuple[int, int, int]  # row from the bottom and column of the lower left cell, rotation
 
 BOOT: Seed = (0x89, 0x88)
+_CELLS = np.isin(
+    np.arange(256),
+    [0xFF] + [kind | colour for kind in (0x40, 0x50, 0x60, 0x70, 0x80, 0xB0, 0xD0, 0xF0) for colour in range(3)],
+)
 HIGHEST_LEVEL = 24
 
 
@@ -266,8 +270,7 @@ def _board(board: ArrayLike) -> U8:
     cells = np.ascontiguousarray(np.frombuffer(board, np.uint8) if isinstance(board, bytes) else board)
     if cells.size != 128 or cells.dtype.kind not in "ui":
         raise ScenarioError(f"a board is 16 rows of 8 bytes, not {cells.dtype} {cells.shape}")
-    kinds, colours = cells & 0xF0, cells & 0x0F
-    known = (cells == 0xFF) | (np.isin(kinds, (0x40, 0x50, 0x60, 0x70, 0x80, 0xB0, 0xD0, 0xF0)) & (colours < 3))
+    known = (cells == cells & 0xFF) & _CELLS[cells & 0xFF]
     if not known.all():
         row, column = divmod(int(np.flatnonzero(~known.reshape(-1))[0]), 8)
         value = int(cells.reshape(-1)[8 * row + column])
