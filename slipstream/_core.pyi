@@ -1449,7 +1449,9 @@ class DrMarioGame:
     def step(self, buttons: Sequence[int]) -> None: ...
 
     def run(self, buttons: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> int:
-        """Frames run, one for each button byte, until the game is over."""
+        """
+        Frames run by one player alone, one for each button byte, until the game is over.
+        """
 
     @property
     def counter(self) -> int: ...

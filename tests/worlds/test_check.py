@@ -104,7 +104,7 @@ def halve(name: str) -> Fault:
         ("constant", fill("rewards", 3), "episode_return is not the sum of rewards"),
         ("constant", fill("duration", 2), "duration is not the ticks since the agent's last decision"),
         ("constant", fill("episode_done", 0), "episode_done is not set exactly when the last agent ends"),
-        ("constant", halve("episode_length"), "episode_length is not the number of steps"),
+        ("constant", halve("episode_length"), "episode_length is not the number of ticks"),
         ("constant", halve("episode_index"), "episode_index does not count episodes"),
         ("constant", fill("acting", 0), "does not act, but the spec has no durations"),
         ("coordination", fill("state", np.inf), "state is not finite"),
