@@ -3,9 +3,9 @@
 // frame's moves are a few shifts and masks. Pills that came into their rows on the same frame are kept together (a
 // Layer): they lose the next row to gravity on the same frame too, and until then nobody has to count.
 //
-// Two facts keep it small, both checked against the plain search (oracle.cpp):
-//   - A held direction matters only where the pill is pushed against something: then it moves on the first frame it
-//   can.
+// Two things keep it small. They are argued, not proved; that nothing is lost was checked against the plain search
+// (oracle.cpp, bench/planner.py):
+//   - A held direction matters only where the pill is pushed against something: then it moves as soon as it can.
 //     Waiting for the automatic repeat is never faster than letting go and pressing again. The one exception, a
 //     direction held since before the start, is followed by itself.
 //   - Not holding anything is never worse than holding a button that does nothing.
