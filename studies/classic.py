@@ -43,7 +43,7 @@ def ours(cell: Cell) -> Cell:
     from slipstream.collect.episodes import play
     from slipstream.config.load import load
     from slipstream.train.experiment import train
-    from slipstream.train.judge import FIRST_JUDGED, load_cast, trained_teams
+    from slipstream.train.saved_cast import FIRST_JUDGED, load_cast, trained_teams
     from slipstream.train.setup import make_evaluation_worlds
 
     changes = {"seed": cell["seed"], "timesteps": TASKS[cell["task"]], "learner_threads": 1}

@@ -116,9 +116,9 @@ def ours(task: Task, seed: int, budget: int | None) -> Cell:
 
     from slipstream.train.evaluation import Evaluator
     from slipstream.train.experiment import train
-    from slipstream.train.judge import load_cast, trained_teams
     from slipstream.train.metrics import read_rows
     from slipstream.train.run_folder import METRICS_FILE
+    from slipstream.train.saved_cast import load_cast, trained_teams
 
     scenario = scenario_of(task, seed, budget, _dataset(task.world))
     evaluations = Stopwatch()

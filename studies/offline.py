@@ -15,8 +15,8 @@ from slipstream.collect.teams import Team
 from slipstream.config.scenario import Scenario
 from slipstream.train.dataset_file import merge, read_dataset, save_dataset
 from slipstream.train.experiment import train
-from slipstream.train.judge import load_cast, trained_teams
 from slipstream.train.record import record
+from slipstream.train.saved_cast import load_cast, trained_teams
 from slipstream.worlds.spec import WorldSpec
 
 FOLDER = ROOT / "runs" / "studies" / "learning"

@@ -10,7 +10,7 @@ import numpy as np
 from slipstream.collect.episodes import Episodes, play
 from slipstream.collect.teams import Player, Team
 from slipstream.config.scenario import Scenario
-from slipstream.train.judge import FIRST_JUDGED
+from slipstream.train.saved_cast import FIRST_JUDGED
 from slipstream.train.setup import make_evaluation_worlds
 from slipstream.worlds.spec import WorldSpec
 

@@ -80,9 +80,10 @@ def main() -> None:
 def train_cell(cell: Cell, budget: int | None = None) -> Cell:
     """Train one policy and judge it."""
     from slipstream.config.load import load
+    from slipstream.evaluate.judge import judge
     from slipstream.train.experiment import train
-    from slipstream.train.judge import judge, load_cast
     from slipstream.train.metrics import read_rows
+    from slipstream.train.saved_cast import load_cast
 
     task = next(task for task in TASKS if task.scenario == cell["task"])
     steps = budget or task.budget
@@ -118,7 +119,7 @@ def _figures(figures: Any) -> dict[str, float | None]:
 def _real_tracks(trained: Any, saved: Any) -> dict[str, Any]:
     """The same policy, follow-the-gap and pure pursuit of our raceline, on tracks that were never trained on."""
     from slipstream.config.load import override
-    from slipstream.train.judge import judge
+    from slipstream.evaluate.judge import judge
 
     folder = os.environ.get("SLIPSTREAM_GOLDEN")
     found: dict[str, Any] = {}

@@ -18,7 +18,8 @@ MAY_IMPORT = {
     "algos": {"nets", "data", "config", "worlds.spec", "_core"},
     "collect": {"worlds", "data", "_core"},
     "train": {"config", "stats", "worlds", "nets", "data", "algos", "collect", "_core"},
-    "cli": {"config", "stats", "worlds", "nets", "data", "algos", "collect", "train", "__init__"},
+    "evaluate": {"config", "stats", "worlds", "collect", "train"},
+    "cli": {"config", "stats", "worlds", "nets", "data", "algos", "collect", "train", "evaluate", "__init__"},
 }
 
 

@@ -15,8 +15,8 @@ from slipstream.config.load import load
 
 if TYPE_CHECKING:
     from slipstream.config.scenario import Scenario
+    from slipstream.evaluate.judge import Judgement
     from slipstream.stats import Certificate, Interval
-    from slipstream.train.judge import Judgement
 
 
 def evaluate(argv: Sequence[str]) -> int:
@@ -37,7 +37,8 @@ def evaluate(argv: Sequence[str]) -> int:
     args = parser.parse_args(argv)
     if args.episodes < 1:
         raise ScenarioError(f"--episodes {args.episodes}: at least one episode is needed")
-    from slipstream.train.judge import judge, load_cast
+    from slipstream.evaluate.judge import judge
+    from slipstream.train.saved_cast import load_cast
 
     saved = None
     path, is_yaml = Path(args.subject), args.subject.endswith((".yaml", ".yml"))
@@ -116,7 +117,7 @@ def certify(argv: Sequence[str]) -> int:
     parser.add_argument("--max-episodes", type=int, default=5000, help="give up after so many (default: 5000)")
     args = parser.parse_args(argv)
     from slipstream.train.certify import certify as play_until_shown
-    from slipstream.train.judge import load_cast
+    from slipstream.train.saved_cast import load_cast
 
     if not args.run.is_dir():
         raise ScenarioError(f"{args.run}: there is no such run or model; they lie under runs/ and models/")

@@ -85,7 +85,8 @@ def _show(result: Result, scenario: Scenario) -> None:
     if result.model is None:  # interrupted: the loop has said how to go on
         return
     from slipstream.cli.judge import print_table
-    from slipstream.train.judge import judge, load_cast
+    from slipstream.evaluate.judge import judge
+    from slipstream.train.saved_cast import load_cast
     from slipstream.worlds.registry import draw
 
     judgement = judge(scenario, load_cast(result.run)[1], episodes=100)

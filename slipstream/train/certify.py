@@ -17,11 +17,11 @@ from slipstream.config.errors import CheckpointError, ScenarioError, suggest
 from slipstream.config.scenario import Scenario
 from slipstream.stats import Certificate, Certifier, spent
 from slipstream.train import checkpoint
-from slipstream.train.judge import trained_teams
+from slipstream.train.saved_cast import trained_teams
 from slipstream.train.setup import make_evaluation_worlds
 from slipstream.worlds.registry import proportions
 
-# Judging begins at 2^31 (judge.py); certificates where no table gets to. An attempt has room for ROOM episodes.
+# Judging begins at 2^31 (saved_cast.py); certificates where no table gets to. An attempt has room for ROOM episodes.
 FIRST_CERTIFIED = 2**31 + 2**30
 ROOM = 2**20
 BATCH = 64

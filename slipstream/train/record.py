@@ -40,9 +40,9 @@ from slipstream.train.dataset_file import (
     allocate,
     from_arrays,
 )
-from slipstream.train.judge import load_cast
 from slipstream.train.policy_file import from_checkpoint
 from slipstream.train.progress import Display, Quiet
+from slipstream.train.saved_cast import load_cast
 from slipstream.train.setup import frozen_team, gammas, refuse_other_world, scripted_team
 from slipstream.worlds.registry import make_worlds
 from slipstream.worlds.spec import WorldSpec

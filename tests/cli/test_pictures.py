@@ -6,7 +6,7 @@ import pytest
 from PIL import Image
 
 from slipstream.cli.main import main
-from slipstream.train import judge
+from slipstream.evaluate import judge
 from slipstream.worlds import film
 
 SHORT = """

@@ -11,7 +11,7 @@ from slipstream.collect.teams import Team
 from slipstream.config.load import load
 from slipstream.nets.actor import Acted
 from slipstream.train.evaluation import clean_flags, summary
-from slipstream.train.judge import FIRST_JUDGED
+from slipstream.train.saved_cast import FIRST_JUDGED
 from slipstream.worlds.registry import make_worlds
 from slipstream.worlds.vec_env import EnvOptions, VecEnv
 

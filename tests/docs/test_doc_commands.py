@@ -16,7 +16,7 @@ from doc_blocks import PAGES, ROOT, blocks, commands, exchanges
 
 from slipstream.cli.main import main
 from slipstream.config.load import load
-from slipstream.train import judge
+from slipstream.evaluate import judge
 from slipstream.worlds import registry
 
 # Appended to the page's own words; the last value of a flag counts.

@@ -3,33 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from slipstream.collect.episodes import Episodes, play
 from slipstream.collect.teams import Team
-from slipstream.config.errors import CheckpointError, ScenarioError
-from slipstream.config.load import from_plain
-from slipstream.config.scenario import LearningPolicy, PastPolicy, Scenario, assign_teams
+from slipstream.config.errors import ScenarioError
+from slipstream.config.scenario import Scenario
 from slipstream.stats import Interval, mean_interval, wilson
 from slipstream.train import checkpoint
-from slipstream.train.policy_file import from_checkpoint
-from slipstream.train.setup import (
-    Loaded,
-    frozen_team,
-    make_evaluation_worlds,
-    refuse_other_world,
-    scripted_team,
-)
+from slipstream.train.saved_cast import FIRST_JUDGED, script_instead, trained_teams
+from slipstream.train.setup import make_evaluation_worlds
 from slipstream.worlds.registry import proportions
 from slipstream.worlds.spec import WorldSpec
 from slipstream.worlds.vec_env import F64, Backdrop
-
-# Training evaluates episodes 0, 1, 2 … of the evaluation streams; judging starts where no training run gets to.
-FIRST_JUDGED = 2**31
 
 
 @dataclass(frozen=True)
@@ -53,18 +42,6 @@ class Judgement:
     backdrop: Backdrop | None
 
 
-def load_cast(path: Path) -> tuple[Scenario, checkpoint.Checkpoint]:
-    """The scenario and the newest good state of a run folder, checkpoint or exported model."""
-    folder = path / "checkpoints"
-    if not path.exists():
-        raise CheckpointError(f"{path}: there is no such run, checkpoint or model")
-    saved = checkpoint.load_latest(folder).checkpoint if folder.is_dir() else checkpoint.load(path)
-    plain = saved.meta.get("scenario")
-    if not isinstance(plain, dict):
-        raise CheckpointError(f"{path}: does not say which scenario it was trained on")
-    return from_plain(plain, str(path)), saved
-
-
 def judge(
     scenario: Scenario,
     saved: checkpoint.Checkpoint | None,
@@ -79,7 +56,7 @@ def judge(
     if saved is not None:
         casts[label] = trained_teams(scenario, saved, spec)
     for script in spec.scripts:
-        casts[script] = _script_instead(scenario, script, spec)
+        casts[script] = script_instead(scenario, script, spec)
     if not casts:
         raise ScenarioError(f"{scenario.name}: {spec.name} has no scripted policy; name a run or a model to judge")
     rows: list[Row] = []
@@ -92,37 +69,6 @@ def judge(
         rows.append(Row(name, episodes, figures(played, proportions(scenario.world.kind))))
     worlds.close()
     return Judgement(scenario.name, scenario.world.kind, tuple(rows), spec, frames, backdrop)
-
-
-def trained_teams(scenario: Scenario, saved: checkpoint.Checkpoint, spec: WorldSpec) -> list[Team]:
-    """The scenario's teams with the saved policies in the learners' places."""
-
-    def learned(name: str, agents: tuple[int, ...]) -> Team:
-        policy = from_checkpoint(saved, Path(scenario.name), name)
-        refuse_other_world(policy, spec, name)
-        record = policy.record
-        return Team(name, agents, Loaded(policy), discrete=record.actor.discrete, table=record.table)
-
-    return _teams(scenario, spec, learned)
-
-
-def _script_instead(scenario: Scenario, script: str, spec: WorldSpec) -> list[Team]:
-    """The scenario's teams with one of the world's scripts in the learners' places."""
-    return _teams(scenario, spec, lambda name, agents: scripted_team(name, agents, script, spec, "script"))
-
-
-def _teams(scenario: Scenario, spec: WorldSpec, learner: Callable[[str, tuple[int, ...]], Team]) -> list[Team]:
-    teams = []
-    for name, agents in assign_teams(scenario, spec.agents, spec.roles).items():
-        config = scenario.policies[name]
-        if isinstance(config, LearningPolicy | PastPolicy):  # past selves are judged by the present one
-            team = learner(config.of if isinstance(config, PastPolicy) else name, agents)
-        elif config.kind == "scripted":
-            team = scripted_team(name, agents, config.script, spec, f"policies.{name}.script")
-        else:
-            team = frozen_team(name, agents, config, spec)
-        teams.append(replace(team, rival=not isinstance(config, LearningPolicy)))
-    return teams
 
 
 def figures(episodes: Episodes, proportions: Collection[str] = ("clean",)) -> dict[str, Interval]:

@@ -7,10 +7,11 @@ from learning import TINY, recast, scenario_of
 from slipstream.collect.episodes import Episodes
 from slipstream.config.errors import CheckpointError, ScenarioError
 from slipstream.config.load import override
+from slipstream.evaluate.judge import figures, judge
 from slipstream.stats import mean_interval, wilson
 from slipstream.train import checkpoint
 from slipstream.train.experiment import Result, train
-from slipstream.train.judge import figures, judge, load_cast
+from slipstream.train.saved_cast import load_cast
 
 
 @pytest.fixture(scope="module")

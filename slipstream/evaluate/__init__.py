@@ -1,0 +1,1 @@
+"""Judging what was learned: tables with intervals, sweeps, games between policies."""

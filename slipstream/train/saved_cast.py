@@ -1,0 +1,62 @@
+"""Who plays when a saved run is judged: its policies, or scripts in their places."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from slipstream.collect.teams import Team
+from slipstream.config.errors import CheckpointError
+from slipstream.config.load import from_plain
+from slipstream.config.scenario import LearningPolicy, PastPolicy, Scenario, assign_teams
+from slipstream.train import checkpoint
+from slipstream.train.policy_file import from_checkpoint
+from slipstream.train.setup import Loaded, frozen_team, refuse_other_world, scripted_team
+from slipstream.worlds.spec import WorldSpec
+
+# Training evaluates episodes 0, 1, 2 … of the evaluation streams; judging starts where no training run gets to.
+FIRST_JUDGED = 2**31
+
+
+def load_cast(path: Path) -> tuple[Scenario, checkpoint.Checkpoint]:
+    """The scenario and the newest good state of a run folder, checkpoint or exported model."""
+    folder = path / "checkpoints"
+    if not path.exists():
+        raise CheckpointError(f"{path}: there is no such run, checkpoint or model")
+    saved = checkpoint.load_latest(folder).checkpoint if folder.is_dir() else checkpoint.load(path)
+    plain = saved.meta.get("scenario")
+    if not isinstance(plain, dict):
+        raise CheckpointError(f"{path}: does not say which scenario it was trained on")
+    return from_plain(plain, str(path)), saved
+
+
+def trained_teams(scenario: Scenario, saved: checkpoint.Checkpoint, spec: WorldSpec) -> list[Team]:
+    """The scenario's teams with the saved policies in the learners' places."""
+
+    def learned(name: str, agents: tuple[int, ...]) -> Team:
+        policy = from_checkpoint(saved, Path(scenario.name), name)
+        refuse_other_world(policy, spec, name)
+        record = policy.record
+        return Team(name, agents, Loaded(policy), discrete=record.actor.discrete, table=record.table)
+
+    return _teams(scenario, spec, learned)
+
+
+def script_instead(scenario: Scenario, script: str, spec: WorldSpec) -> list[Team]:
+    """The scenario's teams with one of the world's scripts in the learners' places."""
+    return _teams(scenario, spec, lambda name, agents: scripted_team(name, agents, script, spec, "script"))
+
+
+def _teams(scenario: Scenario, spec: WorldSpec, learner: Callable[[str, tuple[int, ...]], Team]) -> list[Team]:
+    teams = []
+    for name, agents in assign_teams(scenario, spec.agents, spec.roles).items():
+        config = scenario.policies[name]
+        if isinstance(config, LearningPolicy | PastPolicy):  # past selves are judged by the present one
+            team = learner(config.of if isinstance(config, PastPolicy) else name, agents)
+        elif config.kind == "scripted":
+            team = scripted_team(name, agents, config.script, spec, f"policies.{name}.script")
+        else:
+            team = frozen_team(name, agents, config, spec)
+        teams.append(replace(team, rival=not isinstance(config, LearningPolicy)))
+    return teams
