@@ -10,7 +10,7 @@ CPP_BUILD := build/cpp-tests
 CORE_SOURCES := $(shell find core CMakeLists.txt -name '*.cpp' -o -name '*.hpp' -o -name CMakeLists.txt 2>/dev/null)
 CPP_FILES := $(shell find core -name '*.cpp' -o -name '*.hpp' 2>/dev/null)
 
-.PHONY: help train test setup lint cpp-test pytest stubs bench peers study-deps study-learning study-faults study-time-to-streak study-classic study-racing clean
+.PHONY: help train test setup lint cpp-test pytest stubs bench peers study-deps study-learning study-faults study-time-to-streak study-classic study-racing study-drmario clean
 .DEFAULT_GOAL := help
 
 help:
@@ -19,7 +19,7 @@ help:
 	@echo "make bench   measure worlds and training against peers (sets up .venv-peers too)"
 	@echo "make peers   set up .venv-peers: bluesky-gym needs an environment of its own"
 	@echo "make lint    ruff, clang-format, mypy        make stubs   regenerate slipstream/_core.pyi"
-	@echo "make study-learning | study-faults | study-time-to-streak | study-classic | study-racing   long studies, resumable"
+	@echo "make study-learning | study-faults | study-time-to-streak | study-classic | study-racing | study-drmario   long studies, resumable"
 	@echo "make study-deps   MuJoCo, Box2D and mpe2 for study-learning"
 	@echo "make clean   remove environments and builds (runs/ and models/ stay)"
 	@echo "PIP_ARGS='…' is passed to every pip install"
@@ -96,6 +96,9 @@ study-learning: $(STUDY_DEPS)
 
 study-racing: $(STAMP)
 	$(BIN)/python studies/racing.py
+
+study-drmario: $(STAMP)
+	$(BIN)/python studies/drmario.py
 
 study-faults: $(STAMP)
 	$(BIN)/python studies/faults.py

@@ -9,7 +9,8 @@ namespace slipstream {
 namespace {
 
 constexpr std::uint32_t kSnapshotMagic = 0x56504C53;  // "SLPV"
-constexpr std::uint32_t kSnapshotVersion = 4;         // 1 had no final_mask, 2 no phase, 3 no ticks
+// 1 had no final_mask, 2 no phase, 3 no ticks, 4 one phase for all worlds and no decisions
+constexpr std::uint32_t kSnapshotVersion = 5;
 
 std::size_t zu(int value) { return static_cast<std::size_t>(value); }
 
@@ -63,6 +64,7 @@ VecEnv::VecEnv(std::unique_ptr<Worlds> worlds, const VecEnvOptions& options)
   buffers_.episode_return.resize(rows);
   buffers_.episode_stats.resize(n * spec.stats.size());
   buffers_.episode_index.resize(n);
+  buffers_.episode_decisions.resize(rows);
 
   seed_.assign(n, options.seed);
   stream_.resize(n);
@@ -70,6 +72,8 @@ VecEnv::VecEnv(std::unique_ptr<Worlds> worlds, const VecEnvOptions& options)
   next_episode_.resize(n);
   present_.resize(rows);
   length_.resize(n);
+  phases_.resize(n);
+  decisions_.resize(rows);
   elapsed_.resize(rows);
   returns_.resize(rows);
   stats_.resize(n * spec.stats.size());
@@ -97,7 +101,7 @@ Slices VecEnv::slices(int i) {
   s.ticks = &buffers_.ticks[zu(i)];
   s.discounted = row(discounted_, i, agents_);
   s.tick_discount = options_.tick_discount;
-  s.phase = phase_;
+  s.phase = phases_[zu(i)];
   return s;
 }
 
@@ -149,6 +153,7 @@ void VecEnv::step_world(int i, bool active) {
     return;
   }
   std::copy_n(&present_[first], agents_, &buffers_.alive[first]);
+  for (std::size_t a = first; a < first + agents_; ++a) decisions_[a] += present_[a] & buffers_.acting[a];
   std::fill_n(s.discounted, agents_, 0.0);
 
   worlds_->step(i, s);
@@ -229,6 +234,7 @@ void VecEnv::finish_episode(int i) {
   buffers_.episode_length[zu(i)] = length_[zu(i)];
   buffers_.episode_index[zu(i)] = next_episode_[zu(i)] - 1;
   std::copy_n(&returns_[zu(i) * agents_], agents_, &buffers_.episode_return[zu(i) * agents_]);
+  std::copy_n(&decisions_[zu(i) * agents_], agents_, &buffers_.episode_decisions[zu(i) * agents_]);
   std::copy_n(stats_.data() + zu(i) * q, q, buffers_.episode_stats.data() + zu(i) * q);
 }
 
@@ -236,6 +242,7 @@ void VecEnv::start_episode(int i) {
   const std::size_t first = zu(i) * agents_;
   std::fill_n(&present_[first], agents_, std::uint8_t{1});
   std::fill_n(&returns_[first], agents_, 0.0);
+  std::fill_n(&decisions_[first], agents_, 0);
   std::fill_n(&owed_[first], agents_, 0.0);
   std::fill_n(&discount_[first], agents_, 1.0);
   std::fill_n(&elapsed_[first], agents_, 0);
@@ -283,8 +290,13 @@ void VecEnv::archive(Archive& ar, std::uint32_t version) {
      buffers_.alive, buffers_.acting, buffers_.duration, buffers_.episode_done, buffers_.episode_length,
      buffers_.episode_return, buffers_.episode_stats, buffers_.episode_index);
   if (version >= 2) ar(buffers_.final_mask);
-  if (version >= 3) ar(phase_);
+  if (version == 3 || version == 4) {
+    std::int32_t phase = 0;
+    ar(phase);
+    std::fill(phases_.begin(), phases_.end(), phase);
+  }
   if (version >= 4) ar(buffers_.ticks);
+  if (version >= 5) ar(phases_, buffers_.episode_decisions, decisions_);
   ar(seed_, stream_, next_episode_, present_, length_, elapsed_, returns_, stats_, owed_, discount_);
 }
 
@@ -316,7 +328,7 @@ void VecEnv::restore(std::span<const std::byte> bytes) {
     }
     archive(in, version);
     if (version < 2) std::fill(buffers_.final_mask.begin(), buffers_.final_mask.end(), std::uint8_t{1});
-    if (version < 3) phase_ = 0;
+    if (version < 3) std::fill(phases_.begin(), phases_.end(), 0);
     if (version < 4) std::fill(buffers_.ticks.begin(), buffers_.ticks.end(), 1);
     for (int i = 0; i < num_worlds(); ++i) worlds_->restore(i, in);
     if (!in.at_end()) throw std::invalid_argument("snapshot was taken from a different configuration");
@@ -326,12 +338,15 @@ void VecEnv::restore(std::span<const std::byte> bytes) {
   }
 }
 
-void VecEnv::set_phase(int phase) {
+void VecEnv::set_phases(std::span<const std::int32_t> phases) {
   const int count = std::max<int>(1, static_cast<int>(spec().phases.size()));
-  if (phase < 0 || phase >= count)
-    throw std::invalid_argument(spec().name + " has no phase " + std::to_string(phase) + "; it has " +
-                                std::to_string(count));
-  phase_ = phase;
+  if (phases.size() != phases_.size()) throw std::invalid_argument("phases needs one number per world");
+  for (const std::int32_t phase : phases) {
+    if (phase < 0 || phase >= count)
+      throw std::invalid_argument(spec().name + " has no phase " + std::to_string(phase) + "; it has " +
+                                  std::to_string(count));
+  }
+  std::copy(phases.begin(), phases.end(), phases_.begin());
 }
 
 Backdrop VecEnv::backdrop(int world) const {

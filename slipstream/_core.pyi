@@ -40,11 +40,11 @@ class VecEnv:
     def reseed(self, seeds: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], worlds: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], mask: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None) -> None: ...
 
     @property
-    def phase(self) -> int:
-        """Of the episodes that start from now on."""
+    def phases(self) -> list[int]:
+        """Of the episodes of each world that start from now on."""
 
-    @phase.setter
-    def phase(self, arg: int, /) -> None: ...
+    @phases.setter
+    def phases(self, arg: Sequence[int], /) -> None: ...
 
     def snapshot(self) -> bytes: ...
 
@@ -61,6 +61,11 @@ class VecEnv:
 def gae(*, decided: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', device='cpu', writable=False)], value: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], paid: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', device='cpu', writable=False)], reward: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], duration: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order='C', device='cpu', writable=False)], terminated: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', device='cpu', writable=False)], truncated: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', device='cpu', writable=False)], end_value: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], last_value: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], gamma: float, gae_lambda: float, advantage: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')], target: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')], complete: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', device='cpu')]) -> None:
     """
     Generalised advantages of decisions of any duration; [rows, columns], time-major.
+    """
+
+def copy_windows(*, boards: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None, None), order='C', device='cpu', writable=False)], board: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], corner: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], height: int, width: int, out: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')]) -> None:
+    """
+    Windows of boards [boards, planes, height, width] into the first columns of `out` [windows, at least their size].
     """
 
 def fill_normal(out: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order='C', device='cpu')], *, seed: int, step: int, first_world: int = 0) -> None:
@@ -1560,6 +1565,12 @@ class DrMarioStage:
 
     @matches.setter
     def matches(self, arg: int, /) -> None: ...
+
+    @property
+    def max_frames(self) -> int: ...
+
+    @max_frames.setter
+    def max_frames(self, arg: int, /) -> None: ...
 
 class DrMarioConfig:
     def __init__(self) -> None: ...

@@ -121,10 +121,8 @@ def build(scenario: Scenario) -> Parts:
     """Everything the experiment would build for training."""
     env = make_training_worlds(scenario)
     cast = make_cast(scenario, env.spec)
-    collect = scenario.collect
-    collector = Collector(
-        env, cast.teams, collect.rollout_length, scenario.seed, gammas(scenario), collect.shaping_coef
-    )
+    ticks = scenario.collect.rollout_length
+    collector = Collector(env, cast.teams, ticks, scenario.seed, gammas(scenario), cast.shaping)
     learning = [team for team in cast.teams if team.learns]
     feeds = {
         team.policy: make_feed(

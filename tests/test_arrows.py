@@ -18,7 +18,7 @@ MAY_IMPORT = {
     "algos": {"nets", "data", "config", "worlds.spec", "_core"},
     "collect": {"worlds", "data", "_core"},
     "train": {"config", "stats", "worlds", "nets", "data", "algos", "collect", "_core"},
-    "evaluate": {"config", "stats", "worlds", "collect", "train"},
+    "evaluate": {"config", "stats", "worlds", "nets", "data", "algos", "collect", "train"},
     "cli": {"config", "stats", "worlds", "nets", "data", "algos", "collect", "train", "evaluate", "__init__"},
 }
 

@@ -210,7 +210,8 @@ void bind_drmario(nb::module_& m) {
       .def_rw("name", &Stage::name)
       .def_rw("levels", &Stage::levels)
       .def_rw("viruses", &Stage::viruses)
-      .def_rw("matches", &Stage::matches);
+      .def_rw("matches", &Stage::matches)
+      .def_rw("max_frames", &Stage::max_frames);
   nb::class_<DrMarioConfig>(m, "DrMarioConfig")
       .def(nb::init<>())
       .def_prop_rw(

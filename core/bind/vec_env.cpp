@@ -118,6 +118,7 @@ nb::dict views_of(nb::handle self) {
   d["episode_return"] = view_or_none(self, b.episode_return, {n, agents});
   d["episode_stats"] = nb::cast(view(self, b.episode_stats.data(), {n, spec.stats.size()}, nb::dtype<double>()));
   d["episode_index"] = view_or_none(self, b.episode_index, {n});
+  d["episode_decisions"] = view_or_none(self, b.episode_decisions, {n, agents});
   return d;
 }
 
@@ -185,7 +186,10 @@ void bind_vec_env(nb::module_& m) {
             env.reseed({seeds.data(), seeds.shape(0)}, {worlds.data(), worlds.shape(0)}, mask_of(env, mask));
           },
           nb::arg("seeds"), nb::arg("worlds"), nb::arg("mask").none() = nb::none())
-      .def_prop_rw("phase", &VecEnv::phase, &VecEnv::set_phase, "Of the episodes that start from now on.")
+      .def_prop_rw(
+          "phases", [](const VecEnv& env) { return env.phases(); },
+          [](VecEnv& env, const std::vector<std::int32_t>& phases) { env.set_phases(phases); },
+          "Of the episodes of each world that start from now on.")
       .def("snapshot",
            [](VecEnv& env) {
              const auto bytes = env.snapshot();

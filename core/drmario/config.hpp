@@ -41,6 +41,7 @@ struct Stage {
   std::vector<int> levels{0};  // one is drawn for each game
   int viruses = 0;             // left in the bottle, of the level's; 0: all of them
   int matches = 0;             // to be made in a bottle without viruses; 0: viruses are the goal
+  int max_frames = 0;          // a game is cut off after so many; 0: only pills are counted
 };
 
 struct DrMarioConfig {

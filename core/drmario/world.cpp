@@ -106,6 +106,7 @@ void DrMarioConfig::validate() const {
       require(0 <= level && level <= kMaxLevel, "levels are 0 to 24, not " + std::to_string(level));
     require(stage.matches == 0 || stage.viruses == 0,
             "stage '" + stage.name + "' cannot ask for matches and for viruses");
+    require(stage.max_frames >= 0, "stage '" + stage.name + "' cannot last less than no time");
     require(stage.matches == 0 || players == 1, "matches are a goal for one player only");
   }
   require(!planes.opponent || players == 2, "there is no opponent's bottle to show with one player");
@@ -314,8 +315,8 @@ void DrMarioWorld::step(const Slices& s) {
   bool spent = false;
   for (std::size_t p = 0; p < players(); ++p) {
     const Seat& seat = seats_[p];
-    spent |= seat.decides != 0 && seat.pills >= config_.max_pills;
-    if (cleared(seat)) pay(p, Part::kClear, 1.0, tick - 1, s);
+    spent |= seat.decides != 0 && (seat.pills >= config_.max_pills || !in_time());
+    if (cleared(seat) && in_time()) pay(p, Part::kClear, 1.0, tick - 1, s);
     if (seat.game.terminal == Terminal::kTopOut) pay(p, Part::kTopOut, 1.0, tick - 1, s);
     if (players() == 2)
       pay(p, Part::kWin, winner() < 0 ? 0.0 : static_cast<std::size_t>(winner()) == p ? 1.0 : -1.0, tick - 1, s);
@@ -475,8 +476,8 @@ void DrMarioWorld::write_aux(std::size_t p, float* out) const {
 
 void DrMarioWorld::write_stats(double* stats) const {
   const Seat& me = seats_[0];
-  const bool success = players() == 2 ? winner() == 0 : cleared(me);
-  const bool spent = me.pills >= config_.max_pills && !over();
+  const bool success = players() == 2 ? winner() == 0 : cleared(me) && in_time();
+  const bool spent = !over() ? me.pills >= config_.max_pills || !in_time() : cleared(me) && !in_time();
   const double nan = std::numeric_limits<double>::quiet_NaN();
   for (const double value :
        {success ? 1.0 : 0.0, success ? 1.0 : 0.0, success ? static_cast<double>(frames_) : nan,

@@ -48,6 +48,7 @@ class DrMarioWorld {
   [[nodiscard]] bool over() const;
   [[nodiscard]] int winner() const;
   [[nodiscard]] bool cleared(const Seat& seat) const;
+  [[nodiscard]] bool in_time() const { return stage().max_frames == 0 || frames_ <= stage().max_frames; }
   void choose(Seat& seat, int action) const;
   [[nodiscard]] int greedy(const Seat& seat) const;
   void play(std::size_t p, int tick, const Slices& s);

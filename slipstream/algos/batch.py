@@ -16,7 +16,7 @@ from torch import Tensor
 
 from slipstream import _core
 from slipstream.algos.protocol import Stats, Traits, action_table
-from slipstream.config.algos.onpolicy import ActorCriticConfig, ReinforceConfig, VtraceConfig
+from slipstream.config.algos.onpolicy import ActorCriticConfig, BoardNetwork, ReinforceConfig, VtraceConfig
 from slipstream.config.errors import ScenarioError
 from slipstream.data.rollout import F32, U8, Blocks, Rollout
 from slipstream.nets.actor import Actor, ActorSpec
@@ -75,6 +75,10 @@ def make_actor(
 ) -> Actor:
     """The acting network a config asks for in this world."""
     table = action_table(config, traits, spec)
+    board: BoardSpec | None = None
+    network: BoardNetwork = "candidates"
+    if isinstance(config, ActorCriticConfig) and config.network != "perceptron":
+        board, network = board_of(config, spec), config.network
     return Actor(
         ActorSpec(
             inputs=spec.obs_size,
@@ -84,7 +88,8 @@ def make_actor(
             activation=config.activation,
             normalize_observation=config.normalize_observation,
             init_log_std=config.init_log_std,
-            board=board_of(config, spec) if isinstance(config, ActorCriticConfig) else None,
+            board=board,
+            board_network=network,
         ),
         generator,
     )
@@ -94,17 +99,25 @@ def board_of(config: ActorCriticConfig, spec: WorldSpec) -> BoardSpec | None:
     """Where the world's inputs have what a network for boards reads; None where a perceptron is asked for."""
     if config.network == "perceptron":
         return None
+    board = board_in(spec)
+    if board is None or not spec.masked:
+        raise ScenarioError(
+            f"algo.network: '{config.network}' looks at boards with placements; {spec.name} shows "
+            f"{', '.join(block.name for block in spec.obs)}; use network perceptron, or an observation with colours "
+            "and virus planes"
+        )
+    return board
+
+
+def board_in(spec: WorldSpec) -> BoardSpec | None:
+    """Where a world's inputs have a board, if they have one."""
     blocks = {block.name: block for block in spec.obs}
     ends = np.cumsum([block.size for block in spec.obs]).tolist()
     at = {block.name: end - block.size for block, end in zip(spec.obs, ends, strict=True)}
     wanted = ("yellow", "red", "blue", "virus")
     planes = blocks.get("planes")
-    has_board = planes is not None and set(wanted) <= set(planes.features) and {"pills", "aux"} <= blocks.keys()
-    if planes is None or not has_board or not spec.masked:
-        raise ScenarioError(
-            f"algo.network: '{config.network}' looks at boards with placements; {spec.name} shows "
-            f"{', '.join(blocks)}; use network perceptron, or an observation with colours and virus planes"
-        )
+    if planes is None or not set(wanted) <= set(planes.features) or not {"pills", "aux"} <= blocks.keys():
+        return None
     _, height, width = planes.shape
     first = {name: at["planes"] + planes.features.index(name) * height * width for name in wanted}
     return BoardSpec(
@@ -116,6 +129,8 @@ def board_of(config: ActorCriticConfig, spec: WorldSpec) -> BoardSpec | None:
         numbers=at["aux"],
         num_numbers=blocks["aux"].size,
         costs=at.get("costs"),
+        planes=at["planes"],
+        num_planes=planes.shape[0],
     )
 
 
@@ -135,7 +150,7 @@ def make_critic(config: ActorCriticConfig, spec: WorldSpec, generator: torch.Gen
 @torch.no_grad()
 def actor_inputs(actor: Actor, obs: Blocks, leading: int = 1) -> Tensor:
     """Standardised inputs [rows, inputs] of observation blocks with this many leading dimensions."""
-    device = actor.head.weight.device
+    device = next(actor.parameters()).device
     return actor.inputs(
         {name: torch.from_numpy(b.reshape(-1, *b.shape[leading:])).to(device) for name, b in obs.items()}
     )

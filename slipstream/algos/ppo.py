@@ -3,7 +3,8 @@
 Where we depart from the paper: advantages are over decisions of any duration (semi-Markov GAE); a truncated episode
 bootstraps from its final observation; the KL penalty is optional and adapts as in section 4; value targets may be
 standardised without changing the critic's output (PopArt, van Hasselt et al. 2016).
-With `centralised_critic` the critic sees the world's global state too (MAPPO, Yu et al. 2022).
+With `centralised_critic` the critic sees the world's global state too (MAPPO, Yu et al. 2022). With `ema_decay` an
+average of the actor's weights acts where nothing is explored, which is where policies are judged.
 """
 
 from __future__ import annotations
@@ -31,14 +32,16 @@ from slipstream.algos.batch import (
     to_batch,
 )
 from slipstream.algos.protocol import Arrays, Progress, Stats, Traits
-from slipstream.algos.state import load_module, module_arrays
+from slipstream.algos.replayed import Follower
+from slipstream.algos.state import AVERAGE, load_module, module_arrays
 from slipstream.algos.surrogate import Weights, surrogate, value_error
 from slipstream.config.algos import PpoConfig, schedule_at
 from slipstream.data.rollout import Blocks, Rollout
-from slipstream.nets.actor import Acted, ActorSpec, act
+from slipstream.nets.actor import Acted, Actor, ActorSpec, act
 from slipstream.worlds.spec import WorldSpec
 
 KL_GROWTH, KL_SHRINK = 1.5, 0.5  # section 4 of the paper
+EMA_START = 10  # updates; after n of them the average looks back over n / 10 at most
 TERMS = ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "kl_penalty")
 
 
@@ -57,10 +60,12 @@ class Ppo:
         self.critic = make_critic(config, spec, generator, state_size).to(device)
         self.kl_coef = config.kl_coef
         self.optimiser = FlatAdam({"actor": self.actor, "critic": self.critic})
+        self.average = None if config.ema_decay is None else self._averaged()
 
     def act(self, obs: Blocks, mask: NDArray[np.uint8] | None, noise: NDArray[np.float32] | None) -> Acted:
-        """Choose for every row; without noise, the most likely action."""
-        return act(self.actor, obs, mask, noise, self.device)
+        """Choose for every row; without noise, the most likely action, by the averaged weights where there are any."""
+        actor = self.actor if self.average is None or noise is not None else self.average.network
+        return act(actor, obs, mask, noise, self.device)
 
     def explore(self, progress: Progress) -> None:
         """Nothing: the policy's own entropy is the exploration."""
@@ -92,6 +97,8 @@ class Ppo:
         if config.kl_target is not None:
             self._adapt_kl(stats["approx_kl"], config.kl_target)
         observe(rollout, self.actor, self.critic)
+        if self.average is not None and config.ema_decay is not None:
+            self.average.follow(max(1.0 - config.ema_decay, EMA_START / (EMA_START + progress.update)))
         return {
             **stats,
             **value_stats,
@@ -132,6 +139,12 @@ class Ppo:
         elif kl < 0.5 * target:
             self.kl_coef *= KL_SHRINK
 
+    def _averaged(self) -> Follower[Actor]:
+        size = sum(parameter.numel() for parameter in self.actor.parameters())
+        average = Follower(self.actor, self.optimiser.vector[:size])
+        average.network.norm = self.actor.norm  # statistics are of what was seen: there is nothing to average
+        return average
+
     def actor_spec(self) -> ActorSpec:
         """How to build the acting network again."""
         return self.actor.spec
@@ -143,6 +156,8 @@ class Ppo:
     def state_dict(self, include_optim: bool = True) -> Arrays:
         """Networks, statistics and the KL coefficient; with the optimiser's moments unless told otherwise."""
         state = {**module_arrays(self.actor, "actor"), **module_arrays(self.critic, "critic")}
+        if self.average is not None:
+            state |= module_arrays(self.average.network, AVERAGE)
         state["kl_coef"] = np.array(self.kl_coef, np.float64)
         if include_optim:
             state |= self.optimiser.arrays("optim")
@@ -152,6 +167,8 @@ class Ppo:
         """Take over a saved state; problems are named."""
         load_module(self.actor, state, "actor", strict)
         load_module(self.critic, state, "critic", strict)
+        if self.average is not None:
+            load_module(self.average.network, state, AVERAGE, strict)
         if "kl_coef" in state:
             self.kl_coef = float(state["kl_coef"])
         if include_optim:

@@ -9,6 +9,8 @@ from torch import Tensor, nn
 from slipstream.algos.protocol import Arrays
 from slipstream.config.errors import CheckpointError, suggest
 
+AVERAGE = "average"  # prefix of weights that are judged in place of the actor's own (algo.ema_decay)
+
 
 def module_arrays(module: nn.Module, prefix: str) -> Arrays:
     """A module's parameters and buffers as arrays named prefix.name (copies)."""

@@ -10,6 +10,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from slipstream.cli.drmario_evaluator import evaluator
+from slipstream.cli.drmario_pixels import pixels
+from slipstream.cli.drmario_seeds import best, seeds
+from slipstream.cli.drmario_sweep import sweep
+from slipstream.cli.drmario_wire import bridge, ram
 from slipstream.config.drmario import SEEDS, SPEEDS, DrMarioConfig
 from slipstream.config.errors import ScenarioError, suggest
 from slipstream.worlds.drmario import transcript
@@ -30,12 +35,29 @@ Show = Callable[[Engine, int], None]
 
 def main(argv: Sequence[str]) -> int:
     """Everything about one world that is a command."""
-    verbs = {"play": play, "replay": replay}
+    verbs = {
+        "play": play,
+        "replay": replay,
+        "seeds": seeds,
+        "best-times": best,
+        "sweep": sweep,
+        "evaluator": evaluator,
+        "pixels": pixels,
+        "bridge": bridge,
+        "ram": ram,
+    }
     if not argv or argv[0] in ("-h", "--help"):
         print(
             "usage: slipstream drmario VERB …\n\n"
-            "  play      play in the terminal, or watch a script; --record keeps the game\n"
-            "  replay    play a recorded game again and check where it ends\n\n"
+            "  play        play in the terminal, or watch a script; --record keeps the game\n"
+            "  replay      play a recorded game again and check where it ends\n"
+            "  seeds       list the registry: 120 games of every level\n"
+            "  sweep       play the registry's games and show frames to clear beside the human records\n"
+            "  best-times  show the fastest clears there are\n"
+            "  evaluator   learn from games how long a bottle will take, and show what was learned\n"
+            "  pixels      teach a network to read bottles from pictures, and read with it\n"
+            "  bridge      play by sight over the controller bridge, or try a device\n"
+            "  ram         read a dump of a console's RAM\n\n"
             "slipstream drmario VERB --help tells more"
         )
         return 0

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from slipstream.config.errors import ScenarioError
+from slipstream.config.errors import ScenarioError, suggest
 from slipstream.config.load import load
 
 if TYPE_CHECKING:
@@ -115,15 +115,25 @@ def certify(argv: Sequence[str]) -> int:
     parser.add_argument("--at-least", type=float, required=True, metavar="RATE", help="the bar, between 0 and 1")
     parser.add_argument("--alpha", type=float, default=0.05, help="chance of a false certificate (default: 0.05)")
     parser.add_argument("--max-episodes", type=int, default=5000, help="give up after so many (default: 5000)")
+    parser.add_argument("--expected", type=float, metavar="RATE", help="the rate you expect: decides sooner if right")
+    parser.add_argument("--phase", help="of the world's phases (default: the last)")
     args = parser.parse_args(argv)
+    from slipstream.train.arrays_file import content_hash
+    from slipstream.train.certify import Candidate, Question, make_stand
     from slipstream.train.certify import certify as play_until_shown
-    from slipstream.train.saved_cast import load_cast
+    from slipstream.train.saved_cast import load_cast, trained_teams
 
     if not args.run.is_dir():
         raise ScenarioError(f"{args.run}: there is no such run or model; they lie under runs/ and models/")
     if not (0 < args.at_least < 1 and 0 < args.alpha < 1 and args.max_episodes >= 1):
         raise ScenarioError("--at-least and --alpha lie between 0 and 1, and --max-episodes is at least 1")
     scenario, saved = load_cast(args.run)
+    stand = make_stand(scenario, args.max_episodes)
+    phases = stand.worlds.spec.phases
+    if args.phase is not None and args.phase not in phases:
+        known = ", ".join(phases) or "none"
+        raise ScenarioError(f"--phase {args.phase}: {scenario.name} has {known}{suggest(args.phase, phases)}")
+    phase = None if args.phase is None else phases.index(args.phase)
 
     def told(standing: Certificate) -> None:
         share = standing.successes / standing.trials
@@ -133,9 +143,13 @@ def certify(argv: Sequence[str]) -> int:
             flush=True,
         )
 
-    question = (args.metric, args.at_least, args.alpha, args.max_episodes)
-    attempt, standing = play_until_shown(args.run, scenario, saved, *question, told)
-    found = f"{standing.successes} of {standing.trials} fresh episodes"
+    question = Question(args.metric, args.at_least, args.alpha, args.max_episodes, args.expected)
+    policy = content_hash({name: array for name, array in saved.arrays.items() if name.startswith("policy.")})
+    candidate = Candidate(policy, int(saved.meta.get("counters", {}).get("steps", 0)), phase)
+    teams = trained_teams(scenario, saved, stand.worlds.spec)
+    attempt, standing = play_until_shown(args.run, scenario, stand, teams, question, candidate, told)
+    stand.worlds.close()
+    found = f"{standing.successes} of {standing.trials} {attempt.population}"
     spends = f"attempt {attempt.attempt} on this run, which spent {attempt.spends:.3g} of alpha {args.alpha:g}"
     if attempt.verdict == "pass":
         print(f"certified: {args.metric} at a rate above {args.at_least:g} ({found}; {spends})")

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from slipstream import __version__
-from slipstream.cli import data, judge, look, run
+from slipstream.cli import arena, data, judge, look, run
 from slipstream.config.errors import SlipstreamError, suggest
 
 Verb = Callable[[Sequence[str]], int]
@@ -19,6 +19,7 @@ GROUPS: dict[str, dict[str, tuple[Verb, str]]] = {
     "judge": {
         "eval": (judge.evaluate, "play a trained policy beside the scripted ones, with intervals"),
         "certify": (judge.certify, "show that a rate is above a bar, with a stated chance of error"),
+        "arena": (arena.arena, "let policies play against each other: who is stronger, with Elo ratings"),
         "bench": (judge.bench, "measure how fast a scenario's worlds step here"),
         "check-world": (judge.check_world, "check that a world keeps its contract"),
     },

@@ -128,7 +128,7 @@ class Pipeline:
         policies = list(self._copies)
         self._slabs.clear()
         while saved := under(state, f"slab.{len(self._slabs)}."):
-            self._slabs.append(slab_from(saved, policies))
+            self._slabs.append(slab_from(saved, policies, list(self._collector.env.obs)))
 
     def close(self, timeout_s: float = CLOSE_S) -> None:
         """Stop collecting; a slab in the middle is given up, and so are those in flight. May be called twice."""
@@ -199,7 +199,7 @@ class Pipeline:
     def _collect(self, version: int) -> Slab:
         rollouts, episodes = self._collector.collect(version, self._stop)
         copies = {name: copy_rollout(rollout) for name, rollout in rollouts.items()}
-        return Slab(version, copies, episodes, self._collector.clock.take())
+        return Slab(version, copies, episodes, self._collector.clock.take(), self._collector.passed)
 
     def _finish(self, slab: Slab) -> None:
         with self._changed:

@@ -1,7 +1,7 @@
 """The serial collector: steps a batch of worlds and records what the learning teams did.
 
-One tick is: every team acts, the worlds step, outcomes are written beside the decisions they belong to. Shaping
-κ(γ^duration Φ′ − Φ) is added here, because a world does not know the learner's γ.
+One tick is: every team acts, the worlds step, outcomes are written beside the decisions they belong to, with shaping
+added.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from slipstream.collect.shaping import Shaper, Shaping
 from slipstream.collect.teams import Seat, Team
 from slipstream.data.rollout import F32, U8, Blocks, Ends, Rollout, allocate_rollout
 from slipstream.worlds.vec_env import VecEnv
@@ -33,6 +34,7 @@ class Episode:
     returns: tuple[float, ...]  # per agent, undiscounted, without shaping
     length: int
     stats: tuple[float, ...]  # the world's own figures, in the order of spec.stats
+    decisions: tuple[int, ...] = ()  # per agent
 
 
 @dataclass
@@ -53,17 +55,15 @@ class Clock:
 class Recorder:
     """Writes one learning team's decisions and outcomes into its rollout."""
 
-    def __init__(self, seat: Seat, env: VecEnv, ticks: int, gamma: float, shaping_coef: float) -> None:
+    def __init__(self, seat: Seat, env: VecEnv, ticks: int, gamma: float, shaping: Shaping) -> None:
         team = seat.team
         self.seat, self._env = seat, env
         masked = env.spec.masked and not team.table
         self.rollout = allocate_rollout(
             env.spec, ticks, env.num_worlds, len(team.agents), team.discrete, team.choices(env) if masked else 0
         )
-        self._gamma = gamma
-        self._shaping_coef = shaping_coef if env.potential is not None else 0.0
+        self._shaper = Shaper(shaping, seat, env, gamma)
         shape = (env.num_worlds, len(team.agents))
-        self._phi = np.zeros(shape, np.float32)  # potential when each agent last decided
         self._open_row = np.full(shape, -1, np.int64)  # row of the decision still waiting for its outcome
         self._end_rows: list[NDArray[np.int64]] = []
         self._end_obs: list[Blocks] = []
@@ -77,6 +77,8 @@ class Recorder:
         rows = self._open_row[worlds, agents]
         slab.decided[:] = 0
         slab.paid[:] = 0
+        slab.reward_sums[:] = 0
+        self._shaper.begin()
         for array in (*slab.obs.values(), slab.state, slab.action, slab.mask, slab.logp):
             if array is not None:
                 still_open = array[rows, worlds, agents]
@@ -89,6 +91,10 @@ class Recorder:
         self._end_obs.clear()
         self._end_state.clear()
         self._end_mask.clear()
+
+    def forget(self) -> None:
+        """Wait for no outcome any more."""
+        self._open_row[:] = -1
 
     def decide(self, row: int, step: int, version: int) -> None:
         """Choose for every agent of the team that acts now, and write the choice down."""
@@ -113,8 +119,8 @@ class Recorder:
         slab.decided[row] = acting
         slab.version[row] = version
         seat.write(slab.action[row])
-        if env.potential is not None:
-            np.copyto(self._phi, env.potential[:, seat.columns], where=acting != 0)
+        if self._shaper.is_on:
+            self._shaper.decided(acting)
         if env.spec.has_durations:
             self._open_row[acting != 0] = row
 
@@ -129,22 +135,17 @@ class Recorder:
         slab.duration[row] = env.duration[:, cols]
         slab.terminated[row] = terminated
         slab.truncated[row] = truncated
-        if self._shaping_coef > 0:
-            slab.reward[row] += paid * self._shaping(row, terminated, truncated)
+        is_open = self._open_row >= 0 if env.spec.has_durations else slab.decided[row] != 0
+        finished = is_open & (paid != 0)
+        slab.reward_sums[:2] += finished.sum(), slab.reward[row].sum(where=finished, dtype=np.float64)
+        if self._shaper.is_on:
+            shaping = self._shaper.paid(slab.duration[row], terminated, truncated)
+            slab.reward_sums[2] += shaping.sum(where=finished, dtype=np.float64)
+            np.add(slab.reward[row], shaping, out=slab.reward[row], where=finished)
         if env.spec.has_durations:
             self._open_row[paid != 0] = -1
         if truncated.any():
             self._keep_ends(row, truncated & ~terminated)
-
-    def _shaping(self, row: int, terminated: NDArray[Any], truncated: NDArray[Any]) -> F32:
-        """κ(γ^duration Φ′ − Φ): Φ′ is 0 on termination and that of the final state on truncation."""
-        env, cols = self._env, self.seat.columns
-        assert env.potential is not None
-        assert env.final_potential is not None
-        after = np.where(truncated != 0, env.final_potential[:, cols], env.potential[:, cols])
-        after[terminated != 0] = 0.0
-        discount = np.power(np.float32(self._gamma), self.rollout.duration[row], dtype=np.float32)
-        return np.asarray(self._shaping_coef * (discount * after - self._phi), np.float32)
 
     def _keep_ends(self, row: int, truncated: NDArray[np.uint8]) -> None:
         """Remember the observation of every episode cut off in this tick; the learner bootstraps from it."""
@@ -183,7 +184,7 @@ class Recorder:
         """What must be saved between rollouts: open decisions and the potential they started from."""
         self.begin()  # open decisions now stand in row 0
         slab = self.rollout
-        state = {"phi": self._phi.copy(), "open": slab.decided[0].copy()}
+        state = {**self._shaper.state_arrays(), "open": slab.decided[0].copy()}
         if self._env.spec.has_durations:
             state |= {f"obs.{name}": block[0].copy() for name, block in slab.obs.items()}
             state |= {"action": slab.action[0].copy(), "logp": slab.logp[0].copy()}
@@ -196,7 +197,7 @@ class Recorder:
     def load_state(self, state: dict[str, NDArray[Any]]) -> None:
         """Go on from saved open decisions."""
         slab = self.rollout
-        self._phi[:] = state["phi"]
+        self._shaper.load_state(state)
         self._open_row[:] = np.where(state["open"] != 0, 0, -1)
         if self._env.spec.has_durations:
             for name, block in slab.obs.items():
@@ -218,16 +219,17 @@ class Collector:
         ticks: int,
         seed: int,
         gammas: dict[str, float],
-        shaping_coef: float,
+        shaping: Shaping,
         first_world: int = 0,
     ) -> None:
         self.env = env
         self.ticks = ticks
-        self.steps = 0  # ticks of each world since the run began: part of the noise's key
+        self.steps = 0  # of each world since the run began: part of the noise's key
+        self.passed = 0  # ticks of all worlds in the last rollout
         self.clock = Clock()
         seats = [Seat(team, env, seed, first_world) for team in teams]
         self.recorders = {
-            seat.team.policy: Recorder(seat, env, ticks, gammas[seat.team.policy], shaping_coef)
+            seat.team.policy: Recorder(seat, env, ticks, gammas[seat.team.policy], shaping)
             for seat in seats
             if seat.team.learns
         }
@@ -237,6 +239,7 @@ class Collector:
     def collect(self, version: int, stop: Event | None = None) -> tuple[dict[str, Rollout], list[Episode]]:
         """One rollout for every learning team, and the episodes that ended meanwhile; Stopped once `stop` is set."""
         episodes: list[Episode] = []
+        self.passed = 0
         recorders = list(self.recorders.values())
         for recorder in recorders:
             recorder.begin()
@@ -251,6 +254,7 @@ class Collector:
             acted = time.perf_counter()
             self.env.step()
             stepped = time.perf_counter()
+            self.passed += int(self.env.ticks.sum())
             for recorder in recorders:
                 recorder.outcome(row)
             episodes += finished_episodes(self.env)
@@ -259,6 +263,12 @@ class Collector:
             self.clock.world += stepped - acted
             self.clock.record += time.perf_counter() - stepped
         return {name: recorder.finish() for name, recorder in self.recorders.items()}, episodes
+
+    def restart(self) -> None:
+        """Begin new episodes everywhere; decisions that wait for their outcome are forgotten."""
+        self.env.reset()
+        for recorder in self.recorders.values():
+            recorder.forget()
 
     def state_arrays(self) -> dict[str, NDArray[Any]]:
         """What must be saved between rollouts, beside the counters: worlds and open decisions."""
@@ -285,6 +295,7 @@ def finished_episodes(env: VecEnv) -> list[Episode]:
             returns=tuple(env.episode_return[i].tolist()),
             length=int(env.episode_length[i]),
             stats=tuple(env.episode_stats[i].tolist()),
+            decisions=tuple(env.episode_decisions[i].tolist()),
         )
         for i in np.flatnonzero(env.episode_done)
     ]

@@ -23,6 +23,7 @@ class Slab:
     rollouts: Mapping[str, Rollout]  # by policy
     episodes: Sequence[Episode]  # that ended meanwhile
     seconds: Mapping[str, float]  # spent collecting, by phase; empty after a resume
+    ticks: int = 0  # of all worlds
 
 
 def copy_rollout(rollout: Rollout) -> Rollout:
@@ -32,16 +33,26 @@ def copy_rollout(rollout: Rollout) -> Rollout:
 
 def slab_arrays(slab: Slab) -> Arrays:
     """A slab as named arrays, which are its own."""
-    arrays = {"version": np.array(slab.version, np.int64), **_episode_arrays(slab.episodes)}
+    numbers = {"version": np.array(slab.version, np.int64), "ticks": np.array(slab.ticks, np.int64)}
+    arrays = {**numbers, **_episode_arrays(slab.episodes)}
     for number, rollout in enumerate(slab.rollouts.values()):
         arrays |= {f"rollout.{number}.{name}": array for name, array in rollout_arrays(rollout).items()}
     return arrays
 
 
-def slab_from(arrays: Arrays, policies: Sequence[str]) -> Slab:
-    """The slab that `slab_arrays` was given; `policies` in the order they had in it."""
-    rollouts = {policy: _rollout_from(under(arrays, f"rollout.{i}.")) for i, policy in enumerate(policies)}
-    return Slab(int(arrays["version"]), rollouts, _episodes_from(arrays), {})
+def slab_from(arrays: Arrays, policies: Sequence[str], blocks: Sequence[str]) -> Slab:
+    """The slab that `slab_arrays` was given; `policies` and observation `blocks` in the order they had in it.
+
+    A checkpoint keeps arrays by name and in no order, and a network reads blocks in theirs.
+    """
+    found = {name: arrays[name] for name in sorted(arrays, key=lambda name: _place(name, blocks))}
+    rollouts = {policy: _rollout_from(under(found, f"rollout.{i}.")) for i, policy in enumerate(policies)}
+    return Slab(int(arrays["version"]), rollouts, _episodes_from(arrays), {}, int(arrays.get("ticks", 0)))
+
+
+def _place(name: str, blocks: Sequence[str]) -> int:
+    """Of an array among others: that of its observation block, where it is of one."""
+    return next((i for i, block in enumerate(blocks) if name.endswith(f"obs.{block}")), -1)
 
 
 def under(arrays: Arrays, prefix: str) -> Arrays:
@@ -79,12 +90,14 @@ def _episode_arrays(episodes: Sequence[Episode]) -> Arrays:
         "episodes.counts": np.array([(e.world, e.index, e.length) for e in episodes], np.int64),
         "episodes.returns": np.array([e.returns for e in episodes], np.float64),
         "episodes.stats": np.array([e.stats for e in episodes], np.float64),
+        "episodes.decisions": np.array([e.decisions for e in episodes], np.int64),
     }
 
 
 def _episodes_from(arrays: Arrays) -> list[Episode]:
-    columns = (arrays[f"episodes.{name}"].tolist() for name in ("counts", "returns", "stats"))
+    columns = [arrays[f"episodes.{name}"].tolist() for name in ("counts", "returns", "stats")]
+    decisions = arrays["episodes.decisions"].tolist() if "episodes.decisions" in arrays else [()] * len(columns[0])
     return [
-        Episode(world, index, tuple(returns), length, tuple(stats))
-        for (world, index, length), returns, stats in zip(*columns, strict=True)
+        Episode(world, index, tuple(returns), length, tuple(stats), tuple(decided))
+        for (world, index, length), returns, stats, decided in zip(*columns, decisions, strict=True)
     ]

@@ -101,11 +101,12 @@ class Seat:
             assert team.script is not None
             env.act_scripted(team.script, team.agents)
             return
-        obs = {}
-        for name, block in env.obs.items():
-            rows = block[:, self.columns]
-            obs[name] = np.ascontiguousarray(rows).reshape(-1, *rows.shape[2:])
+        asked = np.nonzero(env.acting[:, self.columns])  # a world that has ended is shown with every choice allowed
+        if not len(asked[0]):
+            return
+        obs = {name: block[:, self.columns][asked] for name, block in env.obs.items()}
         mask = self.mask()
-        flat = None if mask is None else np.ascontiguousarray(mask).reshape(-1, mask.shape[-1])
-        action = team.player.act(obs, flat, None).action
-        self.write(action.reshape(env.num_worlds, len(team.agents), *action.shape[1:]))
+        chosen = team.player.act(obs, None if mask is None else mask[asked], None).action
+        action = np.zeros((env.num_worlds, len(team.agents), *chosen.shape[1:]), chosen.dtype)
+        action[asked] = chosen
+        self.write(action)

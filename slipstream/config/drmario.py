@@ -11,6 +11,7 @@ from slipstream.config.base import Config
 Level = Annotated[int, Field(ge=0, le=24)]
 Speed = Literal["low", "medium", "high"]
 SPEEDS: tuple[Speed, ...] = ("low", "medium", "high")
+FRAMES_PER_SECOND = 60.0988
 SEEDS = 32_767  # states a console can be in when a game begins
 
 
@@ -24,6 +25,9 @@ class GamesConfig(Config):
     )
     matches: int | None = Field(
         None, ge=1, le=100, description="An empty bottle, and so many matches to make; null: viruses are the goal."
+    )
+    max_seconds: float | None = Field(
+        None, gt=0, le=36_000, description="A time goal: later than this does not count; null: only pills are counted."
     )
 
     @model_validator(mode="after")
@@ -74,7 +78,9 @@ class DrMarioConfig(Config):
     max_pills: int = Field(400, ge=1, le=100_000, description="A game is cut off after so many pills.")
     first_seed: int = Field(1, ge=1, le=SEEDS, description="Games are drawn from the console's seeds from this one")
     last_seed: int = Field(SEEDS, ge=1, le=SEEDS, description="to this one.")
-    seeds: tuple[Annotated[int, Field(ge=1, le=SEEDS)], ...] = Field((), description="Or from these.")
+    seeds: Literal["registry"] | tuple[Annotated[int, Field(ge=1, le=SEEDS)], ...] = Field(
+        (), description="Or from these; registry: from the 120 that `slipstream drmario seeds` lists."
+    )
     observation: ObservationPreset | None = Field(
         None, description="Which planes are shown; null: as players and actions need them."
     )

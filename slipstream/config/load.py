@@ -13,6 +13,7 @@ from pydantic import BaseModel, ValidationError
 from slipstream.config.errors import ScenarioError, suggest
 from slipstream.config.explain import explain
 from slipstream.config.names import check_name, is_name, name_from
+from slipstream.config.renamed import with_new_names
 from slipstream.config.scenario import Scenario
 from slipstream.config.yaml import KeyPath, dump_yaml, load_yaml, parse_yaml
 
@@ -296,10 +297,11 @@ def _same_kind(base: dict[str, Any], over: dict[str, Any]) -> bool:
 
 
 def _validate(tree: Tree) -> Scenario:
+    values = with_new_names(tree.values)
     try:
-        return Scenario.model_validate(tree.values)
+        return Scenario.model_validate(values)
     except ValidationError as error:
-        raise ScenarioError(explain(error, tree.values, tree.where)) from None
+        raise ScenarioError(explain(error, values, tree.where)) from None
 
 
 def _plain(value: Any) -> Any:

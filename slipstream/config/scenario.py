@@ -95,10 +95,18 @@ class CollectConfig(Config):
         description="With overlap: updates a rollout's policy is behind (deterministic), or rollouts that may wait "
         "(free).",
     )
-    shaping_coef: float = Field(
-        1.0,
-        ge=0,
-        description="Weight κ of the shaping κ(γ^duration Φ′ − Φ), in worlds that have a potential Φ.",
+
+
+class ShapingConfig(Config):
+    """Rewards that lead the way and leave the best policy as it is: κ(γ^duration Φ′ − Φ) with a potential Φ."""
+
+    use_potential_shaping: bool = Field(True, description="Add them, wherever there is a potential.")
+    kappa: float = Field(1.0, gt=0, description="Their weight κ.")
+    evaluator: str | None = Field(
+        None,
+        min_length=1,
+        description="A model of how long it will take, relative to where the command is run: Φ is minus the time it "
+        "expects, as a share of its horizon. null: the world's own potential, if it has one.",
     )
 
 
@@ -160,8 +168,35 @@ class CheckpointConfig(Config):
     )
 
 
+class CertificateConfig(Config):
+    """What must be shown of the policy, held still between two updates, before a phase is left."""
+
+    at_least: float = Field(0.9, gt=0, lt=1, description="Success rate that must be shown to be exceeded.")
+    alpha: float = Field(
+        0.05, gt=0, lt=1, description="Chance that any certificate of the run is false; the k-th attempt may spend "
+        "alpha / (k (k + 1))."
+    )  # fmt: skip
+    max_episodes: Count = Field(2000, description="An attempt is given up after so many episodes.")
+    expected: float | None = Field(
+        None, gt=0, lt=1, description="The rate that is expected, above at_least: decides sooner if it is about right "
+        "(a sequential probability ratio test); null: any rate above at_least (a mixture)."
+    )  # fmt: skip
+    retry_updates: Count = Field(20, description="Updates to learn from before the next attempt at the same phase.")
+
+    @model_validator(mode="after")
+    def _can_pass(self) -> CertificateConfig:
+        if self.expected is not None and self.expected <= self.at_least:
+            raise ValueError(f"expected {self.expected:g} must be above at_least {self.at_least:g}")
+        return self
+
+
 class CurriculumConfig(Config):
-    """When to go from one of the world's phases to the next: often enough successful, and judged so, too."""
+    """How the world's phases are gone through: one after the other as they are mastered, or all at once."""
+
+    order: Literal["in_turn", "adaptive"] = Field(
+        "in_turn", description="One phase after the other, each until it is mastered; or all of them from the start, "
+        "those more often that succeed less."
+    )  # fmt: skip
 
     start_phase: str | None = Field(None, min_length=1, description="Name of the phase to begin with; null: the first.")
     success_rate: float = Field(0.7, gt=0, le=1, description="Share of the latest episodes that must succeed.")
@@ -169,6 +204,17 @@ class CurriculumConfig(Config):
     evaluation_success: float | None = Field(
         1.0, gt=0, le=1, description="Share of the latest evaluation's episodes that must succeed; null: not asked for."
     )
+    certificate: CertificateConfig | None = Field(
+        None, description="Shown on fresh episodes before a phase is left; null: not asked for."
+    )
+
+    @model_validator(mode="after")
+    def _fits_its_order(self) -> CurriculumConfig:
+        if self.order == "adaptive" and (self.certificate is not None or self.start_phase is not None):
+            raise ValueError(
+                "order 'adaptive' plays all phases at once: there is none to start with or to be certified"
+            )
+        return self
 
 
 class FederatedConfig(Config):
@@ -184,6 +230,7 @@ class LogConfig(Config):
     log_trajectories: bool = Field(
         False, description="Write the track of every evaluation episode as CSV (traj_ep_*.csv)."
     )
+    log_episodes: bool = Field(False, description="Write every training episode's end to events.jsonl.")
     frames_every: Count | None = Field(
         1, description="Record the first episode of every n-th evaluation for the viewers; null: never."
     )
@@ -221,6 +268,7 @@ class Scenario(Config):
         "listed belong to the policy 'main', or to the only one.",
     )
     collect: CollectConfig = Field(default_factory=CollectConfig, description="How experience is gathered.")
+    shaping: ShapingConfig = Field(default_factory=ShapingConfig, description="Rewards that lead the way.")
     evaluate: EvaluateConfig = Field(default_factory=EvaluateConfig, description="How policies are judged.")
     stop: StopConfig = Field(default_factory=StopConfig, description="When to stop early.")
     checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig, description="What is saved.")

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from slipstream.worlds.spec import WorldSpec
 
 F32 = NDArray[np.float32]
+F64 = NDArray[np.float64]
 U8 = NDArray[np.uint8]
 I32 = NDArray[np.int32]
 Blocks = dict[str, NDArray[Any]]
@@ -50,6 +51,7 @@ class Rollout:
     last_obs: Blocks  # per block [N, A, ...], after the last tick
     last_state: F32 | None  # [N, A, S]
     last_mask: U8 | None  # [N, A, M], allowed after the last tick
+    reward_sums: F64  # [3], of the decisions finished here: how many; what the world paid; what shaping added
     ends: Ends | None = None  # filled when the slab is complete
 
     @property
@@ -57,6 +59,15 @@ class Rollout:
         """Rows, worlds, agents."""
         rows, worlds, agents = self.decided.shape
         return rows, worlds, agents
+
+    @property
+    def reward_means(self) -> dict[str, float]:
+        """What a decision finished here brought on average: from the world, by shaping, and both together."""
+        decisions, world, shaping = (float(total) for total in self.reward_sums)
+        if not decisions:
+            return {}
+        r_env, r_shape = world / decisions, shaping / decisions
+        return {"r_env": r_env, "r_shape": r_shape, "r_total": r_env + r_shape}
 
 
 def allocate_rollout(spec: WorldSpec, ticks: int, worlds: int, agents: int, discrete: bool, choices: int) -> Rollout:
@@ -82,4 +93,5 @@ def allocate_rollout(spec: WorldSpec, ticks: int, worlds: int, agents: int, disc
         last_obs={b.name: np.zeros((worlds, agents, *b.shape), b.dtype) for b in spec.obs},
         last_state=np.zeros((*shape[1:], spec.state_size), np.float32) if spec.state_size else None,
         last_mask=np.ones((*shape[1:], choices), np.uint8) if choices else None,
+        reward_sums=np.zeros(3),
     )

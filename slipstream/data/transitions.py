@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,10 +57,12 @@ def to_fields(rows: Transitions) -> Fields:
     }
 
 
-def from_fields(fields: Fields) -> Transitions:
-    """The opposite of `to_fields`."""
+def from_fields(fields: Fields, blocks: Sequence[str] | None = None) -> Transitions:
+    """The opposite of `to_fields`; `blocks` are those of an observation in order, where `fields` come from a file."""
 
     def under(prefix: str) -> Blocks:
+        if blocks is not None:
+            return {name: fields[prefix + name] for name in blocks}
         return {name.removeprefix(prefix): array for name, array in fields.items() if name.startswith(prefix)}
 
     return Transitions(

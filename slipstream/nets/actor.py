@@ -11,12 +11,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from slipstream.config.algos.onpolicy import BoardNetwork
+from slipstream.nets.board_heads import Placer
 from slipstream.nets.boards import Board, BoardSpec
-from slipstream.nets.heads import Categorical, Distribution, Gaussian, Point, Squashed, masked
+from slipstream.nets.heads import SMALL_GAIN, Categorical, Distribution, Gaussian, Point, Squashed, masked
 from slipstream.nets.normalise import RunningNorm
 from slipstream.nets.torsos import Linear, Mlp, Obs, flatten
-
-SMALL_GAIN = 0.01  # of an action head: every action is about equally likely at the start
 
 
 class ActorSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -34,7 +34,8 @@ class ActorSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     head: Literal["distribution", "squashed", "point", "values"] = "distribution"
     quantiles: int = 1  # of every choice's value
     dueling: bool = False  # values as a state's value plus advantages of mean 0 (Wang et al. 2016)
-    board: BoardSpec | None = None  # every placement is scored by itself; None: all choices at once
+    board: BoardSpec | None = None  # choices are placements on a board; None: all inputs are alike
+    board_network: BoardNetwork = "candidates"  # what scores its placements
 
     @property
     def head_outputs(self) -> int:
@@ -54,10 +55,14 @@ class Actor(nn.Module):
         self.spec = spec
         self.norm = RunningNorm(spec.inputs) if spec.normalize_observation else None
         self.board = None if spec.board is None else Board(spec.board)
-        inputs = spec.inputs if self.board is None else self.board.inputs
-        self.torso = Mlp((inputs, *spec.hidden), spec.activation, None, generator)
-        gain = 1.0 if spec.head == "values" else SMALL_GAIN
-        self.head = Linear((inputs, *spec.hidden)[-1], spec.head_outputs, gain, generator)
+        self.placer: Placer | None = None  # acts in place of torso and head
+        if spec.board is not None and spec.board_network != "candidates":
+            self.placer = Placer(spec.board_network, spec.board, spec.activation, generator)
+        else:
+            inputs = spec.inputs if self.board is None else self.board.inputs
+            self.torso = Mlp((inputs, *spec.hidden), spec.activation, None, generator)
+            gain = 1.0 if spec.head == "values" else SMALL_GAIN
+            self.head = Linear((inputs, *spec.hidden)[-1], spec.head_outputs, gain, generator)
         gaussian = spec.head == "distribution" and not spec.discrete
         self.log_std = nn.Parameter(torch.full((spec.outputs,), spec.init_log_std)) if gaussian else None
 
@@ -86,14 +91,17 @@ class Actor(nn.Module):
     def distribution(self, x: Tensor, mask: Tensor | None, features: Tensor | None = None) -> Gaussian | Categorical:
         """The distribution of every row of inputs; `features`, where given, is what the torso made of them."""
         if self.board is not None:
-            return Categorical(self.scores(self.board, x, mask))
+            return Categorical(self.placements(self.board, x, mask))
         out = self.torso(x, self.head) if features is None else self.head(features)
         return Categorical(masked(out, mask)) if self.log_std is None else Gaussian(out, self.log_std)
 
-    def scores(self, board: Board, x: Tensor, mask: Tensor | None) -> Tensor:
-        """Logits of every placement, each scored by itself, [rows, placements]."""
+    def placements(self, board: Board, x: Tensor, mask: Tensor | None) -> Tensor:
+        """Logits of every placement, [rows, placements]."""
         if mask is None:
-            raise ValueError("placements are scored one by one: a mask must say which there are")
+            raise ValueError("not every placement is there in every position: a mask must say which are")
+        if self.placer is not None:
+            logits: Tensor = self.placer(x, mask)
+            return logits
         candidates = board.candidates(x, mask)
         scores: Tensor = self.torso(candidates.x, self.head).squeeze(1)
         return candidates.spread(scores, len(x), self.spec.outputs)

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from slipstream import _core
 from slipstream.nets.heads import FORBIDDEN
 from slipstream.nets.torsos import Linear, Mlp
 
@@ -25,6 +26,7 @@ ABOVE, BELOW, LEFT, RIGHT = 3, 6, 3, 4  # cells around a placement that are look
 COLOURS = 3
 PIECES = COLOURS * COLOURS  # ordered pairs
 COLUMN_HIDDEN = (128, 64)
+WINDOW = 5 * (ABOVE + BELOW + 1) * (LEFT + RIGHT + 1)  # inputs that are cells, of five planes
 
 
 class BoardSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -38,6 +40,8 @@ class BoardSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     numbers: int  # anything else about the position
     num_numbers: int
     costs: int | None  # [4, height, width], of every placement; None: not shown
+    planes: int = 0  # all of them, those above among them; specs saved before networks looked at all have none
+    num_planes: int = 0
 
     @property
     def cells(self) -> int:
@@ -48,6 +52,12 @@ class BoardSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def placements(self) -> int:
         """Choices: where the first half goes, and on which side of it the second is."""
         return 4 * self.cells
+
+
+def pieces_of(spec: BoardSpec, x: Tensor) -> tuple[Tensor, Tensor]:
+    """The piece to place and the next one, [rows] each: COLOURS * first half + second half."""
+    one_hot = x[:, spec.pieces : spec.pieces + 2 * PIECES]
+    return one_hot[:, :PIECES].argmax(1), one_hot[:, PIECES:].argmax(1)
 
 
 class Candidates(NamedTuple):
@@ -65,7 +75,7 @@ class Candidates(NamedTuple):
 class Board(nn.Module):
     """Describes placements; it has nothing to learn."""
 
-    window: Tensor  # [placements, planes * cells looked at], into a padded board
+    corner: Tensor  # [placements], upper left cell of what is looked at, in a padded board
     lying: Tensor  # [placements, 2], one-hot
     second_near: Tensor  # [placements], 1 where the second half is the lower left one
     place: Tensor  # [placements, 2], row and column in 0..1
@@ -79,11 +89,8 @@ class Board(nn.Module):
         row, column = np.divmod(first, width)
         row = np.minimum(row + (side == 1), height - 1)  # the second half is below: then it is the lower one
         column = np.maximum(column - (side == 2), 0)
-        y, x = np.mgrid[0 : ABOVE + BELOW + 1, 0 : LEFT + RIGHT + 1].reshape(2, 1, -1)
-        cell = (row[:, None] + y) * self._padded[1] + column[:, None] + x
-        planes = np.arange(5)[None, :, None] * (self._padded[0] * self._padded[1])
         tables = {
-            "window": (cell[:, None, :] + planes).reshape(spec.placements, -1),
+            "corner": row * self._padded[1] + column,
             "lying": np.stack([side % 2 == 0, side % 2 == 1], 1).astype(np.float32),
             "second_near": np.isin(side, (1, 2)).astype(np.int64),
             "place": np.stack([row / (height - 1), column / (width - 1)], 1).astype(np.float32),
@@ -94,7 +101,7 @@ class Board(nn.Module):
     @property
     def inputs(self) -> int:
         """Of one placement."""
-        return self.window.shape[1] + 2 + 1 + 4 + 2 + 1 + self.spec.num_numbers
+        return WINDOW + 2 + 1 + 4 + 2 + 1 + self.spec.num_numbers
 
     def planes(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Colours [rows, 3, H, W] and the special mark [rows, H, W]."""
@@ -111,28 +118,29 @@ class Board(nn.Module):
         """What may be placed where, described."""
         spec = self.spec
         row, choice = torch.nonzero(mask, as_tuple=True)
-        piece, after = (x[:, spec.pieces + k * PIECES : spec.pieces + (k + 1) * PIECES].argmax(1) for k in range(2))
+        piece, after = pieces_of(spec, x)
         halves = torch.stack([piece // COLOURS, piece % COLOURS], 1)  # first, second
         near_is_second = self.second_near[choice]
         near, far = halves[row, near_is_second], halves[row, 1 - near_is_second]
         seen = torch.stack([self._told(x, halves[:, 0], halves[:, 1]), self._told(x, halves[:, 1], halves[:, 0])], 1)
-        window = seen[row[:, None], near_is_second[:, None], self.window[choice]]
         ahead = [(half[row] == own).float() for half in (after // COLOURS, after % COLOURS) for own in (near, far)]
         cost = x.new_zeros(len(row)) if spec.costs is None else x[row, spec.costs + choice]
-        described = torch.cat(
+        described = x.new_empty(len(row), self.inputs)
+        _copy_windows(seen.flatten(0, 1), 2 * row + near_is_second, self.corner[choice], described)
+        torch.cat(
             [
-                window,
                 self.lying[choice],
                 torch.stack([(near == far).float(), *ahead, cost], 1),
                 self.place[choice],
                 self.numbers(x)[row],
             ],
             1,
+            out=described[:, WINDOW:],
         )
         return Candidates(row, choice, described)
 
     def _told(self, x: Tensor, near: Tensor, far: Tensor) -> Tensor:
-        """Padded boards, flat: like the near half, like the far one, neither, special, outside."""
+        """Padded boards: like the near half, like the far one, neither, special, outside."""
         colours, special = self.planes(x)
         rows = torch.arange(len(x), device=x.device)
         like_near, like_far = colours[rows, near], colours[rows, far]
@@ -141,7 +149,20 @@ class Board(nn.Module):
         board = functional.pad(board, (LEFT, RIGHT, ABOVE, BELOW))
         open_above = x.new_zeros(len(x), ABOVE + self.spec.height, self.spec.width)
         outside = functional.pad(open_above, (LEFT, RIGHT, 0, BELOW), value=1.0)
-        return torch.cat([board, outside.unsqueeze(1)], 1).flatten(1)
+        return torch.cat([board, outside.unsqueeze(1)], 1)
+
+
+def _copy_windows(boards: Tensor, board: Tensor, corner: Tensor, out: Tensor) -> None:
+    """Write what is seen around each placement into the first columns of `out`; nothing here has a gradient."""
+    height, width = ABOVE + BELOW + 1, LEFT + RIGHT + 1
+    if boards.device.type == "cpu":
+        arrays = {"boards": boards, "board": board, "corner": corner, "out": out}
+        _core.copy_windows(**{name: array.numpy() for name, array in arrays.items()}, height=height, width=width)
+        return
+    _, planes, down, across = boards.shape
+    shape = (len(boards), (down - height + 1) * across - width + 1, planes, height, width)
+    every = boards.as_strided(shape, (planes * down * across, 1, down * across, across, 1))
+    out[:, :WINDOW] = every[board, corner].flatten(1)
 
 
 class ColumnTorso(nn.Module):

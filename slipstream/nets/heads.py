@@ -13,6 +13,7 @@ LOG_2 = math.log(2.0)
 LOG_2PI = math.log(2.0 * math.pi)
 LOG_STD_LOW, LOG_STD_HIGH = -5.0, 2.0  # of a squashed Gaussian
 EDGE = 1e-6  # nearest to ±1 that a density is asked for
+SMALL_GAIN = 0.01  # of an action head's weights: every action is about equally likely at the start
 FORBIDDEN = -1e9  # logit of a masked choice: its probability is exactly 0 in float32
 
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
 
@@ -42,7 +43,7 @@ class Linear(nn.Linear):
 
     def __init__(self, inputs: int, outputs: int, gain: float, generator: torch.Generator) -> None:
         super().__init__(inputs, outputs)
-        _make_orthogonal(self.weight, gain, generator)
+        make_orthogonal(self.weight, gain, generator)
         nn.init.zeros_(self.bias)
         self._layout = Layout((inputs, outputs), "identity", "identity")
 
@@ -51,12 +52,19 @@ class Linear(nn.Linear):
         return _run(self._layout, x, [self.weight, self.bias], weights)
 
 
-def _make_orthogonal(weight: Tensor, gain: float, generator: torch.Generator) -> None:
-    """Torch's initialisation on one thread: its QR gives other bits on two, and in a new thread it begins with all."""
+def make_orthogonal(weight: Tensor, gain: float, generator: torch.Generator) -> None:
+    """Torch's initialisation on one thread: its QR gives other bits on two."""
+    with one_thread():
+        nn.init.orthogonal_(weight, gain, generator=generator)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Torch on one thread: its bits depend on how many there are, and in a new thread it begins with all."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        nn.init.orthogonal_(weight, gain, generator=generator)
+        yield
     finally:
         torch.set_num_threads(threads)
 

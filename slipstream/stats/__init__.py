@@ -11,7 +11,16 @@ from slipstream.stats.intervals import (
     resampled_rows,
     wilson,
 )
-from slipstream.stats.ratings import EloTest, Score, elo, expected
+from slipstream.stats.ratings import (
+    EloTest,
+    Score,
+    Stronger,
+    elo,
+    elo_difference,
+    elo_intervals,
+    evidence_against,
+    expected,
+)
 from slipstream.stats.sequential import (
     Certificate,
     Certifier,
@@ -20,8 +29,10 @@ from slipstream.stats.sequential import (
     evidence_above,
     evidence_below,
     least_trials,
+    ratio_above,
     spent,
 )
+from slipstream.stats.tails import median_interval, upper_cvar
 
 __all__ = [
     "Certificate",
@@ -30,10 +41,14 @@ __all__ = [
     "Interval",
     "Score",
     "Sprt",
+    "Stronger",
     "Verdict",
     "bootstrap",
     "elo",
+    "elo_difference",
+    "elo_intervals",
     "evidence_above",
+    "evidence_against",
     "evidence_below",
     "expected",
     "improvement_interval",
@@ -41,8 +56,11 @@ __all__ = [
     "iqm_interval",
     "least_trials",
     "mean_interval",
+    "median_interval",
     "performance_profile",
+    "ratio_above",
     "resampled_rows",
     "spent",
+    "upper_cvar",
     "wilson",
 ]

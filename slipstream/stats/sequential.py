@@ -7,7 +7,8 @@ with probability alpha at most. Trials must be independent, each a success with 
   is a supermartingale (one expects p q/bar + (1-p)(1-q)/(1-bar) <= 1 of each trial), so their average over q in
   (bar, 1) is one too, and by Ville's inequality it ever reaches 1/alpha with probability alpha at most. The average
   over all q in (0, 1), the plain beta mixture, is not: when p is far below the bar, the small q make it grow.
-* `Sprt`: Wald's test of two given rates, which is faster where they are known.
+* `ratio_above`: the same with one rate instead of all: faster where that is about right.
+* `Sprt`: Wald's test of two given rates.
 """
 
 from __future__ import annotations
@@ -31,16 +32,22 @@ def evidence_above(successes: ArrayLike, failures: ArrayLike, bar: float) -> F64
     return np.asarray(betaln(s + 1, f + 1) + share - math.log1p(-bar) - s * math.log(bar) - f * math.log1p(-bar))
 
 
+def ratio_above(successes: ArrayLike, failures: ArrayLike, bar: float, expected: float) -> F64:
+    """Log e-value against p <= bar: the likelihood ratio of one rate above it."""
+    s, f = np.asarray(successes, np.float64), np.asarray(failures, np.float64)
+    return np.asarray(s * math.log(expected / bar) + f * (math.log1p(-expected) - math.log1p(-bar)))
+
+
 def evidence_below(successes: ArrayLike, failures: ArrayLike, bar: float) -> F64:
     """Log e-value against p >= bar, by rates below it."""
     return evidence_above(failures, successes, 1.0 - bar)
 
 
-def least_trials(bar: float, alpha: float) -> int:
+def least_trials(bar: float, alpha: float, expected: float | None = None) -> int:
     """Trials an unbroken streak must have to be enough evidence; with fewer, nothing can ever be certified."""
     _check(bar, alpha)
     n = max(1, math.ceil(math.log(1.0 / alpha) / -math.log(bar)))  # what any evidence needs at least
-    while float(evidence_above(n, 0, bar)) < -math.log(alpha):
+    while _evidence(n, 0, bar, expected) < -math.log(alpha):
         n += 1
     return n
 
@@ -71,6 +78,7 @@ class Certifier(NamedTuple):
     alpha: float
     most_trials: int
     doubt: float = 0.05  # chance to give up on a rate that is at the bar or above
+    expected: float | None = None  # the rate to look for, above the bar; None: any
 
     def check(self) -> None:
         """Refuse what can never pass.
@@ -79,7 +87,9 @@ class Certifier(NamedTuple):
             ValueError: With the number of trials that would be needed.
         """
         _check(self.bar, self.alpha)
-        needed = least_trials(self.bar, self.alpha)
+        if self.expected is not None and not self.bar < self.expected < 1.0:
+            raise ValueError(f"the expected rate lies between the bar {self.bar:g} and 1; it is {self.expected:g}")
+        needed = least_trials(self.bar, self.alpha, self.expected)
         if self.most_trials < needed:
             raise ValueError(
                 f"{self.most_trials} trials can never show a rate above {self.bar:g} at alpha {self.alpha:g}: even "
@@ -89,7 +99,7 @@ class Certifier(NamedTuple):
     def judge(self, successes: int, trials: int) -> Certificate:
         """How it stands; the verdict is final where it is not open."""
         failures = trials - successes
-        evidence = float(evidence_above(successes, failures, self.bar))
+        evidence = _evidence(successes, failures, self.bar, self.expected)
         doubt = float(evidence_below(successes, failures, self.bar))
         verdict: Verdict = "open"
         if evidence >= -math.log(self.alpha):
@@ -118,6 +128,12 @@ class Sprt(NamedTuple):
         if ratio >= math.log((1.0 - self.beta) / self.alpha):
             return "pass"
         return "fail" if ratio <= math.log(self.beta / (1.0 - self.alpha)) else "open"
+
+
+def _evidence(successes: int, failures: int, bar: float, expected: float | None) -> float:
+    if expected is None:
+        return float(evidence_above(successes, failures, bar))
+    return float(ratio_above(successes, failures, bar, expected))
 
 
 def _check(bar: float, alpha: float) -> None:

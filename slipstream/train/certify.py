@@ -1,25 +1,27 @@
 """Certifying what was learned: fresh episodes until a rate is shown to be above a bar, with a stated chance of error.
 
-Every attempt on a run is written down in its `certificates.jsonl` before it begins, plays episodes that no training, no
-table and no other attempt has seen, and spends its own share of alpha, so that all attempts on a run together certify
-falsely with probability alpha at most.
+Every attempt on a run, by `slipstream certify` or by a curriculum while it trains, is written down in the run's
+`certificates.jsonl` before it begins, plays episodes that no training, no table and no other attempt has seen, and
+spends its own share of alpha, so that all attempts on a run together certify falsely with probability alpha at most.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Literal, NamedTuple
 
 import msgspec
 
 from slipstream.collect.episodes import play
+from slipstream.collect.teams import Team
 from slipstream.config.errors import CheckpointError, ScenarioError, suggest
 from slipstream.config.scenario import Scenario
 from slipstream.stats import Certificate, Certifier, spent
-from slipstream.train import checkpoint
-from slipstream.train.saved_cast import trained_teams
+from slipstream.train.disk import write_all
 from slipstream.train.setup import make_evaluation_worlds
-from slipstream.worlds.registry import proportions
+from slipstream.worlds.registry import proportions, unseen
+from slipstream.worlds.vec_env import VecEnv
 
 # Judging begins at 2^31 (saved_cast.py); certificates where no table gets to. An attempt has room for ROOM episodes.
 FIRST_CERTIFIED = 2**31 + 2**30
@@ -28,6 +30,25 @@ BATCH = 64
 LEDGER = "certificates.jsonl"
 
 Told = Callable[[Certificate], None]
+
+
+class Question(NamedTuple):
+    """Does something happen in an episode at more than a given rate?"""
+
+    metric: str
+    bar: float
+    alpha: float  # of the whole run
+    most_trials: int
+    expected: float | None = None  # the rate to look for, above the bar; None: any
+
+
+class Candidate(NamedTuple):
+    """What is to be certified: a policy at rest."""
+
+    policy: str  # hash of what acts
+    steps: int  # of training behind it
+    phase: int | None = None  # of the world's phases; None: the last
+    by: Literal["verb", "training"] = "verb"
 
 
 class Attempt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -44,6 +65,10 @@ class Attempt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     trials: int = 0
     log_evidence: float = 0.0
     log_doubt: float = 0.0
+    policy: str = ""  # hash of what acted; attempts of before have none
+    by: str = "verb"  # or training
+    phase: str = ""
+    population: str = ""  # which episodes were drawn, in words
 
 
 def read_ledger(folder: Path) -> list[Attempt]:
@@ -64,50 +89,62 @@ def read_ledger(folder: Path) -> list[Attempt]:
     return [found[k] for k in sorted(found)]
 
 
+class Stand(NamedTuple):
+    """Where a certificate is earned: fresh worlds, and in words which episodes those are."""
+
+    worlds: VecEnv
+    population: str
+
+
+def make_stand(scenario: Scenario, most_trials: int) -> Stand:
+    """Worlds whose episodes training has not seen, as far as such worlds have any."""
+    world, population = unseen(scenario.world)
+    fresh = scenario.model_copy(update={"world": world})
+    return Stand(make_evaluation_worlds(fresh, min(BATCH, most_trials)), population)
+
+
 def certify(
     folder: Path,
     scenario: Scenario,
-    saved: checkpoint.Checkpoint,
-    metric: str,
-    bar: float,
-    alpha: float,
-    most_trials: int,
+    stand: Stand,
+    teams: Sequence[Team],
+    question: Question,
+    candidate: Candidate,
     told: Told | None = None,
 ) -> tuple[Attempt, Certificate]:
     """Play until the verdict; `told` hears how it stands after every batch."""
+    metric, worlds = question.metric, stand.worlds
     known = proportions(scenario.world.kind)
-    worlds = make_evaluation_worlds(scenario, min(BATCH, most_trials))
     if metric not in known or metric not in worlds.spec.stats:
         able = ", ".join(name for name in known if name in worlds.spec.stats) or "none"
         raise ScenarioError(
             f"--metric {metric}: only what happened or did not in an episode can be certified; in {scenario.name} that "
             f"is {able}{suggest(metric, known)}"
         )
-    number = len(read_ledger(folder)) + 1
-    test = Certifier(bar, spent(alpha, number), most_trials)
+    number = attempt_number(read_ledger(folder), question, candidate)
+    test = Certifier(question.bar, spent(question.alpha, number), question.most_trials, expected=question.expected)
     try:
         test.check()
     except ValueError as error:
         raise ScenarioError(f"attempt {number} on this run: {error}; try --max-episodes of that") from None
-    if most_trials > ROOM:
-        raise ScenarioError(f"--max-episodes {most_trials}: an attempt has room for {ROOM}")
-    counters = saved.meta.get("counters")
-    steps = int(counters.get("steps", 0)) if isinstance(counters, dict) else 0
-    attempt = Attempt(number, metric, bar, alpha, test.alpha, steps)
+    if question.most_trials > ROOM:
+        raise ScenarioError(f"--max-episodes {question.most_trials}: an attempt has room for {ROOM}")
+    phase = len(worlds.spec.phases) - 1 if candidate.phase is None else candidate.phase
+    attempt = Attempt(
+        number,
+        metric,
+        question.bar,
+        question.alpha,
+        test.alpha,
+        candidate.steps,
+        policy=candidate.policy,
+        by=candidate.by,
+        phase=worlds.spec.phases[phase] if worlds.spec.phases else "",
+        population=stand.population,
+    )
     _write(folder, attempt)
-    teams = trained_teams(scenario, saved, worlds.spec)
-    first = FIRST_CERTIFIED + (number - 1) * ROOM
-    standing = test.judge(0, 0)
-    while standing.verdict == "open":
-        count = min(BATCH, most_trials - standing.trials)
-        played = play(worlds, teams, count, scenario.evaluate.seed, first + standing.trials)
-        for happened in played.stat(metric):  # in order: the first verdict counts, whatever the batch
-            standing = test.judge(standing.successes + int(happened > 0.5), standing.trials + 1)
-            if standing.verdict != "open":
-                break
-        if told is not None:
-            told(standing)
-    worlds.close()
+    worlds.phases = [max(0, phase)] * worlds.num_worlds
+    standing = _play(worlds, teams, test, metric, scenario.evaluate.seed, FIRST_CERTIFIED + (number - 1) * ROOM, told)
     attempt = msgspec.structs.replace(
         attempt,
         verdict=standing.verdict,
@@ -120,6 +157,32 @@ def certify(
     return attempt, standing
 
 
+def _play(
+    worlds: VecEnv, teams: Sequence[Team], test: Certifier, metric: str, seed: int, first: int, told: Told | None
+) -> Certificate:
+    standing = test.judge(0, 0)
+    while standing.verdict == "open":
+        count = min(BATCH, test.most_trials - standing.trials)
+        played = play(worlds, teams, count, seed, first + standing.trials)
+        for happened in played.stat(metric):  # in order: the first verdict counts, whatever the batch
+            standing = test.judge(standing.successes + int(happened > 0.5), standing.trials + 1)
+            if standing.verdict != "open":
+                break
+        if told is not None:
+            told(standing)
+    return standing
+
+
+def attempt_number(ledger: Sequence[Attempt], question: Question, candidate: Candidate) -> int:
+    """Which attempt this is. A resumed run lives some again, with the same policy: those are no new ones."""
+    if candidate.by == "training":
+        asked = (question.metric, question.bar, question.alpha, candidate.steps, candidate.policy, "training")
+        for e in ledger:
+            if asked == (e.metric, e.bar, e.alpha, e.steps, e.policy, e.by):
+                return e.attempt
+    return len(ledger) + 1
+
+
 def _write(folder: Path, attempt: Attempt) -> None:
-    with (folder / LEDGER).open("ab") as file:
-        file.write(msgspec.json.encode(attempt) + b"\n")
+    with (folder / LEDGER).open("ab", buffering=0) as file:
+        write_all(file.fileno(), msgspec.json.encode(attempt) + b"\n")

@@ -67,6 +67,7 @@ class DatasetRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     shaping_coef: float  # weight of the shaping in the rewards; 0: none
     rows: int
     parts: tuple[Part, ...]
+    shaping_model: str | None = None  # SHA-256 of the model that gave the potential; None: the world itself
 
     @property
     def types(self) -> Types:
@@ -135,7 +136,8 @@ def from_arrays(record: DatasetRecord, arrays: Fields) -> Dataset:
         raise ValueError("ends and discounts contradict each other")
     if sum(part.rows for part in record.parts) != record.rows:
         raise ValueError("its parts do not have as many rows as it has")
-    return Dataset(record, from_fields({name: array for name, array in arrays.items() if name != "end"}), end)
+    blocks = [block.name for block in record.world.obs]
+    return Dataset(record, from_fields({name: array for name, array in arrays.items() if name != "end"}, blocks), end)
 
 
 # --- writing and reading ---
@@ -273,6 +275,11 @@ def _refuse_different(names: Sequence[str], records: Sequence[DatasetRecord]) ->
             raise ScenarioError(
                 f"{names[0]} was recorded in {_described(first)} and {name} in {_described(record)}; only datasets of "
                 "the same world can be merged"
+            )
+        if record.shaping_model != first.shaping_model:
+            raise ScenarioError(
+                f"{names[0]} and {name} were shaped by different models (shaping.evaluator), so their rewards do not "
+                "mean the same; record one of them again"
             )
         if (record.gamma, record.shaping_coef) != (first.gamma, first.shaping_coef):
             raise ScenarioError(

@@ -23,14 +23,23 @@ from slipstream.algos.protocol import Arrays, Progress, Stats
 from slipstream.collect.episodes import Episodes
 from slipstream.collect.serial import Episode
 from slipstream.collect.slab import Slab, under
-from slipstream.collect.teams import judged_agents
-from slipstream.config.errors import CheckpointError, ScenarioError, TrainingError
+from slipstream.collect.teams import Team, judged_agents
+from slipstream.config.errors import CheckpointError, ScenarioError, SlipstreamError, TrainingError
 from slipstream.config.load import dump, load, override, to_json, to_plain
 from slipstream.config.scenario import Scenario
 from slipstream.data.replay import Replay
 from slipstream.train import checkpoint, run_folder
+from slipstream.train.arrays_file import content_hash
+from slipstream.train.certify import Candidate, Question, Stand, certify, make_stand
 from slipstream.train.checkpoint import Checkpoint
-from slipstream.train.curriculum import CurriculumState, advanced, after_episodes
+from slipstream.train.curriculum import (
+    CurriculumState,
+    after_episodes,
+    first_assignment,
+    following,
+    mastered,
+    reassigned,
+)
 from slipstream.train.disk import replace_file
 from slipstream.train.evaluation import Evaluator, clean_flags, make_evaluator, summary
 from slipstream.train.export import export
@@ -43,6 +52,8 @@ from slipstream.train.run_folder import RunFolder, Track
 from slipstream.train.setup import Cast, choose_threads, make_cast, make_training_worlds, resolve
 from slipstream.train.source import make_source
 from slipstream.train.stopping import StopState, after_evaluation
+from slipstream.worlds.registry import keep_records, proportions
+from slipstream.worlds.spec import WorldSpec
 from slipstream.worlds.vec_env import VecEnv
 
 T = TypeVar("T")
@@ -53,6 +64,7 @@ class Counters(msgspec.Struct, frozen=True):
 
     steps: int = 0  # environment steps, over all worlds
     agent_steps: int = 0
+    ticks: int = 0  # of all worlds: where decisions last, more than steps
     updates: int = 0
     episodes: int = 0
     best_return: float | None = None  # of an evaluation
@@ -156,6 +168,12 @@ class Session:
     ) -> None:
         self.scenario, self.run, self.cast, self.display, self.models = scenario, run, cast, display, models
         self.worlds = worlds
+        self.evaluator: Evaluator | None = None
+        if scenario.evaluate.evaluation_interval is not None:
+            self.evaluator = make_evaluator(scenario, cast.teams)
+        self.stand: Stand | None = None  # made for the first certificate
+        self.curriculum = first_phase(scenario, worlds.spec, worlds.num_worlds)
+        self._play_phases()  # before the collector begins the first episodes
         self.source = make_source(scenario, worlds, cast)
         self.quarantines = {
             name: Quarantine(run.path / "quarantine", name, learner, scenario.stop.bad_batches, self._tell_bad_batch)
@@ -168,22 +186,19 @@ class Session:
             for name, learner in cast.learners.items()
         }
         self.segments: dict[str, list[SegmentRecord]] = {name: [] for name in self.feeds}
-        self.evaluator: Evaluator | None = None
-        if scenario.evaluate.evaluation_interval is not None:
-            self.evaluator = make_evaluator(scenario, cast.teams)
         self.counters = Counters()
         self.stop = StopState()
-        self.curriculum = first_phase(scenario)
         self.ended_by_rule: str | None = None
         self.newest = run.checkpoints  # the last checkpoint this session wrote
         self.evaluation: dict[str, float] = {}
         if saved is not None:
             self._restore(saved)
-        self._play_phase()
+        self._play_phases()
         self.writer = MetricsWriter(run.path, display.note)
         self._began = time.monotonic() - self.counters.seconds
         self._saved_at = self.counters.steps
         self._seconds: dict[str, float] = {}
+        self._lost_records = False
 
     def run_to_end(self, title: str) -> Result:
         """Work until there is a reason to stop; then save, export and say how it went."""
@@ -194,6 +209,8 @@ class Session:
             self.worlds.close()
             if self.evaluator is not None:
                 self.evaluator.worlds.close()
+            if self.stand is not None:
+                self.stand.worlds.close()
 
     def _run(self, title: str) -> Result:
         scenario = self.scenario
@@ -250,14 +267,15 @@ class Session:
             self.counters,
             steps=self.counters.steps + self.scenario.rollout_steps,
             agent_steps=self.counters.agent_steps + rows,
+            ticks=self.counters.ticks + slab.ticks,
             updates=self.counters.updates + 1,
             episodes=self.counters.episodes + len(slab.episodes),
         )
         reason, is_best = self._maybe_evaluate()
-        self._maybe_next_phase(slab.episodes)
+        self._follow_phases(slab.episodes)
         self.counters = msgspec.structs.replace(self.counters, seconds=time.monotonic() - self._began)
         self.ended_by_rule = reason
-        self._report(stats, slab.episodes)  # before any checkpoint of this step: a resumed run must not miss the row
+        self._report(stats, slab)  # before any checkpoint of this step: a resumed run must not miss the row
         if is_best:
             self._write(checkpoint.best_path(self.run.checkpoints, self.counters.steps), "best")
         if reason is None and self.counters.steps >= self.scenario.timesteps:
@@ -277,7 +295,11 @@ class Session:
     def _learn(self, slab: Slab, progress: Progress) -> dict[str, Stats]:
         """One update of every learner."""
         lag = {"lag": float(progress.update - slab.version)} if self.scenario.collect.overlap != "none" else {}
-        return {name: feed.learn(slab.rollouts.get(name), progress) | lag for name, feed in self.feeds.items()}
+        paid = {name: rollout.reward_means for name, rollout in slab.rollouts.items()}
+        return {
+            name: feed.learn(slab.rollouts.get(name), progress) | lag | paid.get(name, {})
+            for name, feed in self.feeds.items()
+        }
 
     def _problem(self) -> str | None:
         """Why training has to be given up, if so."""
@@ -291,30 +313,92 @@ class Session:
         self._tell(sentence)
         self.writer.event("quarantine", self.counters.steps, **event)
 
-    def _maybe_next_phase(self, episodes: Sequence[Episode]) -> None:
-        """Go on to the next of the world's phases where the present one is mastered."""
+    # --- phases of the world ---
+
+    def _follow_phases(self, episodes: Sequence[Episode]) -> None:
+        """Go on to the next of the world's phases where the present one is mastered, or share out all of them anew."""
         config, spec = self.scenario.curriculum, self.worlds.spec
         if config is None:
             return
-        self.curriculum = after_episodes(config, self.curriculum, episodes, spec.stats.index("success"))
+        success = spec.stats.index("success")
+        if config.order == "adaptive":
+            updates = self.counters.updates
+            self.curriculum = reassigned(config, self.curriculum, episodes, success, self.scenario.seed, updates)
+            self._play_phases()
+            return
+        self.curriculum = after_episodes(config, self.curriculum, episodes, success)
         judged = self.evaluation.get("eval/success_mean", self.curriculum.judged)
         self.curriculum = msgspec.structs.replace(self.curriculum, judged=judged)
-        self.curriculum, why = advanced(config, self.curriculum, len(spec.phases), self.worlds.num_worlds)
-        if why is not None:
-            self._play_phase()
-            # What was best at an easier phase is no measure for this one.
-            self.counters = msgspec.structs.replace(self.counters, best_return=None)
-            name = spec.phases[self.curriculum.phase]
-            self._tell(f"phase {self.curriculum.phase + 1} of {len(spec.phases)}, {name}: {why}")
-            self.writer.event("phase", self.counters.steps, phase=self.curriculum.phase, name=name, why=why)
-
-    def _play_phase(self) -> None:
-        """Let episodes that start from now on belong to the present phase."""
-        if self.scenario.curriculum is None:
+        is_last = self.curriculum.phase + 1 == len(spec.phases)
+        if is_last and config.certificate is None:
             return
-        self.worlds.phase = self.curriculum.phase
+        why = mastered(config, self.curriculum, self.counters.updates)
+        if why is not None and config.certificate is not None:
+            why = self._certified(why)
+        if why is not None and not is_last:
+            self._next_phase(why)
+
+    def _next_phase(self, why: str) -> None:
+        """All worlds begin anew, so that no batch holds two phases."""
+        spec = self.worlds.spec
+        self.curriculum = following(self.curriculum)
+        self._play_phases()
+        self.source.restart()
+        for feed in self.feeds.values():
+            feed.restart()
+        # What was best at an easier phase is no measure for this one.
+        self.counters = msgspec.structs.replace(self.counters, best_return=None)
+        name = spec.phases[self.curriculum.phase]
+        self._tell(f"phase {self.curriculum.phase + 1} of {len(spec.phases)}, {name}: {why}")
+        self.writer.event("phase", self.counters.steps, phase=self.curriculum.phase, name=name, why=why)
+
+    def _certified(self, why: str) -> str | None:
+        """Hold the policy still and ask for a certificate; what it was given for, or None."""
+        assert self.scenario.curriculum is not None
+        config = self.scenario.curriculum.certificate
+        assert config is not None
+        if self.stand is None:
+            self.stand = make_stand(self.scenario, config.max_episodes)
+        stand, state = self.stand, self.curriculum
+        acting = ((name, learner.actor_arrays()) for name, learner in self.cast.learners.items())
+        policy = content_hash({f"{name}.{key}": array for name, arrays in acting for key, array in arrays.items()})
+        candidate = Candidate(policy, self.counters.steps, state.phase, "training")
+        question = Question("success", config.at_least, config.alpha, config.max_episodes, config.expected)
+        try:
+            attempt, found = self._timed(
+                "certify",
+                lambda: certify(self.run.path, self.scenario, stand, self._judged_teams(), question, candidate),
+            )
+        except ScenarioError as error:  # so many attempts were made that too little of alpha is left
+            self._tell(f"no more certificates: {error}")
+            self.curriculum = msgspec.structs.replace(state, failed_at=sys.maxsize)
+            return None
+        self.writer.event("certificate", self.counters.steps, **msgspec.to_builtins(attempt))
+        shown = f"{found.successes} of {found.trials} {attempt.population}"
+        if attempt.verdict != "pass":
+            self.curriculum = msgspec.structs.replace(state, failed_at=self.counters.updates)
+            self._tell(
+                f"{attempt.phase}: success above {config.at_least:g} was not shown ({shown}; attempt {attempt.attempt})"
+            )
+            return None
+        self.curriculum = msgspec.structs.replace(state, certified=(*state.certified, state.phase))
+        spends = f"attempt {attempt.attempt}, alpha {found.alpha:.2g}"
+        said = f"certified, success above {config.at_least:g} ({shown}; {spends})"
+        self._tell(f"{attempt.phase}: {said}")
+        return f"{why}; {said}"
+
+    def _play_phases(self) -> None:
+        """Let episodes that start from now on belong to the phases the curriculum says."""
+        config = self.scenario.curriculum
+        if config is None:
+            return
+        adaptive = config.order == "adaptive"
+        if not self.scenario.is_offline:
+            phases = self.curriculum.assigned if adaptive else [self.curriculum.phase] * self.worlds.num_worlds
+            self.worlds.phases = phases
         if self.evaluator is not None:
-            self.evaluator.worlds.phase = self.curriculum.phase
+            count, worlds = len(self.worlds.spec.phases), self.evaluator.worlds
+            worlds.phases = [i % count if adaptive else self.curriculum.phase for i in range(worlds.num_worlds)]
 
     def _maybe_evaluate(self) -> tuple[str | None, bool]:
         """Evaluate when it is due; returns why to stop, if a rule was met, and whether this was the best so far."""
@@ -353,32 +437,59 @@ class Session:
                 self._write_trajectories(episodes, update)
         return episodes
 
-    def _report(self, stats: Mapping[str, Stats], episodes: Sequence[Episode]) -> None:
-        """One row of metrics, one event per finished episode's batch, one line on the screen."""
-        counters = self.counters
+    def _report(self, stats: Mapping[str, Stats], slab: Slab) -> None:
+        """One row of metrics, events, one line on the screen."""
+        counters, episodes = self.counters, slab.episodes
         row: dict[str, Any] = {
             "timesteps_total": counters.steps,
             "agent_steps_total": counters.agent_steps,
             "updates_total": counters.updates,
             "episodes_total": counters.episodes,
             "time_total_s": counters.seconds,
+            **({"global_step_frames_total": counters.ticks} if self.worlds.spec.has_durations else {}),
             "stop/zero_conflict_streak": self.stop.streak,
-            **({} if self.scenario.curriculum is None else {"curriculum/phase": self.curriculum.phase}),
+            **self._phase_rows(),
             **episode_summary(episodes, self.worlds.spec.stats, judged_agents(self.cast.teams)),
             **{key: value for name, s in stats.items() for key, value in _named(name, s, len(stats)).items()},
             **self.evaluation,
-            **self._phase_shares(),
+            **self._shares(slab),
         }
         self.writer.report(row)
         if self.evaluation:
             self.writer.event("evaluation", counters.steps, **self.evaluation)
+        self._keep_records(episodes)
+        if self.scenario.log.log_episodes:
+            flags = proportions(self.scenario.world.kind)
+            for episode in episodes:
+                self.writer.event("episode_end", counters.steps, **episode_end(episode, self.worlds.spec.stats, flags))
         shown = {"return": row.get("env/return_mean"), "eval": self.evaluation.get("eval/return_mean")}
         text = "  ".join(f"{name} {value:.2f}" for name, value in shown.items() if value is not None)
         if self.scenario.stop.zero_conflict_streak is not None:
             text += f"  clean streak {self.stop.streak}/{self.scenario.stop.zero_conflict_streak}"
         self.display.advance(counters.steps, text)
 
-    def _phase_shares(self) -> dict[str, float]:
+    def _keep_records(self, episodes: Sequence[Episode]) -> None:
+        """What is remarkable among them; that it cannot be kept is no reason to stop."""
+        rows = [episode.stats for episode in episodes]
+        try:
+            keep_records(self.scenario.world, self.run.path, self.worlds.spec.stats, rows, self.run.path.name)
+        except SlipstreamError as error:
+            if not self._lost_records:
+                self._tell(f"records are not kept from here on: {error}")
+            self._lost_records = True
+
+    def _phase_rows(self) -> dict[str, float]:
+        """Where the curriculum is."""
+        config, spec = self.scenario.curriculum, self.worlds.spec
+        if config is None:
+            return {}
+        if config.order == "adaptive":
+            return {f"curriculum/success/{n}": rate for n, rate in zip(spec.phases, self.curriculum.rates, strict=True)}
+        row: dict[str, float] = {"curriculum/phase": self.curriculum.phase}
+        return row if config.certificate is None else {**row, "curriculum/certified": len(self.curriculum.certified)}
+
+    def _shares(self, slab: Slab) -> dict[str, float]:
+        """Rates, and what the time was spent on."""
         seconds = dict(self._seconds)
         waited = seconds.pop("collect", 0.0)  # its parts are act, world and record
         if self.scenario.collect.overlap != "none":  # those were spent beside the learner
@@ -389,7 +500,14 @@ class Session:
             "perf/steps_per_s": self.scenario.rollout_steps / total,
             "perf/agent_steps_per_s": self.scenario.rollout_steps * self.worlds.spec.num_agents / total,
         }
+        if self.worlds.spec.has_durations:
+            decided = sum(int(rollout.decided[1:].sum()) for rollout in slab.rollouts.values())
+            rates |= {"perf/sps_frames_total": slab.ticks / total, "perf/dps_decisions_total": decided / total}
         return {**rates, **{f"perf/time_{phase}_frac": s / total for phase, s in sorted(seconds.items())}}
+
+    def _judged_teams(self) -> Sequence[Team]:
+        """Who plays where policies are judged."""
+        return self.cast.teams if self.evaluator is None else self.evaluator.teams
 
     def _timed(self, phase: str, work: Callable[[], T]) -> T:
         start = time.perf_counter()
@@ -521,13 +639,14 @@ class Session:
             replace_file(folder / f"traj_ep_{update:06d}_{number:04d}.csv", text.getvalue().encode(), durable=False)
 
 
-def first_phase(scenario: Scenario) -> CurriculumState:
+def first_phase(scenario: Scenario, spec: WorldSpec, num_worlds: int) -> CurriculumState:
     """Where a curriculum begins."""
     config = scenario.curriculum
-    if config is None or config.start_phase is None:
+    if config is None:
         return CurriculumState()
-    names = [phase.name for phase in getattr(scenario.world, "phases", ())]
-    return CurriculumState(phase=names.index(config.start_phase))
+    if config.order == "adaptive":
+        return first_assignment(len(spec.phases), num_worlds)
+    return CurriculumState(phase=0 if config.start_phase is None else spec.phases.index(config.start_phase))
 
 
 def episode_summary(episodes: Sequence[Episode], stats: Sequence[str], agents: Sequence[int]) -> dict[str, float]:
@@ -545,6 +664,19 @@ def episode_summary(episodes: Sequence[Episode], stats: Sequence[str], agents: S
         known = [e.stats[i] for e in episodes if np.isfinite(e.stats[i])]  # a lap time, where there was a lap
         row[f"env/{name}_mean"] = float(np.mean(known)) if known else math.nan
     return row
+
+
+def episode_end(episode: Episode, stats: Sequence[str], flags: Sequence[str]) -> dict[str, Any]:
+    """How an episode ended; the reason is the first of the world's 0/1 figures that happened, None where none did."""
+    happened = [name for name, value in zip(stats, episode.stats, strict=True) if name in flags and value > 0]
+    return {
+        "world": episode.world,
+        "episode": episode.index,
+        "return": sum(episode.returns),
+        "frames": episode.length,
+        "decisions": sum(episode.decisions),
+        "terminal_reason": happened[0] if happened else None,
+    }
 
 
 def _named(policy: str, stats: Stats, policies: int) -> dict[str, float]:

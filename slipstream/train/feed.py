@@ -34,6 +34,9 @@ class Feed(Protocol):
     def learn(self, rollout: Rollout | None, progress: Progress) -> Stats:
         """Take in a slab, if there is one, and make one update."""
 
+    def restart(self) -> None:
+        """The worlds have begun new episodes."""
+
     def state_arrays(self) -> Arrays:
         """What must be saved between updates, beside the learner and the replay's rows."""
 
@@ -56,6 +59,9 @@ class RolloutFeed:
         if names := not_finite(arrays):
             return self._quarantine.keep(arrays, names, progress)
         return self._quarantine.judge(self._learner.update(rollout, progress), arrays, progress)
+
+    def restart(self) -> None:
+        """Nothing."""
 
     def state_arrays(self) -> Arrays:
         """Nothing: a rollout is forgotten once it was learned from."""
@@ -133,6 +139,11 @@ class ReplayFeed:
             if prioritised is not None:
                 replay.update_priorities(sample.index, learned.td_error.cpu().numpy())
         return dict(_means(said)) | ({"gradient_steps": float(steps)} if steps else {}), batch
+
+    def restart(self) -> None:
+        """Forget spans that wait for the rest of an episode that was broken off."""
+        if self._chain is not None:
+            self._chain.forget()
 
     def state_arrays(self) -> Arrays:
         """Counters, unfinished spans, the replay's cursor and priorities; its rows are saved apart."""

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from slipstream.algos.protocol import Algorithm, Arrays
-from slipstream.algos.state import load_module
+from slipstream.algos.state import AVERAGE, load_module
 from slipstream.config.errors import CheckpointError, suggest
 from slipstream.data.rollout import F32, U8, Blocks
 from slipstream.nets.actor import Acted, Actor, ActorSpec, act
@@ -82,8 +82,10 @@ def _as_blocks(obs: Any, spec: WorldSpec) -> Blocks:
 
 
 def policy_arrays(name: str, learner: Algorithm) -> Arrays:
-    """The acting network's arrays under the policy's name."""
-    return {f"policy.{name}.{key}": value for key, value in learner.actor_arrays().items()}
+    """The acting network's arrays under the policy's name, and those of its averaged weights where it has any."""
+    state = learner.state_dict(include_optim=False)
+    averaged = {key: value for key, value in state.items() if key.startswith(AVERAGE + ".")}
+    return {f"policy.{name}.{key}": value for key, value in {**learner.actor_arrays(), **averaged}.items()}
 
 
 def load_policy(path: str | Path, name: str | None = None) -> Policy:
@@ -116,5 +118,6 @@ def from_checkpoint(saved: checkpoint.Checkpoint, path: Path, name: str | None =
     network = Actor(record.actor, torch.Generator())
     prefix = f"policy.{name}."
     arrays = {k.removeprefix(prefix): v for k, v in saved.arrays.items() if k.startswith(prefix)}
-    load_module(network, arrays, "actor", strict=True)
+    is_averaged = any(key.startswith(AVERAGE + ".") for key in arrays)
+    load_module(network, arrays, AVERAGE if is_averaged else "actor", strict=True)
     return Policy(record, network.eval())

@@ -43,7 +43,7 @@ from slipstream.train.dataset_file import (
 from slipstream.train.policy_file import from_checkpoint
 from slipstream.train.progress import Display, Quiet
 from slipstream.train.saved_cast import load_cast
-from slipstream.train.setup import frozen_team, gammas, refuse_other_world, scripted_team
+from slipstream.train.setup import frozen_team, gammas, make_shaping, refuse_other_world, scripted_team, with_gamma
 from slipstream.worlds.registry import make_worlds
 from slipstream.worlds.spec import WorldSpec
 from slipstream.worlds.vec_env import EnvOptions, VecEnv
@@ -82,6 +82,7 @@ def record(
         stop: Asked every SLAB_STEPS steps whether what there is will do.
     """
     scenario, saved = (subject, None) if isinstance(subject, Scenario) else load_subject(subject)
+    scenario = with_gamma(scenario)
     seed = scenario.seed if seed is None else seed
     _refuse_numbers(transitions, seed, num_worlds, gamma)
     name = _recorded_team(scenario, team)
@@ -95,7 +96,7 @@ def record(
     worlds = make_worlds(scenario.world, num_worlds, EnvOptions(seed=seed, tick_discount=gamma))
     try:
         teams = _teams(scenario, saved, worlds, assigned, policy, noise)
-        shaping_coef = scenario.collect.shaping_coef if spec.has_potential else 0.0
+        shaping = make_shaping(scenario, spec)
         part = Part(
             rows=transitions,
             recorded=transitions,
@@ -110,10 +111,11 @@ def record(
             returns=None,
         )
         discrete = next(team.discrete for team in teams if team.policy == name)
-        asked = DatasetRecord(spec, discrete, gamma, shaping_coef, transitions, (part,))
+        model = None if shaping.model is None else shaping.model.digest
+        asked = DatasetRecord(spec, discrete, gamma, shaping.kappa, transitions, (part,), model)
         announce(asked)
         one_gamma = dict.fromkeys(gammas(scenario), gamma)
-        collector = Collector(worlds, teams, max(1, SLAB_STEPS // num_worlds), seed, one_gamma, shaping_coef)
+        collector = Collector(worlds, teams, max(1, SLAB_STEPS // num_worlds), seed, one_gamma, shaping)
         return _play(collector, asked, assigned[name], display or Quiet(), stop)
     finally:
         worlds.close()

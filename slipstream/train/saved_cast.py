@@ -9,9 +9,16 @@ from pathlib import Path
 from slipstream.collect.teams import Team
 from slipstream.config.errors import CheckpointError
 from slipstream.config.load import from_plain
-from slipstream.config.scenario import LearningPolicy, PastPolicy, Scenario, assign_teams
+from slipstream.config.scenario import (
+    FrozenPolicy,
+    LearningPolicy,
+    PastPolicy,
+    Scenario,
+    ScriptedPolicy,
+    assign_teams,
+)
 from slipstream.train import checkpoint
-from slipstream.train.policy_file import from_checkpoint
+from slipstream.train.policy_file import Policy, from_checkpoint
 from slipstream.train.setup import Loaded, frozen_team, refuse_other_world, scripted_team
 from slipstream.worlds.spec import WorldSpec
 
@@ -36,9 +43,7 @@ def trained_teams(scenario: Scenario, saved: checkpoint.Checkpoint, spec: WorldS
 
     def learned(name: str, agents: tuple[int, ...]) -> Team:
         policy = from_checkpoint(saved, Path(scenario.name), name)
-        refuse_other_world(policy, spec, name)
-        record = policy.record
-        return Team(name, agents, Loaded(policy), discrete=record.actor.discrete, table=record.table)
+        return learned_team(name, agents, policy, spec, name)
 
     return _teams(scenario, spec, learned)
 
@@ -54,9 +59,20 @@ def _teams(scenario: Scenario, spec: WorldSpec, learner: Callable[[str, tuple[in
         config = scenario.policies[name]
         if isinstance(config, LearningPolicy | PastPolicy):  # past selves are judged by the present one
             team = learner(config.of if isinstance(config, PastPolicy) else name, agents)
-        elif config.kind == "scripted":
-            team = scripted_team(name, agents, config.script, spec, f"policies.{name}.script")
         else:
-            team = frozen_team(name, agents, config, spec)
+            team = fixed_team(name, agents, config, spec)
         teams.append(replace(team, rival=not isinstance(config, LearningPolicy)))
     return teams
+
+
+def learned_team(name: str, agents: tuple[int, ...], policy: Policy, spec: WorldSpec, where: str) -> Team:
+    """A team that plays what was learned, refused where that cannot act in this world."""
+    refuse_other_world(policy, spec, where)
+    return Team(name, agents, Loaded(policy), discrete=policy.record.actor.discrete, table=policy.record.table)
+
+
+def fixed_team(name: str, agents: tuple[int, ...], config: ScriptedPolicy | FrozenPolicy, spec: WorldSpec) -> Team:
+    """A team whose policy is part of the scenario, whoever is judged."""
+    if isinstance(config, ScriptedPolicy):
+        return scripted_team(name, agents, config.script, spec, f"policies.{name}.script")
+    return frozen_team(name, agents, config, spec)

@@ -12,6 +12,7 @@ import torch
 from slipstream import _core
 from slipstream.algos.protocol import Algorithm, action_table, refuse_mismatch
 from slipstream.algos.registry import ALGORITHMS
+from slipstream.collect.shaping import Shaping
 from slipstream.collect.teams import Team
 from slipstream.config.algos import PpoConfig
 from slipstream.config.algos.offpolicy import ReplayLearnerConfig
@@ -29,9 +30,11 @@ from slipstream.config.scenario import (
 from slipstream.data.rollout import F32, U8, Blocks
 from slipstream.nets.actor import Acted
 from slipstream.nets.torsos import fastest_threads
+from slipstream.stats import Certifier, spent
 from slipstream.train.dataset_file import read_record
 from slipstream.train.past import PastSelves
 from slipstream.train.policy_file import Policy, PolicyRecord, load_policy
+from slipstream.train.times_file import load_times
 from slipstream.worlds.registry import make_worlds
 from slipstream.worlds.spec import WorldSpec
 from slipstream.worlds.vec_env import EnvOptions, VecEnv
@@ -47,6 +50,7 @@ class Cast:
     teams: tuple[Team, ...]
     records: Mapping[str, PolicyRecord]  # how to build each learner's acting network again
     past: Mapping[str, PastSelves]  # by policy name
+    shaping: Shaping
 
 
 @dataclass(frozen=True)
@@ -71,7 +75,28 @@ def resolve(scenario: Scenario, cuda: bool | None = None) -> Scenario:
     if scenario.collect.world_threads == "auto":
         many = scenario.collect.num_worlds >= MANY_ROWS
         changes["collect.world_threads"] = min(2, os.cpu_count() or 1) if many else 1
-    return override(scenario, changes) if changes else scenario
+    return with_gamma(override(scenario, changes) if changes else scenario)
+
+
+def with_gamma(scenario: Scenario) -> Scenario:
+    """The scenario with every discount per second worked out per tick."""
+    algos = {"algo": scenario.algo}
+    for name, policy in scenario.policies.items():
+        if isinstance(policy, LearningPolicy) and policy.algo is not None:
+            algos[f"policies.{name}.algo"] = policy.algo
+    asked = {where: algo.gamma_per_second for where, algo in algos.items() if algo.gamma_per_second is not None}
+    if not asked:
+        return scenario
+    worlds = make_worlds(scenario.world, 1)
+    seconds = worlds.spec.tick_seconds
+    worlds.close()
+    if seconds <= 0:
+        where = next(iter(asked))
+        raise ScenarioError(
+            f"{where}.gamma_per_second: {worlds.spec.name} does not say how long a tick is; give {where}.gamma"
+        )
+    changes: dict[str, object] = {f"{where}.gamma": share**seconds for where, share in asked.items()}
+    return override(scenario, changes | {f"{where}.gamma_per_second": None for where in asked})
 
 
 def make_training_worlds(scenario: Scenario) -> VecEnv:
@@ -119,6 +144,7 @@ def make_cast(scenario: Scenario, spec: WorldSpec) -> Cast:
             f"give its learners the same gamma (now {', '.join(map(str, gammas(scenario).values()))})"
         )
     _refuse_bad_offline(scenario)
+    _refuse_hopeless_certificate(scenario)
     learners: dict[str, Algorithm] = {}
     teams, records, past = [], {}, {}
     for index, (name, agents) in enumerate(assigned.items()):
@@ -149,7 +175,24 @@ def make_cast(scenario: Scenario, spec: WorldSpec) -> Cast:
             past[name] = PastSelves(policy, learners[policy.of], scenario.seed, torch.device(scenario.device))
             of = records[policy.of]
             teams.append(Team(name, agents, past[name], discrete=of.actor.discrete, table=of.table, rival=True))
-    return Cast(learners, tuple(teams), records, past)
+    return Cast(learners, tuple(teams), records, past, make_shaping(scenario, spec))
+
+
+def make_shaping(scenario: Scenario, spec: WorldSpec) -> Shaping:
+    """What a scenario adds to rewards in this world."""
+    config = scenario.shaping
+    if not config.use_potential_shaping or (config.evaluator is None and not spec.has_potential):
+        return Shaping()
+    if config.evaluator is None:
+        return Shaping(config.kappa)
+    times = load_times(Path(config.evaluator))
+    if times.record.world.obs != spec.obs:
+        trained = times.record.world
+        raise ScenarioError(
+            f"shaping.evaluator: {config.evaluator} has learned from {trained.name} ({trained.obs_size} inputs) and "
+            f"cannot read {spec.name} ({spec.obs_size}); train one there, or set it to null"
+        )
+    return Shaping(config.kappa, times)
 
 
 def _refuse_bad_offline(scenario: Scenario) -> None:
@@ -166,6 +209,17 @@ def _refuse_bad_offline(scenario: Scenario) -> None:
     for dataset in datasets.values():
         if dataset is not None:
             read_record(Path(dataset))  # before a run folder is made for what cannot be read
+
+
+def _refuse_hopeless_certificate(scenario: Scenario) -> None:
+    """Even the first attempt, which has the most to spend, must be able to pass."""
+    asked = None if scenario.curriculum is None else scenario.curriculum.certificate
+    if asked is None:
+        return
+    try:
+        Certifier(asked.at_least, spent(asked.alpha, 1), asked.max_episodes, expected=asked.expected).check()
+    except ValueError as error:
+        raise ScenarioError(f"curriculum.certificate.max_episodes: {error}") from None
 
 
 def scripted_team(name: str, agents: tuple[int, ...], script: str, spec: WorldSpec, where: str) -> Team:

@@ -35,6 +35,9 @@ class Source(Protocol):
     def publish(self, version: int) -> None:
         """The learners have made this many updates."""
 
+    def restart(self) -> None:
+        """Begin new episodes everywhere; what the running ones have not paid is forgotten."""
+
     def state_arrays(self) -> Arrays:
         """What must be saved between updates."""
 
@@ -57,7 +60,7 @@ def make_source(scenario: Scenario, worlds: VecEnv, cast: Cast) -> Source:
         scenario.collect.rollout_length,
         scenario.seed,
         gammas(scenario),
-        scenario.collect.shaping_coef,
+        cast.shaping,
     )
     if overlap == "none":
         return InTurn(collector, cast.learners)
@@ -83,7 +86,11 @@ class InTurn:
         for learner in self._learners.values():
             learner.explore(progress)
         rollouts, episodes = self._collector.collect(self._version)
-        return Slab(self._version, rollouts, episodes, self._collector.clock.take())
+        return Slab(self._version, rollouts, episodes, self._collector.clock.take(), self._collector.passed)
+
+    def restart(self) -> None:
+        """Begin new episodes everywhere."""
+        self._collector.restart()
 
     def state_arrays(self) -> Arrays:
         """Worlds and open decisions."""
@@ -121,6 +128,10 @@ class Beside:
         """Let later slabs act with the new weights."""
         self._pipeline.publish(version, self._weights())
 
+    def restart(self) -> None:
+        """Never asked for: a curriculum needs overlap none (config/scenario.py)."""
+        raise AssertionError("worlds that are being stepped cannot be restarted")
+
     def state_arrays(self) -> Arrays:
         """Worlds, open decisions and slabs in flight."""
         return self._pipeline.state_arrays()
@@ -145,6 +156,9 @@ class NoWorlds:
     def take(self, progress: Progress) -> Slab:
         """An empty slab."""
         return Slab(progress.update, {}, [], {})
+
+    def restart(self) -> None:
+        """Nothing."""
 
     def state_arrays(self) -> Arrays:
         """Nothing."""

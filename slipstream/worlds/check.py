@@ -102,6 +102,7 @@ def array_faults(env: VecEnv) -> Iterator[str]:
         "episode_done": (np.uint8, (n,)),
         "episode_length": (np.int32, (n,)),
         "episode_index": (np.uint32, (n,)),
+        "episode_decisions": (np.int32, (n, a)),
         "episode_return": (np.float64, (n, a)),
         "episode_stats": (np.float64, (n, len(spec.stats))),
     }
@@ -171,6 +172,8 @@ class Episode:
         self.ticks = np.zeros(env.num_worlds, np.int64)
         self.since_decision = np.zeros(env.rewards.shape, np.int64)
         self.returns = np.zeros(env.rewards.shape)
+        self.deciding: NDArray[np.bool_] = env.acting != 0  # in the step to come
+        self.decisions = np.zeros(env.rewards.shape, np.int64)
         self.next_index = np.zeros(env.num_worlds, np.int64)
 
     @property
@@ -182,7 +185,8 @@ class Episode:
         """Follow the reset of the masked worlds."""
         chosen = mask != 0
         self.present[chosen] = self.env.alive[chosen] != 0
-        for counter in (self.steps, self.ticks, self.since_decision, self.returns):
+        self.deciding[chosen] = self.env.acting[chosen] != 0
+        for counter in (self.steps, self.ticks, self.since_decision, self.returns, self.decisions):
             counter[chosen] = 0
 
     def advance(self) -> Iterator[str]:
@@ -207,6 +211,8 @@ class Episode:
         self.since_decision[(env.acting != 0) | ended] = 0
         # An agent may join late: then its first sign is that it acts.
         self.present = (before & ~ended) | (env.acting != 0)
+        self.decisions += before & self.deciding
+        self.deciding = env.acting != 0
         self.steps[running] += 1
         self.ticks += env.ticks
         self.returns += env.rewards
@@ -241,6 +247,8 @@ class Episode:
             yield "episode_stats are infinite"
         if (env.episode_index[done] != self.next_index[done]).any():
             yield "episode_index does not count episodes"
+        if (env.episode_decisions[done] != self.decisions[done]).any():
+            yield "episode_decisions is not how often each agent acted"
         self.next_index[done] += 1
         self.finished += int(done.sum())
 
@@ -418,7 +426,7 @@ def _outcome(env: VecEnv) -> list[NDArray[Any]]:
     if env.final_mask is not None:
         arrays.append(_only(ended, env.final_mask))
     arrays += [_only(done, figure) for figure in (env.episode_length, env.episode_index)]
-    return arrays + [_only(done, figure) for figure in (env.episode_return, env.episode_stats)]
+    return arrays + [_only(done, figure) for figure in (env.episode_return, env.episode_decisions, env.episode_stats)]
 
 
 def _only(rows: NDArray[np.bool_], array: NDArray[Any]) -> NDArray[Any]:

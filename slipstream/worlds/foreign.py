@@ -164,7 +164,10 @@ class ForeignVecEnv:
         self.episode_return = np.zeros((n, a), np.float64)
         self.episode_stats = np.zeros((n, 0), np.float64)
         self.episode_index = np.zeros(n, np.uint32)
+        self.episode_decisions = np.zeros((n, a), np.int32)
+        self.phases = [0] * n  # there is only one
         self._returns = [[0.0] * a for _ in range(n)]
+        self._decisions = np.zeros((n, a), np.int32)
         # Where each leaf of an observation goes; views made once, as making one costs more than a write.
         targets = [(leaf.write, leaf.path, self.obs[leaf.block.name], leaf.row_shape) for leaf in self._leaves]
         if self._mask is not None and self.action_mask is not None:
@@ -209,6 +212,7 @@ class ForeignVecEnv:
         self._ticks[i] = 0
         self._ended[i].clear()
         self._returns[i] = [0.0] * len(self._ids)
+        self._decisions[i] = 0
         world, ids = self._worlds[i], self._ids
         seed = episode_seed(self._seeds[i], self._options.evaluation, self._streams[i], episode)
         try:
@@ -228,6 +232,7 @@ class ForeignVecEnv:
     def _step_world(self, i: int, actions: Sequence[Any]) -> None:
         world, ids, present = self._worlds[i], self._ids, self._present[i]
         self._ticks[i] += 1
+        self._decisions[i, present] += 1
         try:
             obs, rewards, terminated, truncated, _ = world.step({ids[k]: actions[k] for k in present})
             timeout = self._ticks[i] == self._truncate_after
@@ -287,6 +292,7 @@ class ForeignVecEnv:
         self.episode_length[i] = self._ticks[i]
         self.episode_index[i] = self._next_episode[i] - 1
         self.episode_return[i] = self._returns[i]
+        self.episode_decisions[i] = self._decisions[i]
         if self._options.autoreset:
             self._start_episode(i)
 
@@ -357,8 +363,6 @@ class ForeignVecEnv:
         self._seeds, self._streams = saved.seeds, saved.streams
         self._next_episode = saved.next_episode
         self.reset()
-
-    phase = 0  # there is only one
 
     def backdrop(self, world: int) -> None:
         """Nothing is known to stand still."""

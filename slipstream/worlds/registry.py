@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
@@ -28,7 +28,7 @@ FAMILIES = {
 
 
 class Family(Protocol):
-    """What a world package offers. Optional: `HEADLINE`, `PROPORTIONS`, `picture(…)`, `make_renderer(…)`, below."""
+    """What a world package offers. Optional: what the functions below look for, each with what stands in for it."""
 
     def make(self, config: WorldConfig, num_worlds: int, options: EnvOptions) -> VecEnv:
         """Build a batch of worlds."""
@@ -69,6 +69,23 @@ def headline(kind: str, spec: WorldSpec) -> tuple[str, ...]:
 def proportions(kind: str) -> tuple[str, ...]:
     """The episode figures of this kind of world that are 0 or 1: whether something happened."""
     return tuple(getattr(family(kind), "PROPORTIONS", ("clean",)))
+
+
+def unseen(config: WorldConfig) -> tuple[WorldConfig, str]:
+    """The same world with what training never draws, and in words what is drawn; most worlds have no end of it."""
+    chosen = getattr(family(config.kind), "unseen", None)
+    if chosen is None:
+        return config, "fresh episodes"
+    return cast("tuple[WorldConfig, str]", chosen(config))
+
+
+def keep_records(
+    config: WorldConfig, folder: Path, stats: Sequence[str], episodes: Sequence[Sequence[float]], run: str
+) -> None:
+    """Let this kind of world keep what is remarkable among the figures of finished episodes, in a run's folder."""
+    keep = getattr(family(config.kind), "keep_records", None)
+    if keep is not None:
+        keep(config, folder, stats, episodes, run)
 
 
 def has_picture(kind: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -27,18 +28,18 @@ class Speed(NamedTuple):
 
 
 def measure(config: WorldConfig, worlds: int, threads: int, seconds: float, seed: int = 0) -> Speed:
-    """Step a batch with random actions for about `seconds`; actions are drawn beforehand, so only worlds are timed."""
+    """Step a batch with random allowed actions for about `seconds`; what can be drawn beforehand is."""
     env = make_worlds(config, worlds, EnvOptions(seed=seed, threads=threads))
     env.reset()
-    actions = _random_actions(env, seed)
+    choose = _random_actions(env, seed)
     ticks, burst = 0, 4
-    for action in actions:  # warm up: touch memory, spread the worlds over their episodes
-        env.actions[...] = action
+    for k in range(16):  # warm up: touch memory, spread the worlds over their episodes
+        choose(k)
         env.step()
     start, cpu = time.perf_counter(), time.process_time()
     while (elapsed := time.perf_counter() - start) < seconds:
         for k in range(burst):
-            env.actions[...] = actions[k % len(actions)]
+            choose(k)
             env.step()
         ticks += burst
         if elapsed < 0.1 * seconds:
@@ -51,9 +52,25 @@ def measure(config: WorldConfig, worlds: int, threads: int, seconds: float, seed
     return Speed(worlds, threads, ticks * worlds, elapsed, used, rate, rate * agents)
 
 
-def _random_actions(env: VecEnv, seed: int) -> list[np.ndarray[tuple[int, ...], np.dtype[np.generic]]]:
+def _random_actions(env: VecEnv, seed: int) -> Callable[[int], None]:
+    """What writes the actions of the k-th step; a choice that is not allowed would be another world's speed."""
     rng = np.random.default_rng(seed)
-    shape = env.actions.shape
+    shape, mask = env.actions.shape, env.action_mask
+    if mask is not None:
+        luck = rng.random(mask.shape[-1], np.float32) + 1e-3
+
+        def allowed(k: int) -> None:
+            np.argmax(mask * np.roll(luck, 7 * k), axis=-1, out=chosen)
+            env.actions[...] = chosen
+
+        chosen = np.zeros(shape, np.intp)
+        return allowed
     if env.spec.action.discrete:
-        return [rng.integers(0, env.spec.action.size, shape).astype(np.int32) for _ in range(16)]
-    return [rng.uniform(-1.0, 1.0, shape).astype(np.float32) for _ in range(16)]
+        drawn = [rng.integers(0, env.spec.action.size, shape).astype(np.int32) for _ in range(16)]
+    else:
+        drawn = [rng.uniform(-1.0, 1.0, shape).astype(np.float32) for _ in range(16)]
+
+    def written(k: int) -> None:
+        env.actions[...] = drawn[k % len(drawn)]
+
+    return written

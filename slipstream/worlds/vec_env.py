@@ -85,7 +85,8 @@ class VecEnv(Protocol):
     episode_return: F64  # [N, A]
     episode_stats: F64  # [N, Q]
     episode_index: U32  # [N]
-    phase: int  # of `spec.phases`: that of the episodes which start from now on
+    episode_decisions: I32  # [N, A]
+    phases: Sequence[int]  # [N], of `spec.phases`: those of the episodes which start from now on
 
     def reset(self, mask: U8 | None = None) -> None:
         """Start the next episode of every world, or of the masked ones."""
@@ -142,6 +143,7 @@ class NativeVecEnv:
     episode_return: F64
     episode_stats: F64
     episode_index: U32
+    episode_decisions: I32
 
     def __init__(self, native: _core.VecEnv) -> None:
         self._native = native
@@ -186,13 +188,13 @@ class NativeVecEnv:
         return None if seen is None else Backdrop(*seen)
 
     @property
-    def phase(self) -> int:
-        """Of `spec.phases`: that of the episodes which start from now on."""
-        return self._native.phase
+    def phases(self) -> Sequence[int]:
+        """By world, of `spec.phases`: those of the episodes which start from now on."""
+        return self._native.phases
 
-    @phase.setter
-    def phase(self, phase: int) -> None:
-        self._native.phase = phase
+    @phases.setter
+    def phases(self, phases: Sequence[int]) -> None:
+        self._native.phases = list(phases)
 
     def close(self) -> None:
         """Nothing to do: threads end with the object."""

@@ -307,7 +307,7 @@ def learned_with_lag(kind: str, task: str, lag: int) -> float:
     parts = build(scenario)
     teams = [acting_copy(team, parts.cast.learners, torch.device("cpu")) for team in parts.cast.teams]
     ticks, steps = scenario.collect.rollout_length, scenario.rollout_steps
-    collector = Collector(parts.env, teams, ticks, scenario.seed, {"main": 0.9}, scenario.collect.shaping_coef)
+    collector = Collector(parts.env, teams, ticks, scenario.seed, {"main": 0.9}, parts.cast.shaping)
     with Pipeline(collector, "deterministic", lag=lag) as pipeline:
         pipeline.start(0, {"main": parts.learner.actor_arrays()})
         for update in range(scenario.timesteps // steps):

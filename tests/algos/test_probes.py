@@ -21,6 +21,7 @@ from slipstream.algos.protocol import refuse_mismatch
 from slipstream.algos.registry import ALGORITHMS
 from slipstream.collect.episodes import play
 from slipstream.collect.serial import Recorder
+from slipstream.collect.shaping import Shaper
 from slipstream.config.load import load
 from slipstream.nets import actor as actor_module
 from slipstream.train import setup
@@ -28,6 +29,7 @@ from slipstream.worlds.registry import make_worlds
 from slipstream.worlds.vec_env import EnvOptions
 
 HORIZON = 8
+SHAPED = {"shaping.use_potential_shaping": True}
 TABLE_SHARE = 11 / 12  # of the best return of `target` by its action table: ±1/2 misses by up to 1/2, E miss² = 1/12
 
 # Who enters: every registered algorithm, and variants of some.
@@ -135,7 +137,7 @@ def score(who: str, task: str, parts: Parts, rows_excess: float) -> Score:
     value = values(parts.learner, obs, mask)
     expected = closed_form(task, obs.astype(np.float64), scenario.algo.gamma, by_table)
     if task == "corridor":  # shaping moves every value by its potential, and nothing else
-        expected -= scenario.collect.shaping_coef * (obs[:, 0].astype(np.float64) - 1)
+        expected -= parts.cast.shaping.kappa * (obs[:, 0].astype(np.float64) - 1)
     squared_error = 0.0 if value is None else np.mean((value - expected) ** 2)
     return Score(
         return_gap=1 - mine.team_returns.mean() / (best.team_returns.mean() * (TABLE_SHARE if by_table else 1.0)),
@@ -181,7 +183,7 @@ def test_it_solves_the_probe(who, task):
 
 
 def test_ppo_solves_the_corridor_with_shaping_and_the_critic_knows_the_shaped_value():
-    result = score("ppo", "corridor", *train("ppo", "corridor", {"collect.shaping_coef": 1.0}))
+    result = score("ppo", "corridor", *train("ppo", "corridor", SHAPED))
     assert is_solved("ppo", "corridor", result), result
 
 
@@ -276,15 +278,14 @@ def departed_agents_counted(patch: Patch) -> None:
 
 
 def shaping_kept_at_termination(patch: Patch) -> None:
-    real = Recorder._shaping
+    real = Shaper.paid
 
-    def mistake(self: Recorder, row: int, terminated: Any, truncated: Any) -> Any:
-        return real(self, row, np.zeros_like(terminated), truncated)
+    def mistake(self: Shaper, duration: Any, terminated: Any, truncated: Any) -> Any:
+        return real(self, duration, np.zeros_like(terminated), truncated)
 
-    patch.setattr(Recorder, "_shaping", mistake)
+    patch.setattr(Shaper, "paid", mistake)
 
 
-SHAPED = {"collect.shaping_coef": 1.0}
 MUTANTS = [
     # who, task, mistake, what it must spoil, changes
     ("ppo", "constant", truncation_taken_for_termination, "value_error", {}),

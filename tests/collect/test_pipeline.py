@@ -18,6 +18,7 @@ from learning import TINY, build, digest, python, scenario_of
 from slipstream.algos.protocol import Progress
 from slipstream.collect.pipeline import Pipeline
 from slipstream.collect.serial import Collector
+from slipstream.collect.shaping import Shaping
 from slipstream.collect.slab import Slab, slab_arrays, slab_from
 from slipstream.collect.teams import Team
 from slipstream.config.load import load
@@ -54,7 +55,7 @@ def collector_of(
     env = make_worlds(scenario.world, 3, EnvOptions(seed=7, tick_discount=0.9))
     spy(env)
     team = Team("main", tuple(range(env.spec.num_agents)), copy or Copy(), learns=True, discrete=True)
-    return Collector(env, [team], ticks, 7, {"main": 0.9}, 1.0)
+    return Collector(env, [team], ticks, 7, {"main": 0.9}, Shaping(1.0))
 
 
 def weights(version: int) -> dict[str, dict[str, np.ndarray]]:
@@ -94,7 +95,7 @@ def serial_slabs(count: int, version_of: Callable[[int], int], name: str = "prob
     for i in range(count):
         copy.load(weights(version_of(i))["main"])
         rollouts, episodes = collector.collect(version_of(i))
-        told.append(digest(slab_arrays(Slab(version_of(i), rollouts, episodes, {}))))
+        told.append(digest(slab_arrays(Slab(version_of(i), rollouts, episodes, {}, collector.passed))))
     return told
 
 
@@ -299,14 +300,25 @@ def test_a_slab_comes_back_from_its_arrays_field_by_field(task, part, ticks):
     env = make_worlds(load(f"probe_{task}").world, 3, EnvOptions(seed=7))
     policies = ["a", "a.obs"][: env.spec.num_agents]  # names that begin alike
     teams = [Team(policy, (i,), Copy(), learns=True, discrete=True) for i, policy in enumerate(policies)]
-    collector = Collector(env, teams, ticks, 7, dict.fromkeys(policies, 0.9), 1.0)
+    collector = Collector(env, teams, ticks, 7, dict.fromkeys(policies, 0.9), Shaping(1.0))
     rollouts, episodes = collector.collect(4)
-    back = slab_from(slab_arrays(Slab(4, rollouts, episodes, {})), policies)
+    saved = slab_arrays(Slab(4, rollouts, episodes, {}, 60))
+    back = slab_from(dict(sorted(saved.items())), policies, list(env.obs))
+    assert back.ticks == 60
     assert (back.version, list(back.rollouts), back.episodes) == (4, policies, list(episodes))
     assert bool(episodes) == (ticks == 20)
     for policy in policies:
         assert_same(rollouts[policy], back.rollouts[policy])
         assert getattr(back.rollouts[policy], part) is not None or ticks == 1
+
+
+def test_blocks_come_back_in_the_order_networks_read_them_in():
+    env = make_worlds(load("drmario_level_0").world, 2, EnvOptions(seed=7))
+    collector = Collector(env, [Team("a", (0,), Copy(), learns=True, discrete=True)], 3, 7, {"a": 0.9}, Shaping(1.0))
+    rollouts, episodes = collector.collect(0)
+    saved = dict(sorted(slab_arrays(Slab(0, rollouts, episodes, {})).items()))  # as a checkpoint keeps them
+    back = slab_from(saved, ["a"], list(env.obs)).rollouts["a"]
+    assert list(back.obs) == list(back.last_obs) == list(env.obs) != sorted(env.obs)
 
 
 def assert_same(mine: Any, theirs: Any) -> None:
@@ -341,7 +353,9 @@ def test_a_learner_that_resumes_in_deterministic_mode_ends_with_the_same_weights
         parts, acting = build(scenario), build(scenario)
         (team,) = parts.cast.teams
         team = replace(team, player=Acting(acting.learner))
-        collector = Collector(parts.env, [team], scenario.collect.rollout_length, scenario.seed, {"main": 0.9}, 1.0)
+        collector = Collector(
+            parts.env, [team], scenario.collect.rollout_length, scenario.seed, {"main": 0.9}, Shaping(1.0)
+        )
         with Pipeline(collector, "deterministic", lag=2) as pipeline:
             if saved is not None:
                 parts.learner.load_state_dict(saved[0])
@@ -468,6 +482,7 @@ import time
 from types import SimpleNamespace
 from slipstream.collect.pipeline import Pipeline
 from slipstream.collect.serial import Collector
+from slipstream.collect.shaping import Shaping
 from slipstream.collect.teams import Team
 from slipstream.config.load import load
 from slipstream.worlds.registry import make_worlds
@@ -482,7 +497,7 @@ class Copy:
 
 env = make_worlds(load("probe_constant").world, 64, EnvOptions(threads=2))
 team = Team("main", (0,), Copy(), learns=True, discrete=True)
-collector = Collector(env, [team], 10**5, 7, {"main": 0.9}, 1.0)
+collector = Collector(env, [team], 10**5, 7, {"main": 0.9}, Shaping(1.0))
 Pipeline(collector, "free").start(0, {"main": {}})
 while collector.steps < 100:
     time.sleep(0.001)

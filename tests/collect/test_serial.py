@@ -11,6 +11,7 @@ from learning import PROBES, TINY, Parts, build, digest, recast, scenario_of
 
 from slipstream import _core
 from slipstream.collect.serial import Collector
+from slipstream.collect.shaping import Shaping
 from slipstream.collect.teams import Team
 from slipstream.data.rollout import Rollout
 from slipstream.nets.actor import Acted
@@ -140,14 +141,17 @@ def collected(parts: Parts, slabs: int) -> list[tuple[Rollout, dict[str, Any]]]:
     return [(deepcopy(parts.collector.collect(0)[0]["main"]), {}) for _ in range(slabs)]
 
 
-def recorded(name: str, length: int, potential: bool = False) -> Parts:
-    changes = {**TINY, "collect.rollout_length": length, "collect.shaping_coef": KAPPA, "collect.num_worlds": 3}
+def recorded(name: str, length: int, potential: bool = False, shaped: bool = True) -> Parts:
+    changes = {**TINY, "collect.rollout_length": length, "collect.num_worlds": 3}
+    changes |= {"shaping.use_potential_shaping": shaped, "shaping.kappa": KAPPA}
     if name == "head_on":
         changes["world.max_episode_steps"] = 7
     parts = build(scenario_of(name, {**changes, "algo.minibatch_size": 1}))
     if potential:
         env = add_potential(make_training_worlds(parts.scenario))
-        collector = Collector(env, parts.cast.teams, length, parts.scenario.seed, gammas(parts.scenario), KAPPA)
+        collector = Collector(
+            env, parts.cast.teams, length, parts.scenario.seed, gammas(parts.scenario), Shaping(KAPPA)
+        )
         parts = Parts(parts.scenario, env, parts.cast, collector)
     return parts
 
@@ -175,8 +179,7 @@ def test_slabs_of_any_length_tell_the_same(name):
 
 def test_shaping_telescopes_over_an_episode():
     parts = recorded("probe_corridor", length=40)
-    plain = recorded("probe_corridor", length=40)
-    plain.collector.recorders["main"]._shaping_coef = 0.0
+    plain = recorded("probe_corridor", length=40, shaped=False)
     gamma = parts.scenario.algo.gamma
     shaped, bare = tell(collected(parts, 1)), tell(collected(plain, 1))
     episodes = 0
@@ -296,7 +299,7 @@ def test_scripted_and_frozen_teams_act_but_never_enter_a_learners_batch():
         Team("frozen", (1,), player=frozen, discrete=True),
     ]
     env = make_training_worlds(parts.scenario)
-    collector = Collector(env, teams, 12, 1, {"pupil": 0.9}, 0.0)
+    collector = Collector(env, teams, 12, 1, {"pupil": 0.9}, Shaping())
     seen: list[np.ndarray] = []
     best: list[np.ndarray] = []
     taken: list[np.ndarray] = []

@@ -221,3 +221,29 @@ def test_noise_refuses_arrays_it_would_have_to_copy():
         _core.fill_normal(np.zeros((2, 2, 2)), seed=0, step=0)
     with pytest.raises(TypeError):
         _core.fill_normal(np.zeros((2, 2, 4), np.float32)[..., ::2], seed=0, step=0)
+
+
+# --- windows ---
+
+
+@pytest.mark.parametrize(("height", "width"), [(10, 8), (3, 5), (1, 1)])
+def test_windows_are_what_slicing_gives_and_the_rest_of_a_row_is_left_alone(height, width):
+    rng = np.random.default_rng(0)
+    boards = rng.random((6, 4, 20, 15), np.float32)
+    board = rng.integers(0, 6, 50)
+    rows, columns = rng.integers(0, 20 - height + 1, 50), rng.integers(0, 15 - width + 1, 50)
+    size = 4 * height * width
+    out = np.full((50, size + 3), -1.0, np.float32)
+    _core.copy_windows(boards=boards, board=board, corner=rows * 15 + columns, height=height, width=width, out=out)
+    for k, (b, y, x) in enumerate(zip(board, rows, columns, strict=True)):
+        np.testing.assert_array_equal(out[k, :size], boards[b, :, y : y + height, x : x + width].reshape(-1))
+    assert (out[:, size:] == -1.0).all()
+
+
+@pytest.mark.parametrize(("board", "corner"), [(1, 0), (-1, 0), (0, 13), (0, -1), (0, 18 * 15)])
+def test_a_window_that_is_not_on_its_board_is_refused(board, corner):
+    where = {"board": np.array([board]), "corner": np.array([corner])}
+    with pytest.raises(ValueError, match="not on a board"):
+        _core.copy_windows(
+            boards=np.zeros((1, 2, 20, 15), np.float32), **where, height=3, width=3, out=np.zeros((1, 18), np.float32)
+        )

@@ -24,6 +24,7 @@ SMALLER = {
     "train": ["--timesteps", "2048", "--evaluate.evaluation-duration", "2"],
     "resume": ["--timesteps", "8192"],
     "eval": ["--episodes", "2"],
+    "arena": ["--max-games", "4"],
     "bench": ["--worlds", "1", "8", "--threads", "1", "--seconds", "0.01"],
 }
 RUNNABLE = {"bash", "console", "python", "yaml"}

@@ -1,6 +1,7 @@
 """A bar that is not met is certified no more often than promised, one that is met as soon as published."""
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.integrate import quad
 
-from slipstream.stats import Certifier, EloTest, Score, Sprt, elo, evidence_above, evidence_below, least_trials, spent
+from slipstream.stats import Certifier, Sprt, evidence_above, evidence_below, least_trials, ratio_above, spent
 
 
 def streams(p, runs, trials, seed=0):
@@ -113,6 +114,42 @@ def test_a_whole_run_of_ten_attempts_certifies_falsely_no_more_often_than_alpha(
     assert 0 < false.mean() <= 0.05
 
 
+def test_a_registry_is_drawn_with_replacement_and_certified_falsely_no_more_often_than_alpha():
+    """120 fixed games of which exactly the bar's share is won: drawing them again and again is fair, once each is not.
+
+    Without replacement the last draws are known, so a test for independent draws would be too sure or too slow; with it
+    every draw is won with the same probability.
+    """
+    rng, runs, most, bar = np.random.default_rng(4), 10_000, 400, 0.8
+    games = np.arange(120) < 120 * bar
+    won = games[rng.integers(0, 120, (runs, most))]
+    enough = np.cumsum(won, axis=1) >= needed(bar, 0.05, most)
+    assert 0.02 < enough.any(1).mean() <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / runs)
+
+
+def test_an_expected_rate_decides_sooner_and_errs_no_more():
+    bar, expected, trials = 0.9, 0.97, 600
+    ratio = partial(ratio_above, expected=expected)
+
+    def first(p):
+        wins = streams(p, 4000, trials)
+        hit = wins >= needed(bar, 0.05, trials, ratio)
+        return np.where(hit.any(1), hit.argmax(1) + 1, trials + 1)
+
+    assert (first(bar) <= trials).mean() <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / 4000)
+    assert (first(bar - 0.2) <= trials).mean() <= 0.001
+    mixture = first_pass(streams(expected, 4000, trials), bar, 0.05)
+    assert np.median(first(expected)) < np.median(np.where(mixture > 0, mixture, trials + 1))
+    test = Certifier(bar, 0.05, trials, expected=expected)
+    test.check()
+    streak = least_trials(bar, 0.05, expected)
+    assert streak == math.ceil(math.log(20) / math.log(expected / bar))
+    assert test.judge(streak, streak).verdict == "pass"
+    assert test.judge(streak - 1, streak - 1).verdict == "open"
+    with pytest.raises(ValueError, match=r"lies between the bar 0\.9 and 1"):
+        Certifier(bar, 0.05, trials, expected=0.8).check()
+
+
 def test_all_attempts_together_spend_alpha():
     assert sum(spent(0.05, k) for k in range(1, 10_000)) == pytest.approx(0.05, rel=1e-3)
     with pytest.raises(ValueError, match="from 1"):
@@ -145,46 +182,3 @@ def test_walds_test_errs_as_rarely_as_it_says(p):
     assert first.mean() + 1 == pytest.approx(103, rel=0.15), "published: 100 to 106"
     assert test.judge(30, 0) == "pass"
     assert test.judge(0, 30) == "fail"
-
-
-# --- strengths ---
-
-
-def test_strengths_come_back_from_games():
-    truth = np.array([120.0, 30.0, -10.0, -140.0])
-    rng = np.random.default_rng(0)
-    points = np.zeros((4, 4))
-    for i in range(4):
-        for j in range(i):
-            won = rng.binomial(4000, 1 / (1 + 10 ** (-(truth[i] - truth[j]) / 400)))
-            points[i, j], points[j, i] = won, 4000 - won
-    np.testing.assert_allclose(elo(points), truth - truth.mean(), atol=12)
-
-
-def test_a_player_who_lost_every_game_is_not_infinitely_weak():
-    strengths = elo([[0, 10], [0, 0]])
-    assert np.isfinite(strengths).all()
-    assert strengths[0] > 200 > strengths[1]
-    with pytest.raises(ValueError, match="square"):
-        elo([[1.0, 2.0]])
-
-
-def test_the_stronger_player_is_found_and_equals_are_not():
-    test = EloTest(0.0, 40.0)
-    rng = np.random.default_rng(1)
-
-    def verdict(difference):
-        win = 1 / (1 + 10 ** (-difference / 400)) - 0.1
-        score = Score(0, 0, 0)
-        while test.judge(score) == "open":
-            drawn = rng.random()
-            score = Score(
-                score.wins + (drawn < win),
-                score.draws + (win <= drawn < win + 0.2),
-                score.losses + (drawn >= win + 0.2),
-            )
-        return test.judge(score)
-
-    assert sum(verdict(0.0) == "pass" for _ in range(60)) <= 9
-    assert sum(verdict(40.0) == "pass" for _ in range(60)) >= 51
-    assert test.judge(Score(0, 0, 0)) == "open"

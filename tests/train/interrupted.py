@@ -109,8 +109,16 @@ def cases() -> dict[str, Scenario]:
     convoy = {"world.task": "convoy_lock", "world.max_episode_steps": 7, **phases}
     found["racing_phases"] = scenario_of("gaplock_curriculum", {**PPO, **convoy})
     # Games of a few pills: some matches are made by chance, and one of three games is enough to go on.
-    games = {"curriculum.window": 3, "curriculum.success_rate": 0.3, "curriculum.evaluation_success": None}
+    games = {"curriculum.window": 3, "curriculum.success_rate": 0.3, "curriculum.certificate": None}
     found["drmario_phases"] = scenario_of("drmario_curriculum", {**PPO, **games, "world.max_pills": 6})
+    gate = {"at_least": 0.02, "max_episodes": 300, "retry_updates": 1}
+    hardly = {"curriculum.window": 2, "curriculum.success_rate": 0.01, "curriculum.certificate": gate}
+    found["drmario_certified"] = scenario_of("drmario_curriculum", {**PPO, **hardly, "world.max_pills": 6})
+    found["drmario_adaptive"] = scenario_of("drmario_levels", {**PPO, "world.max_pills": 6})
+    boards = {"collect.overlap": "deterministic", "world.max_pills": 6}
+    found["impala_lag_boards"] = learned_by("impala", "drmario_level_0", boards, normalize_observation=False)
+    averaged = {"algo.network": "dense_map", "algo.ema_decay": 0.7, "world.max_pills": 6}
+    found["drmario_averaged"] = scenario_of("drmario_level_0", {**PPO, **averaged})
     found["drmario_versus"] = scenario_of("drmario_versus", {**PPO, "world.max_pills": 6})
     past = {"policies.past.every": 2, "policies.past.keep": 2, "world.max_episode_steps": 7}
     found["racing_past_selves"] = scenario_of("head_to_head_past_selves", {**PPO, **past})

@@ -1,17 +1,30 @@
 """Phases follow each other when they are mastered, and not before; opponents' returns are nobody's score."""
 
 import json
+from itertools import pairwise
 
+import msgspec
 import numpy as np
 import pytest
 from learning import TINY, scenario_of
 
 from slipstream.collect.serial import Episode
 from slipstream.collect.teams import Team, judged_agents
-from slipstream.config.scenario import CurriculumConfig
+from slipstream.config.errors import ScenarioError
+from slipstream.config.scenario import CertificateConfig, CurriculumConfig
+from slipstream.stats import Certifier, evidence_above, spent
 from slipstream.train import checkpoint
-from slipstream.train.curriculum import CurriculumState, advanced, after_episodes
+from slipstream.train.certify import Attempt, Candidate, Question, attempt_number, read_ledger
+from slipstream.train.curriculum import (
+    CurriculumState,
+    after_episodes,
+    first_assignment,
+    following,
+    mastered,
+    reassigned,
+)
 from slipstream.train.experiment import train
+from slipstream.train.feed import RolloutFeed
 from slipstream.train.metrics import read_rows
 from slipstream.train.past import PastSelves
 from slipstream.train.setup import make_cast, make_training_worlds, resolve
@@ -29,31 +42,152 @@ def after(state: CurriculumState, *successes: bool) -> CurriculumState:
 
 def test_a_phase_is_left_when_window_and_evaluation_are_good():
     state = after(CurriculumState(judged=1.0), True, True, True)
-    assert advanced(RULE, state, 3, 2)[1] is None  # the window is not full
+    assert mastered(RULE, state, 1) is None  # the window is not full
     state = after(state, False)
-    following, why = advanced(RULE, state, 3, 2)
-    assert following == CurriculumState(phase=1, stale=(0, 1))
-    assert "75% of the last 4 episodes" in why
-    assert advanced(RULE, after(state, False), 3, 2)[1] is None  # two of the last four
+    assert "75% of the last 4 episodes" in mastered(RULE, state, 1)
+    assert following(state) == CurriculumState(phase=1)
+    assert mastered(RULE, after(state, False), 1) is None  # two of the last four
 
 
 @pytest.mark.parametrize("judged", [None, 0.5])
 def test_an_evaluation_must_agree(judged):
     state = after(CurriculumState(judged=judged), True, True, True, True)
-    assert advanced(RULE, state, 3, 2)[1] is None
+    assert mastered(RULE, state, 1) is None
     alone = RULE.model_copy(update={"evaluation_success": None})
-    assert advanced(alone, state, 3, 2)[0].phase == 1
+    assert mastered(alone, state, 1) is not None
 
 
-def test_the_last_phase_is_never_left():
-    state = after(CurriculumState(phase=2, judged=1.0), True, True, True, True)
-    assert advanced(RULE, state, 3, 2) == (state, None)
+def test_a_refused_certificate_is_not_asked_for_again_at_once_and_a_given_one_never():
+    rule = RULE.model_copy(update={"certificate": CertificateConfig(retry_updates=5)})
+    good = after(CurriculumState(judged=1.0), True, True, True, True)
+    refused = msgspec.structs.replace(good, failed_at=10)
+    assert mastered(rule, refused, 14) is None
+    assert mastered(rule, refused, 15) is not None
+    assert mastered(rule, msgspec.structs.replace(good, certified=(0,)), 15) is None
 
 
-def test_episodes_that_began_in_the_phase_before_do_not_count():
-    state = CurriculumState(phase=1, stale=(0, 1))
-    state = after_episodes(RULE, state, [ended(0, True), ended(0, False), ended(1, True)], success=0)
-    assert state == CurriculumState(phase=1, latest=(False,), stale=())
+# --- all phases at once ---
+
+
+def test_what_fails_is_played_more_often_in_proportion():
+    rule = CurriculumConfig(order="adaptive", window=50, evaluation_success=None)
+    state = first_assignment(3, 64)
+    assert sorted(state.assigned).count(0) in (21, 22)
+    rng = np.random.default_rng(0)
+    truth = (0.9, 0.5, 0.1)
+    for update in range(400):
+        done = [ended(world, rng.random() < truth[state.playing[world]]) for world in range(64)]
+        state = reassigned(rule, state, done, 0, seed=1, update=update)
+    np.testing.assert_allclose(state.rates, truth, atol=0.15)
+    weights = 1.1 - np.array(state.rates)
+    expected = 64 * weights / weights.sum()
+    counts = np.bincount(state.assigned, minlength=3)
+    assert (np.abs(counts - expected) < 1).all(), "no more luck than rounding"
+
+
+def test_an_episode_counts_for_the_phase_it_began_in():
+    rule = CurriculumConfig(order="adaptive", window=1, evaluation_success=None)
+    state = msgspec.structs.replace(first_assignment(2, 2), playing=(0, 1), assigned=(1, 1))
+    once = reassigned(rule, state, [ended(0, True)], 0, seed=1, update=1)
+    assert once.rates == (0.5, 0.0)
+    assert once.playing == (1, 1), "what follows it is what was assigned"
+    twice = reassigned(rule, state, [ended(0, False), ended(0, True)], 0, seed=1, update=1)
+    assert twice.rates == (0.0, 0.5)
+
+
+def test_all_phases_are_played_and_reported_at_once(tmp_path):
+    easy = {"world.task": "convoy_lock", "world.border_m": 1e-3, "world.max_episode_steps": 5}
+    rule = {"curriculum.order": "adaptive", "curriculum.evaluation_success": None, "curriculum.window": 3}
+    scenario = scenario_of("gaplock_curriculum", {**TINY, **easy, **rule, "timesteps": 160})
+    done = train(scenario, out=tmp_path / "run", models=tmp_path / "models")
+    rows = list(read_rows(done.run / "metrics.jsonl"))
+    assert "curriculum/success/held speed" in rows[-1]
+    assert max(value for key, value in rows[-1].items() if key.startswith("curriculum/success/")) > 0.5
+    with pytest.raises(ScenarioError, match="none to start with"):
+        scenario_of("gaplock_curriculum", {**rule, "curriculum.start_phase": "standard"})
+
+
+# --- certificates between updates ---
+
+CERTIFIED = {
+    "timesteps": 64 * 12,
+    "collect.num_worlds": 4,
+    "collect.rollout_length": 16,
+    "algo.minibatch_size": 64,
+    "algo.hidden": [8],
+    "evaluate.evaluation_interval": None,
+    "world.max_pills": 6,
+    "world.phases": [{"name": "one", "matches": 1}, {"name": "two", "viruses": 4}],
+    "curriculum.window": 2,
+    "curriculum.success_rate": 0.01,
+    "curriculum.certificate": {"at_least": 0.02, "max_episodes": 400, "retry_updates": 3},
+}
+
+
+@pytest.fixture(scope="module")
+def gated(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("gated")
+    return train(scenario_of("drmario_curriculum", CERTIFIED), out=folder / "run", models=folder / "models")
+
+
+def test_a_phase_is_left_with_a_certificate_and_its_evidence_is_written_down(gated):
+    events = [json.loads(line) for line in (gated.run / "events.jsonl").read_text().splitlines()]
+    given = [event for event in events if event["event"] == "certificate"]
+    assert [event["attempt"] for event in given] == list(range(1, len(given) + 1))
+    assert given[0]["phase"] == "one"
+    assert "seeds that training never draws" in given[0]["population"]
+    for event in given:
+        test = Certifier(0.02, spent(0.05, event["attempt"]), 400)
+        assert test.judge(event["successes"], event["trials"]).verdict == event["verdict"]
+        assert event["log_evidence"] == pytest.approx(float(evidence_above(
+            event["successes"], event["trials"] - event["successes"], 0.02)))  # fmt: skip
+    assert read_ledger(gated.run) == [
+        msgspec.convert({k: v for k, v in e.items() if k not in ("event", "timesteps_total", "time")}, Attempt)
+        for e in given
+    ]
+    passed = [e["timesteps_total"] for e in given if e["verdict"] == "pass" and e["phase"] == "one"]
+    moved = [e["timesteps_total"] for e in events if e["event"] == "phase"]
+    assert moved == passed
+    assert len(moved) == 1
+    refused = [e["timesteps_total"] for e in given if e["verdict"] == "fail" and e["phase"] == "two"]
+    assert all(b - a >= 3 * 64 for a, b in pairwise(refused))
+
+
+def test_a_batch_holds_one_phase(tmp_path, monkeypatch):
+    """Every row a learner sees after a phase was left comes from an episode that began after it."""
+    seen = []
+    learn = RolloutFeed.learn
+
+    def spy(self, rollout, progress):
+        planes = rollout.obs["planes"][rollout.decided != 0]
+        seen.append({bool(virus.any()) for virus in planes[:, 3]})
+        return learn(self, rollout, progress)
+
+    monkeypatch.setattr(RolloutFeed, "learn", spy)
+    done = train(scenario_of("drmario_curriculum", CERTIFIED), out=tmp_path / "run", models=tmp_path / "models")
+    phases = [row["curriculum/phase"] for row in read_rows(done.run / "metrics.jsonl")]
+    first = phases.index(1)
+    # matches are made in a bottle without viruses; the report of an update follows its batch
+    assert seen[: first + 1] == [{False}] * (first + 1)
+    assert all(True in viruses for viruses in seen[first + 1 :])
+    assert seen[first + 1] == {True}
+
+
+def test_a_certificate_that_could_never_be_given_is_refused_before_anything_runs(tmp_path):
+    hopeless = {**CERTIFIED, "curriculum.certificate": {"at_least": 0.9, "max_episodes": 20}}
+    with pytest.raises(ScenarioError, match="even without a failure"):
+        train(scenario_of("drmario_curriculum", hopeless), out=tmp_path / "run", models=tmp_path / "models")
+    assert not (tmp_path / "run").exists()
+
+
+def test_attempts_that_a_resumed_run_lives_again_are_not_counted_twice(tmp_path, gated):
+    question, candidate = Question("success", 0.02, 0.05, 400), None
+    ledger = read_ledger(gated.run)
+    again = Candidate(ledger[0].policy, ledger[0].steps, 0, "training")
+    assert attempt_number(ledger, question, again) == 1
+    for candidate in (again._replace(policy="other"), again._replace(steps=1), again._replace(by="verb")):
+        assert attempt_number(ledger, question, candidate) == len(ledger) + 1
+    assert attempt_number(ledger, question._replace(bar=0.5), again) == len(ledger) + 1
 
 
 def test_a_run_goes_through_its_phases_and_says_so(tmp_path):

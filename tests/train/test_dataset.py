@@ -43,7 +43,7 @@ CASES = [
 @pytest.mark.parametrize("worlds", [1, 3])
 def test_recorded_rows_are_those_of_a_walk_of_one_agent_at_a_time(name, policy, worlds, monkeypatch):
     monkeypatch.setattr(recording, "SLAB_STEPS", 7 * worlds)  # slabs of 7 ticks: decisions cross their borders
-    scenario = override(scenario_of(name), {"collect.shaping_coef": 0.5})
+    scenario = override(scenario_of(name), {"shaping.use_potential_shaping": True, "shaping.kappa": 0.5})
     ticks = 245 if name == "head_on" else 70
     gamma, agents = 0.9, tuple(range(len(record(scenario, 1).record.world.agents)))
     choose = uniformly(5) if policy == "random" else by_script(policy)
@@ -140,7 +140,8 @@ def test_the_record_says_who_acted_and_what_they_earned():
     assert 8 + 8 + 1 + 2 <= part.returns.min < part.returns.mean < part.returns.max <= 8 + 8 + 7 + 2
     assert part.returns.episodes == 256 // 8 * 4  # a slab is 256 ticks of 4 worlds
     assert record("probe_corridor", 100).record.shaping_coef == 0.0  # its scenario says so
-    assert record(override(scenario_of("probe_corridor"), {"collect.shaping_coef": 2.0}), 100).record.shaping_coef == 2
+    shaped = override(scenario_of("probe_corridor"), {"shaping.use_potential_shaping": True, "shaping.kappa": 2.0})
+    assert record(shaped, 100).record.shaping_coef == 2
 
 
 def test_the_same_words_give_the_same_bits_and_fewer_transitions_are_the_first_of_more():

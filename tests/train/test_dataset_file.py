@@ -238,7 +238,10 @@ def test_a_learner_gets_the_rows_with_its_own_gamma(tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "changes", "why"),
-    [("probe_duration", {}, "last several ticks"), ("probe_corridor", {"collect.shaping_coef": 1.0}, "are shaped")],
+    [
+        ("probe_duration", {}, "last several ticks"),
+        ("probe_corridor", {"shaping.use_potential_shaping": True}, "are shaped"),
+    ],
 )
 def test_rewards_that_hold_a_gamma_need_that_gamma(name, changes, why, tmp_path):
     dataset = record(scenario_of(name, changes), 100, gamma=0.9)

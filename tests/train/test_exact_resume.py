@@ -142,6 +142,13 @@ def test_a_checkpoint_holds_all_that_its_algorithm_remembers(kind, stopped_and_r
     assert msgspec.json.encode(saved.meta)
 
 
+def test_averaged_weights_are_saved_beside_the_newest(stopped_and_resumed):
+    arrays = checkpoint.load(stopped_and_resumed / "drmario_averaged" / "checkpoints" / "checkpoint_60").arrays
+    averaged, newest = (arrays[f"policy.main.{which}.placer.torso.first.weight"] for which in ("average", "actor"))
+    assert averaged.shape == newest.shape
+    assert (averaged != newest).any()
+
+
 @pytest.mark.parametrize("name", ["dqn_durations", "dqn_alternating", "sac_shared"])
 def test_priorities_and_unfinished_spans_are_saved(name, stopped_and_resumed):
     saved = checkpoint.load(stopped_and_resumed / name / "checkpoints" / "checkpoint_60")  # in mid-episode

@@ -13,11 +13,13 @@ from learning import TINY, digest, python, recast, scenario_of, tiny
 import slipstream
 from slipstream.config.errors import CheckpointError, RunFolderError, ScenarioError, SlipstreamError
 from slipstream.config.load import dump, from_plain, load, override, to_plain
-from slipstream.train import checkpoint, run_folder
+from slipstream.train import checkpoint, experiment, run_folder
 from slipstream.train.experiment import Result, episode_summary, resume, train
 from slipstream.train.metrics import metrics_hash, read_rows
 from slipstream.train.progress import Lines, Quiet, clock
 from slipstream.train.setup import make_evaluation_worlds, make_training_worlds
+from slipstream.worlds.drmario import best_times
+from slipstream.worlds.registry import keep_records
 
 
 def run(name, tmp_path, folder="run", display=None, **changes) -> Result:
@@ -437,3 +439,66 @@ def test_saved_scenarios_load_from_their_checkpoint(tmp_path):
     result = run("probe_bandit", tmp_path)
     saved = checkpoint.load(result.checkpoint)
     assert from_plain(saved.meta["scenario"]) == load(result.run / "scenario.yaml")
+
+
+def test_every_game_leaves_a_line_when_asked_to_and_frames_are_counted(tmp_path):
+    asked = {**TINY, "timesteps": 4 * 16 * 6, "collect.num_worlds": 4, "collect.rollout_length": 16}
+    scenario = scenario_of("drmario_level_0", {**asked, "algo.minibatch_size": 64, "world.max_pills": 9})
+    done = train(scenario, out=tmp_path / "run", models=tmp_path / "models")
+    events = [json.loads(line) for line in (done.run / "events.jsonl").read_text().splitlines()]
+    ends = [event for event in events if event["event"] == "episode_end"]
+    rows = list(read_rows(done.run / "metrics.jsonl"))
+    assert len(ends) == rows[-1]["episodes_total"] > 10
+    for world in range(4):
+        assert [e["episode"] for e in ends if e["world"] == world] == list(
+            range(sum(e["world"] == world for e in ends))
+        )
+    assert {end["terminal_reason"] for end in ends} <= {"success", "top_out", "timeout"}
+    assert all(end["frames"] > 30 * end["decisions"] > 0 for end in ends)
+    played = sum(end["frames"] for end in ends)
+    assert played <= rows[-1]["global_step_frames_total"] <= played + 4 * 9 * 400
+    assert all(row["perf/sps_frames_total"] > row["perf/dps_decisions_total"] > 0 for row in rows)
+    quiet = train(scenario_of("head_on", TINY), out=tmp_path / "quiet", models=tmp_path / "models")
+    assert "episode_end" not in (quiet.run / "events.jsonl").read_text()
+    assert "global_step_frames_total" not in next(iter(read_rows(quiet.run / "metrics.jsonl")))
+
+
+def test_a_discount_per_second_is_worked_out_for_the_worlds_own_ticks():
+    games = scenario_of("drmario_level_0", {"algo.gamma_per_second": 0.5})
+    assert games.algo.gamma_per_second is None
+    assert games.algo.gamma**60.0988 == pytest.approx(0.5)
+    flights = scenario_of("head_on", {"algo.gamma_per_second": 0.99})
+    worlds = make_training_worlds(flights)
+    assert flights.algo.gamma == pytest.approx(0.99**worlds.spec.tick_seconds)
+    with pytest.raises(ScenarioError, match="does not say how long a tick is"):
+        scenario_of("cartpole", {"algo.gamma_per_second": 0.9})
+    assert scenario_of("head_on").algo.gamma == load("head_on").algo.gamma
+
+
+def test_records_are_kept_of_every_episode_and_failing_to_is_told_once(tmp_path, monkeypatch):
+    asked = {**TINY, "timesteps": 4 * 16 * 4, "collect.num_worlds": 4, "collect.rollout_length": 16}
+    scenario = scenario_of("drmario_level_0", {**asked, "algo.minibatch_size": 64, "world.max_pills": 5})
+    kept = []
+
+    def keep(config, folder, stats, episodes, run):
+        assert (config, folder.name, run) == (scenario.world, "run", "run")
+        kept.extend(dict(zip(stats, row, strict=True)) for row in episodes)
+        raise ScenarioError("the database is somebody else's")
+
+    monkeypatch.setattr(experiment, "keep_records", keep)
+    done = train(scenario, out=tmp_path / "run", models=tmp_path / "models")
+    assert len(kept) == done.counters.episodes > 10
+    assert all(1 <= row["seed"] <= 28671 for row in kept)
+    assert (done.run / "training_log.txt").read_text().count("records are not kept from here on") == 1
+
+
+def test_a_clear_is_kept_in_the_runs_folder_once(tmp_path):
+    world = scenario_of("drmario_level_0").world
+    stats = ("success", "clear_frames", "pills", "level", "seed")
+    rows = [(1.0, 700.0, 12.0, 0.0, 5.0), (0.0, float("nan"), 30.0, 0.0, 6.0)]
+    for _ in range(2):  # a resumed run tells again what it had told
+        keep_records(world, tmp_path, stats, rows, "run")
+    (clear,) = best_times.clears(tmp_path / best_times.FILE)
+    assert (clear.level, clear.seed, clear.frames, clear.pills, clear.run) == (0, 5, 700, 12, "run")
+    keep_records(scenario_of("head_on").world, tmp_path / "other", stats, rows, "run")
+    assert not (tmp_path / "other").exists()

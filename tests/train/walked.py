@@ -68,7 +68,8 @@ def walk(
     for world in range(worlds):
         env = make_worlds(scenario.world, 1, EnvOptions(seed=seed, first_world=world, tick_discount=gamma))
         env.reset()
-        rows += _walk_world(env, world, agents, ticks, gamma, scenario.collect.shaping_coef, choose)
+        kappa = scenario.shaping.kappa if scenario.shaping.use_potential_shaping else 0.0
+        rows += _walk_world(env, world, agents, ticks, gamma, kappa, choose)
         env.close()
     return rows
 

@@ -89,6 +89,7 @@ struct Buffers {
   std::vector<double> episode_return;                              // [N, A]
   std::vector<double> episode_stats;                               // [N, Q]
   std::vector<std::uint32_t> episode_index;                        // [N]
+  std::vector<std::int32_t> episode_decisions;                     // [N, A]
 };
 
 class VecEnv {
@@ -106,9 +107,9 @@ class VecEnv {
   void reseed(std::span<const std::uint64_t> seeds, std::span<const std::uint32_t> worlds,
               std::span<const std::uint8_t> mask);
 
-  // Which of the spec's phases episodes belong to that start from now on.
-  void set_phase(int phase);
-  [[nodiscard]] int phase() const { return phase_; }
+  // Which of the spec's phases the episodes of each world belong to that start from now on.
+  void set_phases(std::span<const std::int32_t> phases);
+  [[nodiscard]] const std::vector<std::int32_t>& phases() const { return phases_; }
 
   [[nodiscard]] std::vector<std::byte> snapshot();
   void restore(std::span<const std::byte> bytes);
@@ -137,13 +138,14 @@ class VecEnv {
   WorkerPool pool_;
   Buffers buffers_;
   std::size_t agents_ = 0;
-  std::int32_t phase_ = 0;
   // Beside the buffers: what an episode accumulates.
   std::vector<std::uint64_t> seed_;          // [N]
   std::vector<std::uint32_t> stream_;        // [N], world number within the seed
   std::vector<std::uint32_t> next_episode_;  // [N]
   std::vector<std::uint8_t> present_;        // [N, A], still in the episode
+  std::vector<std::int32_t> phases_;         // [N], of the episodes to come
   std::vector<std::int32_t> length_;         // [N], ticks of the running episode
+  std::vector<std::int32_t> decisions_;      // [N, A], of the running episode
   std::vector<std::int32_t> elapsed_;        // [N, A], ticks since the last decision
   std::vector<double> returns_;              // [N, A], undiscounted, of the running episode
   std::vector<double> stats_;                // [N, Q], of the running episode

@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from slipstream.config.algos.schedule import Schedule
 from slipstream.config.base import Config
 
+BoardNetwork = Literal["candidates", "dense_map", "factorised", "cross_attention", "decoder", "board_attention"]
 Hidden = Annotated[tuple[Annotated[int, Field(ge=1, le=8192)], ...], Field(max_length=8)]
 
 
@@ -21,6 +22,10 @@ class LearnerConfig(Config):
     hidden: Hidden = Field((64, 64), description="Width of each hidden layer, of every network.")
     activation: Literal["tanh", "relu"] = Field("tanh", description="Nonlinearity after each hidden layer.")
     gamma: float = Field(0.99, ge=0, le=1, description="Discount per tick of the world.")
+    gamma_per_second: float | None = Field(
+        None, gt=0, le=1, description="Discount per second of the world's own time, from which a run works out gamma; "
+        "null: gamma itself is given."
+    )  # fmt: skip
     max_grad_norm: float | None = Field(
         0.5, gt=0, description="Gradients are scaled down to this norm; null: not clipped."
     )
@@ -35,10 +40,14 @@ class LearnerConfig(Config):
 class ActorCriticConfig(LearnerConfig):
     """What learners with a value function share, who take gradient steps on minibatches of a rollout."""
 
-    network: Literal["perceptron", "candidates"] = Field(
+    network: Literal["perceptron", BoardNetwork] = Field(
         "perceptron",
-        description="What acts: a perceptron over the whole observation, or one that scores every placement by itself, "
-        "in worlds of boards and placements (docs/drmario.md).",
+        description="What acts: a perceptron over the whole observation, or, in worlds of boards and placements "
+        "(docs/drmario.md), one of: candidates, a perceptron that scores every placement by itself; dense_map, "
+        "convolutions and a logit for each side from every cell; factorised, convolutions, and logits of side, row and "
+        "column added up; cross_attention, placements that look at convolved cells and at latents; decoder, placements "
+        "that look at each other too; board_attention, cells that look at each other. Of these only candidates and the "
+        "critics read `hidden`.",
     )
     shared_torso: bool = Field(False, description="Actor and critic share the hidden layers.")
     minibatch_size: int = Field(
@@ -59,10 +68,12 @@ class ActorCriticConfig(LearnerConfig):
 
     @model_validator(mode="after")
     def _network_fits(self) -> ActorCriticConfig:
-        if self.network == "candidates" and self.normalize_observation:
-            raise ValueError("network candidates reads planes as they are; it needs normalize_observation: false")
-        if self.network == "candidates" and self.shared_torso:
-            raise ValueError("network candidates and its critic look at different things; they cannot share a torso")
+        if self.network != "perceptron" and self.normalize_observation:
+            raise ValueError(f"network {self.network} reads planes as they are; it needs normalize_observation: false")
+        if self.network != "perceptron" and self.shared_torso:
+            raise ValueError(
+                f"network {self.network} and its critic look at different things; they cannot share a torso"
+            )
         return self
 
 
@@ -87,6 +98,14 @@ class PpoConfig(ActorCriticConfig):
     )
     centralised_critic: bool = Field(
         False, description="The critic sees the world's global state (MAPPO); needs a world that has one."
+    )
+    ema_decay: float | None = Field(
+        None,
+        gt=0,
+        lt=1,
+        description="Judge an exponential moving average of the acting network's weights, of which this share stays at "
+        "every update (less in the first ones, so that the start is soon forgotten); learning goes on with the newest "
+        "weights; null: those are judged too.",
     )
 
 

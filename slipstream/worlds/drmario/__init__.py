@@ -1,7 +1,8 @@
 """Dr. Mario: the game frame by frame, its planner, and batches of games to learn from."""
 
+from slipstream.worlds.drmario.best_times import keep_records
 from slipstream.worlds.drmario.engine import Engine, Frame, Terminal, Versus, generate, seed_at
-from slipstream.worlds.drmario.face import make
+from slipstream.worlds.drmario.face import make, unseen
 from slipstream.worlds.drmario.planning import Plan, plan
 from slipstream.worlds.drmario.render import make_renderer, picture
 
@@ -17,9 +18,11 @@ __all__ = [
     "Terminal",
     "Versus",
     "generate",
+    "keep_records",
     "make",
     "make_renderer",
     "picture",
     "plan",
     "seed_at",
+    "unseen",
 ]

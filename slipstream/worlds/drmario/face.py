@@ -5,6 +5,7 @@ from __future__ import annotations
 from slipstream import _core
 from slipstream.config import drmario as schema
 from slipstream.config.errors import ScenarioError
+from slipstream.worlds.drmario.registry import registry_seeds
 from slipstream.worlds.native import fill
 from slipstream.worlds.vec_env import EnvOptions, NativeVecEnv
 
@@ -15,7 +16,7 @@ def make(config: schema.DrMarioConfig, num_worlds: int, options: EnvOptions) -> 
         env = NativeVecEnv(_core.make_drmario(native_config(config), num_worlds, options.native()))
     except ValueError as error:
         raise ScenarioError(f"world: {error}") from None
-    env.phase = max(0, len(config.phases) - 1)
+    env.phases = [max(0, len(config.phases) - 1)] * num_worlds
     return env
 
 
@@ -33,7 +34,7 @@ def native_config(config: schema.DrMarioConfig) -> _core.DrMarioConfig:
             "max_pills": config.max_pills,
             "first_seed": config.first_seed,
             "last_seed": config.last_seed,
-            "seeds": list(config.seeds),
+            "seeds": list(registry_seeds() if config.seeds == "registry" else config.seeds),
             "stages": [_games(phase) for phase in games],
             "planes": fill(_core.DrMarioPlanes(), planes),
             "costs": config.show_costs,
@@ -43,5 +44,17 @@ def native_config(config: schema.DrMarioConfig) -> _core.DrMarioConfig:
 
 
 def _games(phase: schema.GamesConfig) -> _core.DrMarioStage:
-    goal = {"viruses": phase.viruses or 0, "matches": phase.matches or 0}
+    frames = 0 if phase.max_seconds is None else max(1, round(phase.max_seconds * schema.FRAMES_PER_SECOND))
+    goal = {"viruses": phase.viruses or 0, "matches": phase.matches or 0, "max_frames": frames}
     return fill(_core.DrMarioStage(), {"name": phase.name, "levels": list(phase.levels), **goal})
+
+
+def unseen(config: schema.DrMarioConfig) -> tuple[schema.DrMarioConfig, str]:
+    """The games whose seeds training does not draw from; of a registry, the registry's own."""
+    if config.seeds == "registry":
+        return config, "games of this registry, drawn with replacement"
+    drawn = set(config.seeds or range(config.first_seed, config.last_seed + 1))
+    others = tuple(number for number in range(1, schema.SEEDS + 1) if number not in drawn)
+    if not others:
+        return config, "games of all the console's seeds, which training drew from too"
+    return config.model_copy(update={"seeds": others}), f"games of the {len(others):,} seeds that training never draws"

@@ -36,7 +36,7 @@ def make(config: schema.RacingConfig, num_worlds: int, options: EnvOptions) -> N
         env = NativeVecEnv(_core.make_racing(native_config(config), num_worlds, options.native()))
     except ValueError as error:
         raise ScenarioError(f"world: {error}") from None
-    env.phase = max(0, len(config.phases) - 1)
+    env.phases = [max(0, len(config.phases) - 1)] * num_worlds
     return env
 
 

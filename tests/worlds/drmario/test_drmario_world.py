@@ -218,17 +218,45 @@ def test_phases_are_played_as_they_say():
         {"name": "all", "levels": [5, 6]},
     ]
     env = games(worlds=64, phases=phases, max_pills=200)
-    assert env.phase == 2
+    assert env.phases == [2] * 64
     assert {shown(env, i)[1]["viruses"] for i in range(64)} == {24, 28}
-    env.phase = 1
+    env.phases = [1] * 64
     env.reset()
     assert {shown(env, i)[1]["viruses"] for i in range(64)} == {3}
-    env.phase = 0
+    env.phases = [i % 2 for i in range(64)]  # each world its own
+    env.reset()
+    assert [shown(env, i)[1]["viruses"] for i in range(64)] == [0, 3] * 32
+    env.phases = [0] * 64
     env.reset()
     assert {shown(env, i)[1]["viruses"] for i in range(64)} == {0}
     ends = [figures(env, i) for _ in play(env, "greedy", 60) for i in np.flatnonzero(env.episode_done).tolist()]
     assert ends
     assert all(end["matches"] >= 2 for end in ends if end["success"])
+
+
+def test_a_time_goal_counts_only_what_is_in_time():
+    limit = 600
+    phases = [{"name": "in time", "viruses": 1, "max_seconds": limit / schema.FRAMES_PER_SECOND}]
+    env = games(worlds=64, phases=phases, max_pills=200)
+    ends = [figures(env, i) for _ in play(env, "greedy", 80) for i in np.flatnonzero(env.episode_done).tolist()]
+    assert {end["success"] for end in ends} == {0.0, 1.0}
+    for end in ends:
+        assert end["success"] == (end["viruses_left"] == 0 and end["frames"] <= limit)
+        assert end["timeout"] == (not end["success"] and not end["top_out"])
+        if end["viruses_left"] > 0 and not end["top_out"]:
+            assert end["frames"] > limit
+
+
+def test_certificates_are_earned_on_seeds_that_training_never_draws():
+    rest, words = drmario.unseen(schema.DrMarioConfig(first_seed=3, last_seed=32_760))
+    assert rest.seeds == (1, 2, *range(32_761, 32_768))
+    assert "9 seeds that training never draws" in words
+    rest, words = drmario.unseen(schema.DrMarioConfig(seeds=(5, 7)))
+    assert set(range(1, 32_768)) - set(rest.seeds) == {5, 7}
+    every = schema.DrMarioConfig()
+    assert drmario.unseen(every) == (every, "games of all the console's seeds, which training drew from too")
+    fixed = schema.DrMarioConfig(seeds="registry")
+    assert drmario.unseen(fixed) == (fixed, "games of this registry, drawn with replacement")
 
 
 @given(first=st.integers(1, 32000), count=st.integers(0, 200))

@@ -304,8 +304,8 @@ def test_cars_start_where_their_set_says():
 
 def test_a_phase_counts_for_episodes_that_start_after_it():
     env = race("gaplock_curriculum", 8)
-    assert env.phase == len(env.spec.phases) - 1  # without a curriculum the whole task is played
-    env.phase = 0
+    assert env.phases == [len(env.spec.phases) - 1] * 8  # without a curriculum the whole task is played
+    env.phases = [0] * 8
     env.reset()
     held = env.spec.frame_fields.index("speed_mps")
     for step in range(1, 204):
@@ -316,7 +316,9 @@ def test_a_phase_counts_for_episodes_that_start_after_it():
         if step <= 200 and not env.episode_done.any() and running.all():
             assert all(env.frame(i)[0, held] == 0.44 for i in range(8))
     with pytest.raises(ValueError, match="no phase 6"):
-        env.phase = 6
+        env.phases = [0] * 7 + [6]
+    with pytest.raises(ValueError, match="one number per world"):
+        env.phases = [0]
 
 
 def test_every_episode_has_a_circuit_of_its_own_and_the_same_seed_the_same():

@@ -1,0 +1,223 @@
+"""Sweeps: named episodes, each played exactly once, and how a time is spread over those of each group.
+
+Times exist for the episodes that reached the goal only; the others are censored, not slow. Mean, variance, CVaR and
+median are therefore over those that reached it, beside the share that did; `median_all` counts the others as slower
+than every time there is, and is infinite where they are half or more.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from slipstream.collect.serial import finished_episodes
+from slipstream.collect.teams import Seat, Team
+from slipstream.stats import Interval, median_interval, upper_cvar, wilson
+from slipstream.train.disk import replace_file
+from slipstream.worlds.vec_env import F64, VecEnv
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+TAILS = (0.25, 0.5, 0.75)  # CVaR is of the largest 0.75, 0.5 and 0.25 of the times
+COLORS = ("#3F7FE8", "#E0453A", "#2E9E5B", "#B07AA1", "#F0A419", "#5B6B7C")
+
+Told = Callable[[int], None]  # how many episodes are over
+Cell = str | int | float
+
+
+class Draw(NamedTuple):
+    """One episode: its phase, and the number that, with the seed, fixes everything drawn in it."""
+
+    phase: int
+    number: int
+
+
+class Played(NamedTuple):
+    """What an episode was."""
+
+    stats: tuple[float, ...]  # in the order of spec.stats
+    opening: F64  # [A, F], the frame it began with
+    actions: NDArray[Any]  # [T, A] or [T, A, K]
+
+
+class Spread(NamedTuple):
+    """A time over the episodes of a group."""
+
+    episodes: int
+    reached: int
+    success: Interval  # share that reached the goal, Wilson's interval
+    mean: float  # E[T]
+    variance: float  # Var[T], of the sample
+    cvar: tuple[float, ...]  # of the upper tail, at TAILS
+    median: Interval
+    median_all: float  # with those that did not reach it as infinite
+
+
+class Row(NamedTuple):
+    """One player on one group, beside a time somebody else made."""
+
+    player: str
+    group: int
+    spread: Spread
+    record: float  # NaN: none is known
+
+
+def play_each(env: VecEnv, teams: Sequence[Team], draws: Sequence[Draw], seed: int, told: Told) -> list[Played]:
+    """Play every episode of the list once, exploration off; a world that is done takes the next.
+
+    `env` must have been made with autoreset off. An episode is the same in any batch and any order.
+    """
+    seats = [Seat(team, env, seed) for team in teams]
+    worlds = env.num_worlds
+    at = np.full(worlds, -1)  # which episode each world plays; -1: none
+    openings: list[F64] = []
+    actions: list[list[NDArray[Any]]] = [[] for _ in draws]
+    played: dict[int, Played] = {}
+    while len(played) < len(draws):
+        free = np.flatnonzero(at < 0)[: len(draws) - len(openings)]
+        if len(free):
+            at[free] = np.arange(len(openings), len(openings) + len(free))
+            _begin(env, free, [draws[k] for k in at[free]], seed)
+            openings += [env.frame(int(i)) for i in free]
+        active = at >= 0
+        for seat in seats:
+            seat.act_quietly()
+        for i in np.flatnonzero(active):
+            actions[at[i]].append(env.actions[i].copy())
+        env.step(active.astype(np.uint8))
+        done = finished_episodes(env)
+        for episode in done:
+            k = int(at[episode.world])
+            played[k] = Played(episode.stats, openings[k], np.stack(actions[k]))
+            at[episode.world] = -1
+        if done:
+            told(len(played))
+    return [played[k] for k in range(len(draws))]
+
+
+def _begin(env: VecEnv, free: NDArray[np.int64], draws: Sequence[Draw], seed: int) -> None:
+    phases, numbers = list(env.phases), np.zeros(env.num_worlds, np.uint32)
+    mask = np.zeros(env.num_worlds, np.uint8)
+    for i, draw in zip(free.tolist(), draws, strict=True):
+        phases[i], numbers[i], mask[i] = draw.phase, draw.number, 1
+    env.phases = phases
+    env.reseed(np.full(env.num_worlds, seed, np.uint64), numbers, mask)
+    env.reset(mask)
+
+
+def spread(times: ArrayLike, episodes: int) -> Spread:
+    """How a time is spread: `times` are those of the episodes that reached the goal, of `episodes` in all."""
+    known = np.asarray(times, np.float64).reshape(-1)
+    missing = np.full(episodes - len(known), np.inf)
+    return Spread(
+        episodes=episodes,
+        reached=len(known),
+        success=wilson(len(known), episodes),
+        mean=float(known.mean()) if len(known) else math.nan,
+        variance=float(known.var(ddof=1)) if len(known) > 1 else math.nan,
+        cvar=tuple(upper_cvar(known, level) for level in TAILS),
+        median=median_interval(known),
+        median_all=float(np.median(np.concatenate([known, missing]))) if episodes else math.nan,
+    )
+
+
+# --- on paper ---
+
+
+def as_columns(row: Row, group: str, unit: str) -> dict[str, Cell]:
+    """A row as named cells, for files; `group` and `unit` name what is swept over and what times are counted in."""
+    figures = row.spread
+    cells: dict[str, Cell] = {
+        "player": row.player, group: row.group, "episodes": figures.episodes, "reached": figures.reached,
+        "success": figures.success.estimate, "success_low": figures.success.low, "success_high": figures.success.high,
+        f"mean_{unit}": figures.mean, f"variance_{unit}": figures.variance,
+    }  # fmt: skip
+    cells |= {f"cvar_{level:g}_{unit}": value for level, value in zip(TAILS, figures.cvar, strict=True)}
+    middle = figures.median
+    cells |= {f"median_{unit}": middle.estimate, f"median_low_{unit}": middle.low, f"median_high_{unit}": middle.high}
+    return cells | {f"median_all_{unit}": figures.median_all, f"record_{unit}": row.record}
+
+
+def write_csv(path: Path, rows: Sequence[Mapping[str, Cell]]) -> None:
+    """A table of named cells; what is unknown is empty."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({name: _written(cell) for name, cell in row.items()} for row in rows)
+    replace_file(path, text.getvalue().encode())
+
+
+def _written(cell: Cell) -> Cell:
+    """Nothing where it is unknown, and whole numbers without a point."""
+    if not isinstance(cell, float):
+        return cell
+    return "" if math.isnan(cell) else int(cell) if cell.is_integer() else cell
+
+
+def write_parquet(path: Path, rows: Sequence[Mapping[str, Cell]]) -> None:
+    """The same table with types; needs pyarrow (the extra `data`)."""
+    import pyarrow
+    from pyarrow import parquet
+
+    sink = io.BytesIO()
+    parquet.write_table(pyarrow.Table.from_pylist([dict(row) for row in rows]), sink)
+    replace_file(path, sink.getvalue())
+
+
+def draw(path: Path, rows: Sequence[Row], title: str, group: str, unit: str, record: str) -> None:
+    """Times by group beside the records (`record` says whose), and below the share that reached the goal."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg  # no display, no global state
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9.0, 7.0), dpi=120, layout="constrained")
+    FigureCanvasAgg(figure)
+    above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
+    players = list(dict.fromkeys(row.player for row in rows))
+    width = 0.5 / max(1, len(players))
+    for p, player in enumerate(players):
+        own = [row for row in rows if row.player == player]
+        shift = (p - (len(players) - 1) / 2) * width
+        _draw_times(above, own, shift, COLORS[p % len(COLORS)])
+        _draw_shares(below, own, shift, COLORS[p % len(COLORS)])
+    known = {row.group: row.record for row in rows if row.record == row.record}
+    above.plot(list(known), list(known.values()), "k_", markersize=14, markeredgewidth=2, label=record)
+    above.set(yscale="log", ylabel=unit)
+    above.set_title(f"{title}\ndots: median and its 95 % interval; triangles: mean of the slowest quarter", fontsize=10)
+    above.legend(frameon=False)
+    below.set(ylim=(-0.03, 1.03), ylabel="success", xlabel=group)
+    below.set_xticks(sorted({row.group for row in rows}))
+    for axes in (above, below):
+        axes.grid(True, axis="y", color="#E3E6EA", which="major")
+        axes.set_axisbelow(True)
+        axes.spines[["top", "right"]].set_visible(False)
+    sink = io.BytesIO()
+    figure.savefig(sink, format="png")
+    replace_file(path, sink.getvalue(), durable=False)
+
+
+def _draw_times(axes: Axes, rows: Sequence[Row], shift: float, color: str) -> None:
+    """The median with its interval, and from the median up to the mean of the slowest quarter a thin line."""
+    shown = [row for row in rows if row.spread.reached]
+    x = np.array([row.group for row in shown]) + shift
+    middle = np.array([row.spread.median for row in shown]).reshape(-1, 3)
+    worst = np.array([row.spread.cvar[-1] for row in shown])
+    label = shown[0].player if shown else None
+    axes.vlines(x, middle[:, 0], worst, color=color, linewidth=1)
+    axes.plot(x, worst, "v", color=color, markersize=4)
+    axes.vlines(x, middle[:, 1], middle[:, 2], color=color, linewidth=4, alpha=0.4)
+    axes.plot(x, middle[:, 0], "o", color=color, markersize=5, label=label)
+
+
+def _draw_shares(axes: Axes, rows: Sequence[Row], shift: float, color: str) -> None:
+    x = np.array([row.group for row in rows]) + shift
+    share = np.array([row.spread.success for row in rows])
+    axes.vlines(x, share[:, 1], share[:, 2], color=color, linewidth=4, alpha=0.4)
+    axes.plot(x, share[:, 0], "o", color=color, markersize=5)

@@ -1,0 +1,55 @@
+"""Attention in the small: tokens that look at a memory or at each other (Vaswani et al. 2017, arXiv:1706.03762)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from slipstream.nets.torsos import Linear, Mlp
+
+ATTENTION_HEADS = 2
+BRANCH_GAIN = 0.5  # of a residual branch's last layer: at the start a block changes little
+
+
+class Attention(nn.Module):
+    """Every token asks, and takes from a memory what answers."""
+
+    def __init__(self, channels: int, generator: torch.Generator) -> None:
+        super().__init__()
+        self.ask = Linear(channels, channels, 1.0, generator)
+        self.answer = Linear(channels, 2 * channels, 1.0, generator)  # keys and values
+        self.out = Linear(channels, channels, BRANCH_GAIN, generator)
+
+    def forward(self, tokens: Tensor, memory: Tensor, bias: Tensor | None = None) -> Tensor:
+        """[rows, tokens, channels]; `bias` [rows, memory] is added to what each part of the memory scores."""
+        keys, values = each(self.answer, memory).chunk(2, -1)
+        asked = (_by_head(each(self.ask, tokens)), _by_head(keys), _by_head(values))
+        found = functional.scaled_dot_product_attention(*asked, None if bias is None else bias[:, None, None])
+        return each(self.out, found.transpose(1, 2).flatten(2))
+
+
+def _by_head(tokens: Tensor) -> Tensor:
+    return tokens.view(*tokens.shape[:2], ATTENTION_HEADS, -1).transpose(1, 2)
+
+
+class Block(nn.Module):
+    """Tokens look at a memory, or at each other where none is given; then each thinks for itself."""
+
+    def __init__(self, channels: int, activation: str, generator: torch.Generator) -> None:
+        super().__init__()
+        self.norm, self.norm_after = nn.LayerNorm(channels), nn.LayerNorm(channels)
+        self.attention = Attention(channels, generator)
+        self.perceptron = Mlp((channels, 2 * channels, channels), activation, BRANCH_GAIN, generator)
+
+    def forward(self, tokens: Tensor, memory: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
+        """[rows, tokens, channels] -> the same; `bias` as in Attention."""
+        asking = self.norm(tokens)
+        tokens = tokens + self.attention(asking, asking if memory is None else memory, bias)
+        return tokens + each(self.perceptron, self.norm_after(tokens))
+
+
+def each(net: nn.Module, tokens: Tensor) -> Tensor:
+    """What a network for rows makes of every token, [..., channels]."""
+    out: Tensor = net(tokens.flatten(0, -2))
+    return out.view(*tokens.shape[:-1], -1)

@@ -1,0 +1,187 @@
+"""Heads for boards on which two-coloured pieces are placed: features of cells -> logits of all placements.
+
+Each takes a torso's features [rows, cells, channels], the rows of inputs they were made of, and a mask. `DenseMap` and
+`Factorised` read placements off the cells; `CrossAttention` and `Decoder` make a token of every placement there is,
+padded to a width that a row has by itself (slipstream/nets/shards.py).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from slipstream.config.algos.onpolicy import BoardNetwork
+from slipstream.nets.attention import Block, each
+from slipstream.nets.board_torsos import CHANNELS, AttentionTorso, ConvTorso, Places
+from slipstream.nets.boards import Board, BoardSpec, Candidates
+from slipstream.nets.heads import FORBIDDEN, SMALL_GAIN, masked
+from slipstream.nets.shards import in_shards
+from slipstream.nets.torsos import Linear, Mlp
+
+SIDES = 4  # of the first half, on which the second can be
+LATENTS = 16
+DECODER_LAYERS = 2
+
+
+class DenseMap(nn.Module):
+    """A logit for each side from every cell: where the first half goes."""
+
+    def __init__(self, spec: BoardSpec, activation: str, generator: torch.Generator) -> None:
+        super().__init__()
+        self.widths = (spec.placements,)
+        self.sides = Linear(CHANNELS, SIDES, SMALL_GAIN, generator)
+
+    def forward(self, cells: Tensor, x: Tensor, mask: Tensor, width: int) -> Tensor:
+        """Logits [rows, placements]."""
+        return each(self.sides, cells).transpose(1, 2).flatten(1)
+
+
+class Factorised(nn.Module):
+    """A logit of the side, one of the row and one of the column, given the side, added up.
+
+    Few numbers for many placements: rows and columns are not weighed together, only what the torso saw in their cells.
+    """
+
+    def __init__(self, spec: BoardSpec, activation: str, generator: torch.Generator) -> None:
+        super().__init__()
+        self.widths = (spec.placements,)
+        self.grid = (spec.height, spec.width)
+        self.side, self.row, self.column = (Linear(2 * CHANNELS, SIDES, SMALL_GAIN, generator) for _ in range(3))
+
+    def forward(self, cells: Tensor, x: Tensor, mask: Tensor, width: int) -> Tensor:
+        """Logits [rows, placements]."""
+        grid = cells.view(len(cells), *self.grid, CHANNELS)
+        side = self.side(_pooled(cells, 1))[:, None, None]
+        row = each(self.row, _pooled(grid, 2)).unsqueeze(2)
+        column = each(self.column, _pooled(grid, 1)).unsqueeze(1)
+        logits: Tensor = side + row + column  # [rows, height, width, sides]
+        return logits.permute(0, 3, 1, 2).flatten(1)
+
+
+def _pooled(cells: Tensor, dim: int) -> Tensor:
+    return torch.cat([cells.mean(dim), cells.amax(dim)], -1)
+
+
+class Tokens(NamedTuple):
+    """The placements of every row as tokens."""
+
+    candidates: Candidates
+    place: Tensor  # [n], which of its row's tokens a candidate is
+    x: Tensor  # [rows, width, channels]
+    bias: Tensor  # [rows, width], FORBIDDEN where a row has no more placements: nobody looks there
+
+
+class Placements(nn.Module):
+    """From described placements to tokens, and from tokens to logits."""
+
+    def __init__(self, spec: BoardSpec, activation: str, generator: torch.Generator) -> None:
+        super().__init__()
+        self.board = Board(spec)
+        self.embed = Mlp((self.board.inputs, 2 * CHANNELS, CHANNELS), activation, 1.0, generator)
+        self.norm = nn.LayerNorm(CHANNELS)
+        self.score = Linear(CHANNELS, 1, SMALL_GAIN, generator)
+
+    def tokens(self, x: Tensor, mask: Tensor, width: int) -> Tokens:
+        """Of every row's placements, in order, padded to `width`."""
+        candidates = self.board.candidates(x, mask)
+        at = candidates.row, (mask != 0).cumsum(1)[candidates.row, candidates.choice] - 1
+        tokens = x.new_zeros(len(x), width, CHANNELS).index_put(at, self.embed(candidates.x))
+        bias = x.new_full((len(x), width), FORBIDDEN).index_put(at, x.new_zeros(()))
+        return Tokens(candidates, at[1], tokens, bias)
+
+    def logits(self, tokens: Tokens, after: Tensor) -> Tensor:
+        """Logits [rows, placements] from what became of the tokens."""
+        candidates = tokens.candidates
+        scores = self.score(self.norm(after[candidates.row, tokens.place])).squeeze(1)
+        return candidates.spread(scores, len(after), self.board.spec.placements)
+
+
+class Memory(nn.Module):
+    """Cells as something to look at: they know where they are."""
+
+    def __init__(self, spec: BoardSpec) -> None:
+        super().__init__()
+        self.places = Places(spec)
+        self.norm = nn.LayerNorm(CHANNELS)
+
+    def forward(self, cells: Tensor) -> Tensor:
+        """[rows, cells, channels] -> the same."""
+        out: Tensor = self.norm(self.places(cells))
+        return out
+
+
+class CrossAttention(nn.Module):
+    """Placements ask the cells and a few latents that have read the board (Perceiver IO, Jaegle et al. 2022)."""
+
+    def __init__(self, spec: BoardSpec, activation: str, generator: torch.Generator) -> None:
+        super().__init__()
+        self.widths = _widths(spec)
+        self.placements = Placements(spec, activation, generator)
+        self.memory = Memory(spec)
+        self.latents = nn.Parameter(torch.randn(LATENTS, CHANNELS, generator=generator))
+        self.read, self.think, self.ask = (Block(CHANNELS, activation, generator) for _ in range(3))
+        self.norm = nn.LayerNorm(CHANNELS)
+
+    def forward(self, cells: Tensor, x: Tensor, mask: Tensor, width: int) -> Tensor:
+        """Logits [rows, placements]."""
+        memory = self.memory(cells)
+        latents = self.think(self.read(self.latents.expand(len(x), -1, -1), memory))
+        tokens = self.placements.tokens(x, mask, width)
+        return self.placements.logits(tokens, self.ask(tokens.x, torch.cat([memory, self.norm(latents)], 1)))
+
+
+class Decoder(nn.Module):
+    """Placements look at each other and at the cells, in turn: each is weighed knowing the others."""
+
+    def __init__(self, spec: BoardSpec, activation: str, generator: torch.Generator) -> None:
+        super().__init__()
+        self.widths = _widths(spec)
+        self.placements = Placements(spec, activation, generator)
+        self.memory = Memory(spec)
+        self.among = nn.ModuleList(Block(CHANNELS, activation, generator) for _ in range(DECODER_LAYERS))
+        self.across = nn.ModuleList(Block(CHANNELS, activation, generator) for _ in range(DECODER_LAYERS))
+
+    def forward(self, cells: Tensor, x: Tensor, mask: Tensor, width: int) -> Tensor:
+        """Logits [rows, placements]."""
+        memory = self.memory(cells)
+        tokens = self.placements.tokens(x, mask, width)
+        after = tokens.x
+        for among, across in zip(self.among, self.across, strict=True):
+            after = across(among(after, bias=tokens.bias), memory)
+        return self.placements.logits(tokens, after)
+
+
+def _widths(spec: BoardSpec) -> tuple[int, ...]:
+    """How many tokens a row may be padded to: most positions have few placements, some many."""
+    return spec.placements // 8, spec.placements // 4, spec.placements
+
+
+Torso = ConvTorso | AttentionTorso
+Head = DenseMap | Factorised | CrossAttention | Decoder
+NETWORKS: dict[BoardNetwork, tuple[type[Torso], type[Head]]] = {
+    "dense_map": (ConvTorso, DenseMap),
+    "factorised": (ConvTorso, Factorised),
+    "cross_attention": (ConvTorso, CrossAttention),
+    "decoder": (ConvTorso, Decoder),
+    "board_attention": (AttentionTorso, DenseMap),
+}
+
+
+class Placer(nn.Module):
+    """A torso and a head for boards: rows of inputs -> logits of all placements, the same bits in any batch."""
+
+    def __init__(self, name: BoardNetwork, spec: BoardSpec, activation: str, generator: torch.Generator) -> None:
+        super().__init__()
+        torso, head = NETWORKS[name]
+        self.torso: Torso = torso(spec, activation, generator)
+        self.head: Head = head(spec, activation, generator)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        """Logits [rows, placements]; what the mask does not allow is forbidden."""
+        return masked(in_shards(self._score, x, mask, self.head.widths), mask)
+
+    def _score(self, x: Tensor, mask: Tensor, width: int) -> Tensor:
+        out: Tensor = self.head(self.torso(x), x, mask, width)
+        return out

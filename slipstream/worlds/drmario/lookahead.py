@@ -1,0 +1,140 @@
+"""What a placement leads to, as far as a player can know: from an observation alone to those that may follow.
+
+The bottle, the pill and the next one are all seen; the one after that is not, so what follows is nine observations, one
+for every pill it could be. The game is played on by the engine, where the pill falls as slowly as a game's first, and
+nothing is held: neither is shown exactly. A placement then takes a frame more than in the game now and then (62 of
+70,570 placements of games that went on for up to 461 pills).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slipstream.config.drmario import SPEEDS, DrMarioConfig
+from slipstream.config.errors import ScenarioError
+from slipstream.worlds.drmario.engine import Engine, Terminal
+from slipstream.worlds.drmario.planning import UNREACHABLE, Plan, plan_engine
+from slipstream.worlds.drmario.position import (
+    COLOUR_NAMES,
+    EMPTY,
+    VIRUS,
+    Position,
+    aux,
+    costs,
+    pills,
+    plan_position,
+    planes,
+    position_of,
+    speed_ups,
+    threshold,
+)
+from slipstream.worlds.outcome import Look, Outcome
+from slipstream.worlds.spec import WorldSpec
+from slipstream.worlds.vec_env import U8
+
+Row = Mapping[str, NDArray[Any]]
+
+IDS, SINGLE = 9, 0x80
+NEEDED = ("colour", "virus", "joined")
+_HALVES = {"joined_up": 0x50, "joined_down": 0x40, "joined_left": 0x70, "joined_right": 0x60}
+
+
+class Seen(NamedTuple):
+    """A position as an observation shows it."""
+
+    board: U8  # [16, 8]
+    pill: int  # id, three times the first colour plus the second
+    preview: int
+    speed: int
+    level: int
+    viruses_at_first: int
+    pills_used: int
+    odd: bool  # the next frame
+
+
+def look_ahead(config: DrMarioConfig, spec: WorldSpec) -> Look:
+    """What looks ahead in this world; it must show the bottle with how halves are joined, and be for one player."""
+    if config.players != 1 or config.actions != "placement" or not set(NEEDED) <= set(config.planes):
+        raise ScenarioError("looking ahead needs one player, placements, and planes that show how halves are joined")
+
+    def look(obs: Row, choices: Sequence[int]) -> list[Outcome]:
+        seen = read(obs, config, spec)
+        return [_follow(seen, choice, config, spec) for choice in choices]
+
+    return look
+
+
+def read(obs: Row, config: DrMarioConfig, spec: WorldSpec) -> Seen:
+    """What an observation says about the game."""
+    names = {block.name: block.features for block in spec.obs}
+    plane = dict(zip(names["planes"], obs["planes"], strict=True))
+    number = dict(zip(names["aux"], obs["aux"].tolist(), strict=True))
+    kind = np.where(plane["virus"] != 0, VIRUS, SINGLE)
+    for joined, half in _HALVES.items():
+        kind = np.where(plane[joined] != 0, half, kind)
+    board = np.full((16, 8), EMPTY, np.uint8)
+    for colour, name in enumerate(COLOUR_NAMES):
+        here = plane[name] != 0
+        board[here] = (kind | colour)[here]
+    left = int(plane["virus"].sum())
+    return Seen(
+        board=board,
+        pill=int(obs["pills"][:IDS].argmax()),
+        preview=int(obs["pills"][IDS:].argmax()),
+        speed=next(k for k, name in enumerate(SPEEDS) if number[f"speed_{name}"]),
+        level=round(20 * number["level"]),
+        viruses_at_first=round(left / (1.0 - number["progress"])),
+        pills_used=round(number["pills_used"] * config.max_pills),
+        odd=number["odd_frame"] > 0,
+    )
+
+
+def _follow(seen: Seen, choice: int, config: DrMarioConfig, spec: WorldSpec) -> Outcome:
+    engine = Engine.from_state(
+        level=seen.level, speed=seen.speed, board=seen.board, reserve=[0, seen.pill, seen.preview, *[0] * 125],
+        frame_counter=int(seen.odd),
+    )  # fmt: skip
+    frames = engine.run(plan_engine(engine).script(choice))
+    if not frames:  # it cannot be reached
+        return Outcome(0, False, {})
+    while not (engine.controllable or engine.terminal):
+        engine.step()
+        frames += 1
+    if engine.terminal:
+        return Outcome(frames, engine.terminal == Terminal.CLEAR, {})
+    used = seen.pills_used + 1
+    after = position_of(engine)._replace(
+        threshold=threshold(seen.speed, speed_ups(used + 1)), frame_counter=(int(seen.odd) + frames) & 1
+    )
+    reach = plan_position(after)
+    if used >= config.max_pills or reach.cost_to_lock.min() == UNREACHABLE:
+        return Outcome(frames, False, {})  # cut off, or a pill that can go nowhere: as good as lost
+    return Outcome(frames, None, _shown(after, reach, seen, used / config.max_pills, config, spec))
+
+
+def _shown(
+    position: Position, reach: Plan, seen: Seen, pills_used: float, config: DrMarioConfig, spec: WorldSpec
+) -> dict[str, NDArray[Any]]:
+    """The nine observations of a position whose next pill is not known."""
+    numbers = aux(
+        position, reach, speed=seen.speed, level=seen.level, viruses_at_first=seen.viruses_at_first,
+        pills_used=pills_used,
+    )  # fmt: skip
+    nine = np.stack([pills(position._replace(preview=divmod(pill, 3))) for pill in range(IDS)])
+    shown: dict[str, NDArray[Any]] = {}
+    for block in spec.obs:
+        if block.name == "pills":
+            shown["pills"] = nine
+            continue
+        if block.name == "planes":
+            one: NDArray[Any] = np.stack(list(planes(position, config.planes, reach).values()))
+        elif block.name == "aux":
+            one = np.array([numbers[name] for name in block.features], np.float32)
+        else:
+            one = costs(reach)
+        shown[block.name] = np.broadcast_to(one, (IDS, *one.shape))
+    return shown

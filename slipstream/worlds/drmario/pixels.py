@@ -1,0 +1,212 @@
+"""Pictures of bottles for a network to read: drawn from games, worn like captures are, labelled cell by cell.
+
+A picture is 144 x 112 pixels in cells of 8: the bottle's 16 x 8 cells from the second row and column on, the next pill
+beside it, a margin all round. Every cell has one of 22 classes: empty, or one of three colours of seven kinds.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import ImageColor
+
+from slipstream.config.drmario import SEEDS, DrMarioConfig
+from slipstream.config.errors import ScenarioError
+from slipstream.worlds.canvas import Canvas, View
+from slipstream.worlds.drmario.engine import Engine, generate, seed_at
+from slipstream.worlds.drmario.face import make
+from slipstream.worlds.drmario.planning import plan_engine
+from slipstream.worlds.drmario.position import EMPTY, with_pill
+from slipstream.worlds.drmario.render import EDGE, GLASS, GROUND, _draw_cell
+from slipstream.worlds.vec_env import U8, EnvOptions, NativeVecEnv
+
+I64 = NDArray[np.int64]
+F32 = NDArray[np.float32]
+
+CELL = 8  # pixels
+ROWS, COLUMNS = 18, 14  # cells of a picture
+HEIGHT, WIDTH = CELL * ROWS, CELL * COLUMNS
+BOTTLE = (slice(1, 17), slice(1, 9))  # cells of the picture that are the bottle
+PREVIEW = (2, slice(10, 12))  # and the next pill
+KINDS = (0x40, 0x50, 0x60, 0x70, 0x80, 0xB0, 0xD0)
+CELL_OF = np.array([EMPTY, *(kind | colour for kind in KINDS for colour in range(3))], np.uint8)  # by class
+CLASSES = len(CELL_OF)
+CLASS_OF = np.zeros(256, np.int64)  # by cell; what was just emptied looks empty
+CLASS_OF[CELL_OF] = np.arange(CLASSES)
+UNKNOWN = -1  # instead of a class
+_HALVES = np.array([0x60, 0x70], np.uint8)  # the next pill lies flat
+
+HELD_OUT = 30_001  # seeds from here on are for judging, the others for training
+_WORLDS = 16
+_AT_ONCE = 16  # pictures, as numbers in a cache
+MARKS, LETTERS = "^v<>o*@", "yrb"  # of kinds and colours, in characters
+
+
+class Positions(NamedTuple):
+    """What there is to see in bottles."""
+
+    boards: U8  # [N, 16, 8]; a falling pill is part of it
+    previews: U8  # [N, 2] colours of the next pill
+
+
+class Lesson(NamedTuple):
+    """Pictures and what is in them."""
+
+    pictures: U8  # [N, 144, 112, 3]
+    labels: I64  # [N, 130]: the bottle's classes row by row, then the next pill's; UNKNOWN where nobody said
+
+
+# --- games ---
+
+
+def sample_positions(count: int, seed: int, *, held_out: bool = False) -> Positions:
+    """Moments of games on levels 0 to 20, half of them played at random and half greedily, one from every decision."""
+    first, last = (HELD_OUT, SEEDS) if held_out else (1, HELD_OUT - 1)
+    config = DrMarioConfig(levels=tuple(range(21)), max_pills=60, first_seed=first, last_seed=last)
+    env = make(config, _WORLDS, EnvOptions(seed=seed))
+    env.reset()
+    rng, games = np.random.default_rng(seed), [_beginning(env, i) for i in range(_WORLDS)]
+    boards, previews = np.empty((count, 16, 8), np.uint8), np.empty((count, 2), np.uint8)
+    for start in range(0, count, _WORLDS):
+        env.act_scripted("greedy", [0])
+        chosen = env.actions[:, 0].copy()
+        env.act_scripted("random", [0])
+        chosen[::2] = env.actions[::2, 0]
+        env.actions[:, 0] = chosen
+        scripts = [plan_engine(game).script(int(action)) for game, action in zip(games, chosen, strict=True)]
+        env.step()
+        for i, game in enumerate(games):
+            buttons = scripts[i] + bytes(int(env.ticks[i]) - len(scripts[i]))
+            seen = int(rng.integers(len(buttons)))
+            game.run(buttons[:seen])
+            if start + i < count:
+                boards[start + i], previews[start + i] = seen_in(game), game.preview
+            game.run(buttons[seen:])
+            if env.episode_done[i]:
+                games[i] = _beginning(env, i)
+    env.close()
+    return Positions(boards, previews)
+
+
+def seen_in(engine: Engine) -> U8:
+    """The board as it is drawn: with the pill while it can be moved."""
+    return with_pill(engine.board, engine.pill, engine.colours) if engine.controllable else engine.board
+
+
+def _beginning(env: NativeVecEnv, i: int) -> Engine:
+    now = dict(zip(env.spec.frame_fields, env.frame(i)[0].astype(int).tolist(), strict=True))
+    board, reserve = generate(now["level"], seed_at(now["seed"]))
+    return Engine.from_state(board=board, reserve=reserve, level=now["level"], frame_counter=now["counter"])
+
+
+# --- classes ---
+
+
+def labels_of(positions: Positions) -> I64:
+    """The classes of every cell, [N, 130]."""
+    return np.concatenate([CLASS_OF[positions.boards].reshape(-1, 128), CLASS_OF[positions.previews | _HALVES]], 1)
+
+
+def positions_of(labels: I64) -> Positions:
+    """The reverse, from classes."""
+    cells = CELL_OF[labels]
+    return Positions(cells[:, :128].reshape(-1, 16, 8), (cells[:, 128:] & 3).astype(np.uint8))
+
+
+# --- pictures ---
+
+
+def rasterise(positions: Positions) -> U8:
+    """Pictures [N, 144, 112, 3], made of cells that our renderer drew once."""
+    tiles, ground = _tiles()
+    shown = np.repeat(ground[None], len(positions.boards), 0)
+    cells = shown.reshape(-1, ROWS, CELL, COLUMNS, CELL, 3)
+    rows, columns = BOTTLE
+    cells[:, rows, :, columns] = tiles[CLASS_OF[positions.boards]].transpose(0, 1, 3, 2, 4, 5)
+    row, columns = PREVIEW
+    cells[:, row, :, columns] = tiles[CLASS_OF[positions.previews | _HALVES]].transpose(0, 2, 1, 3, 4)
+    return shown
+
+
+@lru_cache(1)
+def _tiles() -> tuple[U8, U8]:
+    """Every class as [8, 8, 3], drawn large and shrunk, and the picture without any of them."""
+    large = 8 * CELL
+    tiles = np.empty((CLASSES, CELL, CELL, 3), np.uint8)
+    for k, cell in enumerate(CELL_OF.tolist()):
+        canvas = Canvas((large, large), View((0.5, 0.5), (large / 2, large / 2), large), GLASS)
+        _draw_cell(canvas, cell, 0.0, 0.0)
+        tiles[k] = canvas.pixels().reshape(CELL, 8, CELL, 8, 3).mean((1, 3)).round()
+    ground = np.empty((HEIGHT, WIDTH, 3), np.uint8)
+    ground[:] = ImageColor.getrgb(GROUND)
+    for top, left, bottom, right in ((1, 1, 17, 9), (2, 10, 3, 12)):
+        ground[CELL * top - 2 : CELL * bottom + 2, CELL * left - 2 : CELL * right + 2] = ImageColor.getrgb(EDGE)
+        ground[CELL * top : CELL * bottom, CELL * left : CELL * right] = ImageColor.getrgb(GLASS)
+    return tiles, ground
+
+
+def wear(pictures: U8, rng: np.random.Generator) -> U8:
+    """The same pictures moved, scaled, blurred, in other colours and light, and with noise: each differently."""
+    few = range(0, len(pictures), _AT_ONCE)
+    return np.concatenate([_wear(pictures[start : start + _AT_ONCE], rng) for start in few])
+
+
+def _wear(pictures: U8, rng: np.random.Generator) -> U8:
+    count = len(pictures)
+
+    def between(low: float, high: float, *shape: int) -> F32:
+        return rng.uniform(low, high, (count, *shape)).astype(np.float32)
+
+    scale, sigma = between(0.98, 1.02), between(0.35, 1.1)
+    down = _resampled(HEIGHT, scale, between(-3.0, 3.0), sigma)
+    across = _resampled(WIDTH, scale, between(-3.0, 3.0), sigma)
+    tint = np.eye(3, dtype=np.float32) * between(0.75, 1.25, 3, 1) + between(-0.12, 0.12, 3, 3)
+    seen = pictures.transpose(0, 3, 1, 2).astype(np.float32) / 255.0
+    seen = down[:, None] @ seen @ across[:, None].transpose(0, 1, 3, 2)
+    seen = tint @ seen.reshape(count, 3, -1)
+    seen = between(0.55, 1.35, 1, 1) * seen + between(-0.05, 0.12, 1, 1)
+    seen += between(0.0, 0.25, 1, 1) * (rng.random(seen.shape, np.float32) - 0.5)
+    worn = np.rint(seen.clip(0.0, 1.0) * 255.0).astype(np.uint8)
+    return np.ascontiguousarray(worn.reshape(count, 3, HEIGHT, WIDTH).transpose(0, 2, 3, 1))
+
+
+def _resampled(size: int, scale: F32, shift: F32, sigma: F32) -> F32:
+    """Weights [N, size, size] that scale a line of pixels about its middle, shift it and blur it."""
+    pixels, middle = np.arange(size, dtype=np.float32), 0.5 * (size - 1)
+    source = ((pixels - middle - shift[:, None]) / scale[:, None] + middle).clip(0.0, size - 1.0)
+    weights = np.exp(-0.5 * ((pixels - source[:, :, None]) / sigma[:, None, None]) ** 2)
+    return np.asarray(weights / weights.sum(2, keepdims=True), np.float32)
+
+
+# --- boards in characters ---
+
+
+def board_to_text(board: U8) -> list[str]:
+    """16 rows of 8 cells of two characters: .. or a mark (^ v < > halves, o single, * going, @ virus) and y, r or b."""
+    marks = {EMPTY: ".."} | {
+        kind | c: mark + letter for kind, mark in zip(KINDS, MARKS, strict=True) for c, letter in enumerate(LETTERS)
+    }
+    return ["".join(marks[EMPTY if cell >= 0xF0 else cell] for cell in row) for row in board.tolist()]
+
+
+def board_from_text(rows: list[str]) -> U8:
+    """The reverse of `board_to_text`."""
+    if len(rows) != 16 or any(len(row) != 16 for row in rows):
+        raise ScenarioError("a board in characters is 16 rows of 8 cells of two characters each")
+    cells = {"..": EMPTY} | {
+        mark + letter: kind | c for kind, mark in zip(KINDS, MARKS, strict=True) for c, letter in enumerate(LETTERS)
+    }
+    board = np.empty((16, 8), np.uint8)
+    for y, row in enumerate(rows):
+        for x in range(8):
+            word = row[2 * x : 2 * x + 2]
+            if word not in cells:
+                raise ScenarioError(
+                    f"row {y + 1}, column {x + 1}: '{word}' is no cell; one is '..', or a mark of {MARKS} and a "
+                    f"colour of {LETTERS}, as '@r'"
+                )
+            board[y, x] = cells[word]
+    return board

@@ -1,0 +1,122 @@
+"""The Dr. Mario study's page: clear rates and times beside scripts and people, and what was certified."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+
+from cells import Cell, machine
+from curves import Panel, draw
+from drmario import GAMES, REFERENCE_FRAMES, SCRIPTS
+
+from slipstream.stats import iqm_interval, wilson
+from slipstream.worlds.drmario.best_times import human_record_frames
+
+ABOUT = f"""# Dr. Mario
+
+PPO with `network: candidates` and the packaged scenarios, one thread. Every policy and script plays the same {GAMES}
+games of the 4,096 seeds that training never draws, with at most as many pills as in training. Frames to clear are over
+cleared games only: where fewer are cleared, they are the easier ones. Rates are over all games of all seeds with 95 %
+Wilson intervals, too narrow for what another seed would do, so every seed is listed too. Settings were chosen on seeds
+1, 2 and 42.
+"""
+
+
+def write_page(cells: Sequence[Cell], path: Path) -> None:
+    """Everything there is so far."""
+    lines = [ABOUT]
+    if level_0 := [cell for cell in cells if cell["task"] == "level_0"]:
+        lines += _level_0(level_0, path)
+    for cell in cells:
+        if cell["task"] == "curriculum":
+            lines += _curriculum(cell)
+    commits = ", ".join(sorted({cell["commit"] for cell in cells}))
+    found = machine()
+    lines += [
+        f"Command: `make study-drmario`; cells in `{path.stem}.json` ({commits}). {found['cpu']}, {found['date']}."
+    ]
+    path.write_text("\n".join(lines) + "\n")
+    print(f"written: {path}")
+
+
+def _level_0(cells: Sequence[Cell], path: Path) -> list[str]:
+    seconds, cpu = (median(cell[name] for cell in cells) for name in ("seconds", "cpu_seconds"))
+    frames = median(cell["frames"] for cell in cells)
+    lines = [
+        "## Level 0",
+        "",
+        f"{cells[0]['decisions']:,} decisions (about {frames / 1e6:.0f}M frames), {len(cells)} seeds; the median run "
+        f"took {seconds / 60:.0f} minutes, {cpu / 60:.0f} of CPU time, on a machine that did other work too.",
+        "",
+        "| policy | cleared | median frames to clear |",
+        "|---|---:|---:|",
+    ]
+    for policy in ("learned", *SCRIPTS):
+        rows = [cell["policies"]["level 0"][policy] for cell in cells]
+        rows = rows if policy == "learned" else rows[:1]
+        lines.append(f"| {policy} | {_rate(rows)} | {_median(rows)} |")
+    lines += [f"| human record | – | {human_record_frames(0):.0f} |", ""]
+    each = ", ".join(
+        f"{c['seed']}: {c['policies']['level 0']['learned']['cleared'] / GAMES:.1%} in "
+        f"{_median([c['policies']['level 0']['learned']])}"
+        for c in sorted(cells, key=lambda c: c["seed"])
+    )
+    lines += [f"Learned, by seed: {each}.", ""]
+    early = [cell["early"][1] for cell in cells if cell["early"]]
+    if early:
+        value = iqm_interval(early)
+        lines += [
+            f"At the last evaluation (64 games of training seeds) before {REFERENCE_FRAMES / 1e6:.0f}M frames: IQM "
+            f"{value.estimate:.1%} [{value.low:.1%}, {value.high:.1%}] cleared (by seed "
+            f"{', '.join(f'{x:.0%}' for x in early)}); the public reference reports 12.5 % after 5M frames.",
+            "",
+        ]
+    picture = path.with_name(f"{path.stem}_level_0.png")
+    curves = [[(int(steps), float(share)) for steps, share in cell["curve"]] for cell in cells]
+    draw(picture, "level 0", "share of evaluation games cleared", [Panel("", {"ours": curves})])
+    return [*lines, f"![level 0]({picture.name})", ""]
+
+
+def _curriculum(cell: Cell) -> list[str]:
+    lines = [
+        "## Curriculum",
+        "",
+        f"`drmario_curriculum`, seed {cell['seed']}, {cell['seconds'] / 3600:.1f} hours "
+        f"({cell['cpu_seconds'] / 3600:.1f} of CPU time), {cell['decisions']:,} decisions. Every attempt at a "
+        "certificate (success above 0.8; alpha 0.05 over all of them):",
+        "",
+        "| attempt | phase | verdict | won | alpha spent | after decisions |",
+        "|---:|---|---|---:|---:|---:|",
+    ]
+    lines += [
+        f"| {number} | {phase} | {verdict} | {won} of {trials} | {spends:.2g} | {steps:,} |"
+        for number, (phase, verdict, won, trials, spends, steps) in enumerate(cell["ledger"], 1)
+    ]
+    lines += ["", "The final policy on whole levels:", ""]
+    lines += [
+        "| level | learned cleared | median frames | greedy cleared | human record |",
+        "|---:|---:|---:|---:|---:|",
+    ]
+    for name, rows in cell["policies"].items():
+        level = int(name.split()[1])
+        lines.append(
+            f"| {level} | {_rate([rows['learned']])} | {_median([rows['learned']])} | {_rate([rows['greedy']])} | "
+            f"{human_record_frames(level):.0f} |"
+        )
+    return [*lines, ""]
+
+
+def _rate(rows: Sequence[Cell]) -> str:
+    value = wilson(sum(row["cleared"] for row in rows), GAMES * len(rows))
+    return f"{value.estimate:.1%} [{value.low:.1%}, {value.high:.1%}]"
+
+
+def _median(rows: Sequence[Cell]) -> str:
+    times = [row["median"] for row in rows if row["median"] is not None]
+    if not times:
+        return "–"
+    if len(times) == 1:
+        return f"{times[0]:,.0f}"
+    value = iqm_interval(times)
+    return f"{value.estimate:,.0f} [{value.low:,.0f}, {value.high:,.0f}]"
