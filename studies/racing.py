@@ -41,11 +41,17 @@ class Task:
     budget: int
     scripts: tuple[str, ...] = ()  # rows beside the learned policy
     real: bool = False  # judged on real tracks
+    seeds: tuple[int, ...] = SEEDS
 
 
 TASKS = (
     Task("time_trial_random", 1_500_000, ("follow_gap", "pure_pursuit")),
-    Task("gaplock_ppo", 3_000_000, ("squeezer", "follow_gap", "pure_pursuit", "straight", "random", "stop")),
+    Task(
+        "gaplock_ppo",
+        6_000_000,
+        ("squeezer", "follow_gap", "pure_pursuit", "straight", "random", "stop"),
+        seeds=(31, 32, 33, 34, 35),  # why not the others: racing_page.py
+    ),
     Task("time_trial_hard", 5_000_000, ("follow_gap", "pure_pursuit"), real=True),
     Task("convoy_lock_td3", 300_000, ("squeezer", "follow_gap", "straight", "random", "stop")),
 )
@@ -57,18 +63,19 @@ def main() -> None:
     names = [task.scenario for task in TASKS]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default=",".join(names), help=f"tasks, by comma: {', '.join(names)}")
-    parser.add_argument("--seeds", default=",".join(map(str, SEEDS)), help="by comma")
+    parser.add_argument("--seeds", help="by comma; others than the study's need --out")
     parser.add_argument("--jobs", type=int, default=1, help="cells at a time; more than 1 spoils the seconds")
     parser.add_argument("--budget", type=int, help="steps instead of each task's own, to try things; needs --out")
     parser.add_argument("--out", type=Path, default=RESULTS / "racing.json", help="where the cells are kept")
     args = parser.parse_args()
-    seeds = tuple(map(int, args.seeds.split(",")))
     official = args.out == RESULTS / "racing.json"
-    if official and (args.budget is not None or not set(seeds) <= set(SEEDS)):
+    if official and (args.budget is not None or args.seeds is not None):
         parser.error("another budget or other seeds are not the study's: say where to keep their cells with --out")
     if unknown := set(args.only.split(",")) - set(names):
         parser.error(f"there is no {', '.join(sorted(unknown))}; tasks are {', '.join(names)}")
-    cells = [{"task": name, "seed": seed} for name in args.only.split(",") for seed in seeds]
+    seeds = None if args.seeds is None else tuple(map(int, args.seeds.split(",")))
+    chosen = [task for task in TASKS if task.scenario in args.only.split(",")]
+    cells = [{"task": task.scenario, "seed": seed} for task in chosen for seed in seeds or task.seeds]
     try:
         run_cells("racing", cells, partial(train_cell, budget=args.budget), args.jobs, args.out)
     finally:

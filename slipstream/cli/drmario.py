@@ -19,7 +19,7 @@ from slipstream.config.drmario import SEEDS, SPEEDS, DrMarioConfig
 from slipstream.config.errors import ScenarioError, suggest
 from slipstream.worlds.drmario import transcript
 from slipstream.worlds.drmario.engine import Engine, Terminal
-from slipstream.worlds.drmario.planning import plan_engine
+from slipstream.worlds.drmario.planning import UNREACHABLE, plan_engine
 from slipstream.worlds.registry import make_worlds
 from slipstream.worlds.vec_env import EnvOptions
 
@@ -156,12 +156,16 @@ def _by_script(args: argparse.Namespace, show: Show) -> tuple[bytes, Engine, int
         show(engine, len(buttons))
 
     while not (engine.terminal or env.truncated[0, 0]):
-        env.act_scripted(args.player, [0])
-        for byte in plan_engine(engine).script(int(env.actions[0, 0])):
-            press(byte)
+        plan = plan_engine(engine)
+        if plan.cost_to_lock.min() == UNREACHABLE:  # the pill falls by itself and is nobody's decision
+            press(0)
+        else:
+            env.act_scripted(args.player, [0])
+            for byte in plan.script(int(env.actions[0, 0])):
+                press(byte)
+            env.step()
         while not (engine.controllable or engine.terminal):
             press(0)
-        env.step()
     env.close()
     return bytes(buttons), engine, counter
 

@@ -193,12 +193,13 @@ def _show(args: argparse.Namespace) -> int:
     if report is None:
         raise CheckpointError(f"{args.model}: does not say which games it has learned from; train it again")
     if args.json:
-        print(msgspec.json.format(msgspec.json.encode(report), indent=1).decode())
+        told = {"horizon": times.record.horizon, **msgspec.to_builtins(report)}
+        print(msgspec.json.format(msgspec.json.encode(told), indent=1).decode())
     else:
         _print_report(report, times.record.horizon)
         _print_games(times, config, args.level, args.seed)
     if args.png is not None:
-        draw(args.png, report, f"frames to clear, {report.policy}: predicted, and how often it was over by then")
+        draw(args.png, report, f"frames to clear predicted for {report.policy} ({report.source}), and what came")
         print(f"picture: {args.png}")
     return 0
 

@@ -7,6 +7,7 @@ import shlex
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -48,7 +49,7 @@ def bridge(argv: Sequence[str]) -> int:
     parser.add_argument("--pills", type=int, default=5, help="loopback: how many to place (default 5)")
     parser.add_argument("--level", type=int, default=0, help="loopback: 0 to 24")
     parser.add_argument("--speed", choices=SPEEDS, default="medium", help="loopback: how fast pills fall at first")
-    parser.add_argument("--seed", type=int, default=1, help=f"loopback: which of the console's games, 1 to {SEEDS}")
+    parser.add_argument("--seed", type=int, nargs="+", default=[1], help=f"loopback: the console's games, 1 to {SEEDS}")
     parser.add_argument(
         "--model", type=Path, metavar="FOLDER", help="loopback: see worn pictures through this pixel model"
     )
@@ -63,17 +64,33 @@ def bridge(argv: Sequence[str]) -> int:
                 sender.press(0)
         print(_told(sender.traffic))
         return 0
-    device = Loopback(Engine(level=args.level, speed=args.speed, seed=seed_at(args.seed)))
+    games = [_play_loopback(args, seed) for seed in args.seed]
+    if args.report is not None:
+        replace_file(args.report, _report(argv, games))
+    return 0 if all(game.as_planned == game.pills for game in games) else 1
+
+
+class Game(NamedTuple):
+    """A game that was played over a loopback."""
+
+    seed: int
+    pills: int
+    as_planned: int
+    frames: int
+    missed: int
+
+
+def _play_loopback(args: argparse.Namespace, seed: int) -> Game:
+    device = Loopback(Engine(level=args.level, speed=args.speed, seed=seed_at(seed)))
     sender = Bridge(device, virtual_time() if args.fast else REAL_TIME)
-    look = _eyes(device) if args.model is None else _eyes_through(args.model, device, args.seed)
+    look = _eyes(device) if args.model is None else _eyes_through(args.model, device, seed)
     placed = play(sender, look, _on_own_colour, pills=args.pills, speed=SPEEDS.index(args.speed))
     for number, pill in enumerate(placed, 1):
         print(_line(number, pill))
     print("\n".join(board_to_text(seen_in(device.engine))))
     print(_told(sender.traffic))
-    if args.report is not None:
-        replace_file(args.report, _report(argv, placed, sender.traffic))
-    return 0 if all(pill.as_planned for pill in placed) else 1
+    as_planned = sum(pill.as_planned for pill in placed)
+    return Game(seed, len(placed), as_planned, sender.traffic.frames, sender.traffic.missed)
 
 
 def ram(argv: Sequence[str]) -> int:
@@ -157,15 +174,13 @@ def _told(traffic: Traffic) -> str:
     )
 
 
-def _report(argv: Sequence[str], placed: Sequence[Placed], traffic: Traffic) -> bytes:
+def _report(argv: Sequence[str], games: Sequence[Game]) -> bytes:
     record = {
         "format": "slipstream drmario bridge report",
         "version": 1,
         "command": shlex.join(["slipstream", "drmario", "bridge", *argv]),
         "date": time.strftime("%Y-%m-%d"),
-        "pills": len(placed),
-        "as_planned": sum(pill.as_planned for pill in placed),
-        "traffic": traffic._asdict(),
+        "games": [game._asdict() for game in games],
     }
     return msgspec.json.format(msgspec.json.encode(record)) + b"\n"
 

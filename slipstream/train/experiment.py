@@ -172,7 +172,7 @@ class Session:
         if scenario.evaluate.evaluation_interval is not None:
             self.evaluator = make_evaluator(scenario, cast.teams)
         self.stand: Stand | None = None  # made for the first certificate
-        self.curriculum = first_phase(scenario, worlds.spec, worlds.num_worlds)
+        self.curriculum = first_phase(scenario, worlds.spec, scenario.collect.num_worlds)
         self._play_phases()  # before the collector begins the first episodes
         self.source = make_source(scenario, worlds, cast)
         self.quarantines = {

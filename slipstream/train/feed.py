@@ -55,7 +55,7 @@ class RolloutFeed:
     def learn(self, rollout: Rollout | None, progress: Progress) -> Stats:
         """One update, unless something in the slab is not finite."""
         assert rollout is not None
-        arrays = rollout_arrays(rollout)
+        arrays = _read_by_learners(rollout)
         if names := not_finite(arrays):
             return self._quarantine.keep(arrays, names, progress)
         return self._quarantine.judge(self._learner.update(rollout, progress), arrays, progress)
@@ -100,7 +100,7 @@ class ReplayFeed:
         """
         rows, is_warm = 0, True
         if self._chain is not None and rollout is not None:
-            arrays = rollout_arrays(rollout)
+            arrays = _read_by_learners(rollout)
             if names := not_finite(arrays):
                 self._chain.forget()
                 return self._quarantine.keep(arrays, names, progress)
@@ -191,6 +191,11 @@ def make_feed(
     learner.observe(rows)  # type: ignore[attr-defined]  # the statistics of all there is, once
     dataset, steps = content_hash(to_fields(rows)), scenario.rollout_steps
     return ReplayFeed(learner, config, replay, None, steps, quarantine, dataset)  # type: ignore[arg-type]
+
+
+def _read_by_learners(rollout: Rollout) -> Arrays:
+    """Everything a learner reads of a slab, by name; its sums are for reports."""
+    return {name: array for name, array in rollout_arrays(rollout).items() if name != "reward_sums"}
 
 
 def _means(said: dict[str, list[float | Tensor]]) -> Iterator[tuple[str, float]]:

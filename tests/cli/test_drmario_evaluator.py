@@ -44,7 +44,7 @@ def test_what_was_learned_is_shown_with_how_well_it_held(folder, capsys, tmp_pat
 def test_the_report_is_there_for_programs(folder, capsys):
     assert main(["drmario", "evaluator", "show", str(folder / "times"), "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
-    assert (report["fitted"], report["calibrated"], report["policy"]) == (40, 16, "greedy")
+    assert (report["fitted"], report["calibrated"], report["policy"], report["horizon"]) == (40, 16, "greedy", 3000)
     assert [held["episodes"] for held in report["held"]] == [16, 16]
     assert all(len(held["calibrated"]) == len(report["levels"]) == 19 for held in report["held"])
 

@@ -63,14 +63,18 @@ class Lesson(NamedTuple):
 
 
 def sample_positions(count: int, seed: int, *, held_out: bool = False) -> Positions:
-    """Moments of games on levels 0 to 20, half of them played at random and half greedily, one from every decision."""
+    """Moments of games on levels 0 to 20, half of them played at random and half greedily, one from every decision.
+
+    Any frame of it may be the one, but where something is matched, that is: it shows for three frames only.
+    """
     first, last = (HELD_OUT, SEEDS) if held_out else (1, HELD_OUT - 1)
     config = DrMarioConfig(levels=tuple(range(21)), max_pills=60, first_seed=first, last_seed=last)
     env = make(config, _WORLDS, EnvOptions(seed=seed))
     env.reset()
     rng, games = np.random.default_rng(seed), [_beginning(env, i) for i in range(_WORLDS)]
-    boards, previews = np.empty((count, 16, 8), np.uint8), np.empty((count, 2), np.uint8)
-    for start in range(0, count, _WORLDS):
+    whole = -(-count // _WORLDS) * _WORLDS
+    boards, previews = np.empty((whole, 16, 8), np.uint8), np.empty((whole, 2), np.uint8)
+    for start in range(0, whole, _WORLDS):
         env.act_scripted("greedy", [0])
         chosen = env.actions[:, 0].copy()
         env.act_scripted("random", [0])
@@ -80,15 +84,16 @@ def sample_positions(count: int, seed: int, *, held_out: bool = False) -> Positi
         env.step()
         for i, game in enumerate(games):
             buttons = scripts[i] + bytes(int(env.ticks[i]) - len(scripts[i]))
-            seen = int(rng.integers(len(buttons)))
-            game.run(buttons[:seen])
-            if start + i < count:
-                boards[start + i], previews[start + i] = seen_in(game), game.preview
-            game.run(buttons[seen:])
+            seen, at = int(rng.integers(len(buttons))), start + i
+            for k, held in enumerate(buttons):
+                if k == seen:
+                    boards[at], previews[at] = seen_in(game), game.preview
+                if game.step(held).matched:
+                    boards[at], previews[at] = game.board, game.preview
             if env.episode_done[i]:
                 games[i] = _beginning(env, i)
     env.close()
-    return Positions(boards, previews)
+    return Positions(boards[:count], previews[:count])
 
 
 def seen_in(engine: Engine) -> U8:
@@ -134,12 +139,12 @@ def rasterise(positions: Positions) -> U8:
 @lru_cache(1)
 def _tiles() -> tuple[U8, U8]:
     """Every class as [8, 8, 3], drawn large and shrunk, and the picture without any of them."""
-    large = 8 * CELL
+    large = 2 * CELL  # not more: a ring is drawn two pixels wide in any size
     tiles = np.empty((CLASSES, CELL, CELL, 3), np.uint8)
     for k, cell in enumerate(CELL_OF.tolist()):
         canvas = Canvas((large, large), View((0.5, 0.5), (large / 2, large / 2), large), GLASS)
         _draw_cell(canvas, cell, 0.0, 0.0)
-        tiles[k] = canvas.pixels().reshape(CELL, 8, CELL, 8, 3).mean((1, 3)).round()
+        tiles[k] = canvas.pixels().reshape(CELL, 2, CELL, 2, 3).mean((1, 3)).round()
     ground = np.empty((HEIGHT, WIDTH, 3), np.uint8)
     ground[:] = ImageColor.getrgb(GROUND)
     for top, left, bottom, right in ((1, 1, 17, 9), (2, 10, 3, 12)):

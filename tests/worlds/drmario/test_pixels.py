@@ -53,8 +53,9 @@ def test_positions_are_moments_of_games(positions):
     assert ((many[:, 0, 3] & 0xF0 == 0x60) & (many[:, 1:4, 3:5] >= 0xF0).all((1, 2))).any(), "one that just came in"
     boards = positions.boards
     assert len(np.unique(boards.reshape(96, -1), axis=0)) == 96
-    left, right = boards & 0xF0 == 0x60, boards & 0xF0 == 0x70
-    np.testing.assert_array_equal(left[:, :, :-1], right[:, :, 1:])
+    kinds = boards & 0xF0
+    assert np.isin(kinds[:, :, 1:][kinds[:, :, :-1] == 0x60], [0x70, 0xB0]).all()
+    assert np.isin(kinds[:, :, :-1][kinds[:, :, 1:] == 0x70], [0x60, 0xB0]).all()
 
 
 def test_games_that_are_judged_on_are_not_trained_on_and_come_again_with_their_seed():
@@ -96,6 +97,10 @@ def test_all_classes_look_different():
     tiles = rasterise(Positions(boards, np.zeros((CLASSES, 2), np.uint8)))[:, 64:72, 32:40].astype(int)
     apart = np.abs(tiles[:, None] - tiles).sum((2, 3, 4))
     assert (apart + 10_000 * np.eye(CLASSES) > 200).all()
+    for kind, side in {0x40: np.s_[7], 0x50: np.s_[0], 0x60: np.s_[:, 7], 0x70: np.s_[:, 0]}.items():
+        for colour in range(3):
+            edge = tiles[CELL_OF.tolist().index(kind | colour)][side]
+            assert (np.abs(edge[2:6] - PAINT[colour]) < 8).all(), "a half is open where the other one is"
 
 
 def test_wear_moves_by_less_than_half_a_cell_and_keeps_what_is_there():
