@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
@@ -11,6 +12,7 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import mean
@@ -20,6 +22,36 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "docs" / "results"
 
 Cell = dict[str, Any]  # what identifies a cell, and after its run what came out of it
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a study was asked for on the command line."""
+
+    only: tuple[str, ...]  # tasks
+    seeds: tuple[int, ...] | None  # None: each task's own
+    jobs: int
+    budget: int | None  # steps; None: each task's own
+    out: Path
+
+
+def asked(about: str | None, name: str, tasks: Sequence[str]) -> Asked:
+    """Read the command line of a study whose cells are kept in docs/results/<name>.json."""
+    official = RESULTS / f"{name}.json"
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default=",".join(tasks), help=f"tasks, by comma: {', '.join(tasks)}")
+    parser.add_argument("--seeds", help="by comma; others than the study's need --out")
+    parser.add_argument("--jobs", type=int, default=1, help="cells at a time; more than 1 spoils the seconds")
+    parser.add_argument("--budget", type=int, help="steps instead of each task's own, to try things; needs --out")
+    parser.add_argument("--out", type=Path, default=official, help="where the cells are kept")
+    args = parser.parse_args()
+    only = tuple(args.only.split(","))
+    if unknown := set(only) - set(tasks):
+        parser.error(f"there is no {', '.join(sorted(unknown))}; tasks are {', '.join(tasks)}")
+    if args.out == official and (args.budget is not None or args.seeds is not None):
+        parser.error("another budget or other seeds are not the study's: say where to keep their cells with --out")
+    seeds = None if args.seeds is None else tuple(map(int, args.seeds.split(",")))
+    return Asked(only, seeds, args.jobs, args.budget, args.out)
 
 
 def run_cells(

@@ -8,7 +8,6 @@ games. Tuning used other seeds (see the page).
 
 from __future__ import annotations
 
-import argparse
 import math
 import os
 import sys
@@ -21,7 +20,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from cells import RESULTS, Cell, machine, read_cells, run_cells
+from cells import Cell, asked, machine, read_cells, run_cells
 
 SEEDS = (11, 12, 13, 14, 15)
 GAMES = 200
@@ -48,21 +47,9 @@ TASKS = (
 
 def main() -> None:
     """Compute what is missing, then write the page."""
-    names = [task.name for task in TASKS]
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default=",".join(names), help=f"tasks, by comma: {', '.join(names)}")
-    parser.add_argument("--seeds", help="by comma; others than the study's need --out")
-    parser.add_argument("--jobs", type=int, default=1, help="cells at a time; more than 1 spoils the seconds")
-    parser.add_argument("--budget", type=int, help="decisions instead of each scenario's own; needs --out")
-    parser.add_argument("--out", type=Path, default=RESULTS / "drmario.json", help="where the cells are kept")
-    args = parser.parse_args()
-    if unknown := set(args.only.split(",")) - set(names):
-        parser.error(f"there is no {', '.join(sorted(unknown))}; tasks are {', '.join(names)}")
-    if args.out == RESULTS / "drmario.json" and (args.budget is not None or args.seeds is not None):
-        parser.error("another budget or other seeds are not the study's: say where to keep their cells with --out")
-    seeds = None if args.seeds is None else tuple(map(int, args.seeds.split(",")))
-    chosen = [task for task in TASKS if task.name in args.only.split(",")]
-    cells = [{"task": task.name, "seed": seed} for task in chosen for seed in seeds or task.seeds]
+    args = asked(__doc__, "drmario", [task.name for task in TASKS])
+    chosen = [task for task in TASKS if task.name in args.only]
+    cells = [{"task": task.name, "seed": seed} for task in chosen for seed in args.seeds or task.seeds]
     try:
         run_cells("drmario", cells, partial(train_cell, budget=args.budget), args.jobs, args.out)
     finally:

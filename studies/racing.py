@@ -9,7 +9,6 @@ never trained on.
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import tempfile
@@ -20,7 +19,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from cells import RESULTS, Cell, machine, read_cells, run_cells
+from cells import Cell, asked, machine, read_cells, run_cells
 
 SEEDS = (11, 12, 13, 14, 15)
 EPISODES = 200
@@ -60,22 +59,9 @@ FIGURES = ("success", "lap_s", "crashed", "collided", "timeout", "self_crash", "
 
 def main() -> None:
     """Compute what is missing, then write the page."""
-    names = [task.scenario for task in TASKS]
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default=",".join(names), help=f"tasks, by comma: {', '.join(names)}")
-    parser.add_argument("--seeds", help="by comma; others than the study's need --out")
-    parser.add_argument("--jobs", type=int, default=1, help="cells at a time; more than 1 spoils the seconds")
-    parser.add_argument("--budget", type=int, help="steps instead of each task's own, to try things; needs --out")
-    parser.add_argument("--out", type=Path, default=RESULTS / "racing.json", help="where the cells are kept")
-    args = parser.parse_args()
-    official = args.out == RESULTS / "racing.json"
-    if official and (args.budget is not None or args.seeds is not None):
-        parser.error("another budget or other seeds are not the study's: say where to keep their cells with --out")
-    if unknown := set(args.only.split(",")) - set(names):
-        parser.error(f"there is no {', '.join(sorted(unknown))}; tasks are {', '.join(names)}")
-    seeds = None if args.seeds is None else tuple(map(int, args.seeds.split(",")))
-    chosen = [task for task in TASKS if task.scenario in args.only.split(",")]
-    cells = [{"task": task.scenario, "seed": seed} for task in chosen for seed in seeds or task.seeds]
+    args = asked(__doc__, "racing", [task.scenario for task in TASKS])
+    chosen = [task for task in TASKS if task.scenario in args.only]
+    cells = [{"task": task.scenario, "seed": seed} for task in chosen for seed in args.seeds or task.seeds]
     try:
         run_cells("racing", cells, partial(train_cell, budget=args.budget), args.jobs, args.out)
     finally:
