@@ -8,7 +8,7 @@ from statistics import median
 
 from cells import Cell, machine
 from curves import Panel, draw
-from drmario import GAMES, REFERENCE_FRAMES, SCRIPTS
+from drmario import GAMES, REFERENCE_FRAMES, SCRIPTS, SEEDS
 
 from slipstream.stats import iqm_interval, wilson
 from slipstream.worlds.drmario.best_times import human_record_frames
@@ -48,6 +48,7 @@ def _level_0(cells: Sequence[Cell], path: Path) -> list[str]:
         "",
         f"{cells[0]['decisions']:,} decisions (about {frames / 1e6:.0f}M frames), {len(cells)} seeds; the median run "
         f"took {seconds / 60:.0f} minutes, {cpu / 60:.0f} of CPU time, on a machine that did other work too.",
+        "" if len(cells) == len(SEEDS) else f"Not all of the {len(SEEDS)} seeds are done yet.",
         "",
         "| policy | cleared | median frames to clear |",
         "|---|---:|---:|",
@@ -69,7 +70,8 @@ def _level_0(cells: Sequence[Cell], path: Path) -> list[str]:
         lines += [
             f"At the last evaluation (64 games of training seeds) before {REFERENCE_FRAMES / 1e6:.0f}M frames: IQM "
             f"{value.estimate:.1%} [{value.low:.1%}, {value.high:.1%}] cleared (by seed "
-            f"{', '.join(f'{x:.0%}' for x in early)}); the public reference reports 12.5 % after 5M frames.",
+            + ", ".join(f"{x:.0%} after {frames / 1e6:.1f}M" for frames, x in (c["early"] for c in cells if c["early"]))
+            + "); the public reference reports 12.5 % after 5M frames.",
             "",
         ]
     picture = path.with_name(f"{path.stem}_level_0.png")
