@@ -300,42 +300,89 @@ void VecEnv::archive(Archive& ar, std::uint32_t version) {
   ar(seed_, stream_, next_episode_, present_, length_, elapsed_, returns_, stats_, owed_, discount_);
 }
 
-std::vector<std::byte> VecEnv::snapshot() {
+namespace {
+
+// Of every array with rows for all worlds, the rows of some: what an archive would see in a batch of them alone.
+template <class Inner>
+class SomeRows {
+ public:
+  SomeRows(Inner& inner, int worlds, int first, int count)
+      : inner_(inner),
+        worlds_(static_cast<std::size_t>(worlds)),
+        first_(static_cast<std::size_t>(first)),
+        count_(static_cast<std::size_t>(count)) {}
+
+  template <class... T>
+  void operator()(T&... values) {
+    (some(values), ...);
+  }
+
+ private:
+  template <Plain T>
+  void some(T& value) {
+    inner_(value);
+  }
+  template <Plain T>
+  void some(std::vector<T>& values) {
+    const std::size_t width = values.size() / worlds_;
+    const auto from = values.begin() + static_cast<std::ptrdiff_t>(first_ * width);
+    std::vector<T> rows(from, from + static_cast<std::ptrdiff_t>(count_ * width));
+    inner_(rows);
+    std::copy(rows.begin(), rows.end(), from);
+  }
+
+  Inner& inner_;
+  std::size_t worlds_, first_, count_;
+};
+
+}  // namespace
+
+std::vector<std::byte> VecEnv::snapshot(int first, int count) {
+  if (first < 0 || count < 1 || first > num_worlds() - count) throw std::invalid_argument("no such worlds in this batch");
   std::vector<std::byte> bytes;
   SnapshotWriter out(bytes);
   std::uint32_t magic = kSnapshotMagic;
   std::uint32_t version = kSnapshotVersion;
   std::vector<char> name(spec().name.begin(), spec().name.end());
   out(magic, version, name);
-  archive(out, version);
-  for (int i = 0; i < num_worlds(); ++i) worlds_->save(i, out);
+  SomeRows rows(out, num_worlds(), first, count);
+  archive(rows, version);
+  for (int i = first; i < first + count; ++i) worlds_->save(i, out);
   return bytes;
 }
 
-void VecEnv::restore(std::span<const std::byte> bytes) {
+void VecEnv::restore(std::span<const std::byte> bytes, int first, int count) {
   const std::vector<std::byte> before = snapshot();
   try {
-    SnapshotReader in(bytes);
-    std::uint32_t magic = 0;
-    std::uint32_t version = 0;
-    in(magic, version);
-    if (magic != kSnapshotMagic) throw std::invalid_argument("these bytes are not a snapshot of worlds");
-    if (version < 1 || version > kSnapshotVersion) throw std::invalid_argument("snapshot has an unknown version");
-    std::vector<char> name(spec().name.size());
-    in(name);
-    if (!std::equal(name.begin(), name.end(), spec().name.begin())) {
-      throw std::invalid_argument("snapshot was taken from another world");
-    }
-    archive(in, version);
-    if (version < 2) std::fill(buffers_.final_mask.begin(), buffers_.final_mask.end(), std::uint8_t{1});
-    if (version < 3) std::fill(phases_.begin(), phases_.end(), 0);
-    if (version < 4) std::fill(buffers_.ticks.begin(), buffers_.ticks.end(), 1);
-    for (int i = 0; i < num_worlds(); ++i) worlds_->restore(i, in);
-    if (!in.at_end()) throw std::invalid_argument("snapshot was taken from a different configuration");
+    read(bytes, first, count);
   } catch (const std::invalid_argument&) {
     if (before.size() != bytes.size() || !std::equal(before.begin(), before.end(), bytes.begin())) restore(before);
     throw;
   }
+}
+
+void VecEnv::read(std::span<const std::byte> bytes, int first, int count) {
+  if (first < 0 || count < 1 || first > num_worlds() - count) throw std::invalid_argument("no such worlds in this batch");
+  SnapshotReader in(bytes);
+  std::uint32_t magic = 0;
+  std::uint32_t version = 0;
+  in(magic, version);
+  if (magic != kSnapshotMagic) throw std::invalid_argument("these bytes are not a snapshot of worlds");
+  if (version < 1 || version > kSnapshotVersion) throw std::invalid_argument("snapshot has an unknown version");
+  // What an old version lacks is filled in for all worlds, so it can only be read whole.
+  if (version < kSnapshotVersion && count < num_worlds()) throw std::invalid_argument("snapshot has an old version");
+  std::vector<char> name(spec().name.size());
+  in(name);
+  if (!std::equal(name.begin(), name.end(), spec().name.begin())) {
+    throw std::invalid_argument("snapshot was taken from another world");
+  }
+  SomeRows rows(in, num_worlds(), first, count);
+  archive(rows, version);
+  if (version < 2) std::fill(buffers_.final_mask.begin(), buffers_.final_mask.end(), std::uint8_t{1});
+  if (version < 3) std::fill(phases_.begin(), phases_.end(), 0);
+  if (version < 4) std::fill(buffers_.ticks.begin(), buffers_.ticks.end(), 1);
+  for (int i = first; i < first + count; ++i) worlds_->restore(i, in);
+  if (!in.at_end()) throw std::invalid_argument("snapshot was taken from a different configuration");
 }
 
 void VecEnv::set_phases(std::span<const std::int32_t> phases) {

@@ -16,10 +16,23 @@ MAY_IMPORT = {
     "nets": {"config", "_core"},
     "data": {"config", "worlds.spec", "_core"},
     "algos": {"nets", "data", "config", "worlds.spec", "_core"},
-    "collect": {"worlds", "data", "_core"},
-    "train": {"config", "stats", "worlds", "nets", "data", "algos", "collect", "_core"},
+    "collect": {"worlds", "data", "config.errors", "_core"},
+    "federate": {"data", "config.errors", "_core"},
+    "train": {"config", "stats", "worlds", "nets", "data", "algos", "collect", "federate", "_core"},
     "evaluate": {"config", "stats", "worlds", "nets", "data", "algos", "collect", "train"},
-    "cli": {"config", "stats", "worlds", "nets", "data", "algos", "collect", "train", "evaluate", "__init__"},
+    "cli": {
+        "config",
+        "stats",
+        "worlds",
+        "nets",
+        "data",
+        "algos",
+        "collect",
+        "train",
+        "federate",
+        "evaluate",
+        "__init__",
+    },
 }
 
 

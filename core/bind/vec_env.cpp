@@ -190,17 +190,20 @@ void bind_vec_env(nb::module_& m) {
           "phases", [](const VecEnv& env) { return env.phases(); },
           [](VecEnv& env, const std::vector<std::int32_t>& phases) { env.set_phases(phases); },
           "Of the episodes of each world that start from now on.")
-      .def("snapshot",
-           [](VecEnv& env) {
-             const auto bytes = env.snapshot();
-             return nb::bytes(bytes.data(), bytes.size());
-           })
+      .def(
+          "snapshot",
+          [](VecEnv& env, int first, std::optional<int> count) {
+            const auto bytes = env.snapshot(first, count.value_or(env.num_worlds() - first));
+            return nb::bytes(bytes.data(), bytes.size());
+          },
+          nb::arg("first") = 0, nb::arg("count") = nb::none(), "All worlds, or `count` from the first on, as bytes.")
       .def(
           "restore",
-          [](VecEnv& env, const nb::bytes& bytes) {
-            env.restore({static_cast<const std::byte*>(bytes.data()), bytes.size()});
+          [](VecEnv& env, const nb::bytes& bytes, int first, std::optional<int> count) {
+            env.restore({static_cast<const std::byte*>(bytes.data()), bytes.size()}, first,
+                        count.value_or(env.num_worlds() - first));
           },
-          nb::arg("bytes"))
+          nb::arg("bytes"), nb::arg("first") = 0, nb::arg("count") = nb::none())
       .def(
           "frame",
           [](const VecEnv& env, int world) {

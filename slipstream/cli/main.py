@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from slipstream import __version__
-from slipstream.cli import arena, data, judge, look, run
+from slipstream.cli import arena, data, judge, look, replay, run
 from slipstream.config.errors import SlipstreamError, suggest
 
 Verb = Callable[[Sequence[str]], int]
@@ -25,6 +25,7 @@ GROUPS: dict[str, dict[str, tuple[Verb, str]]] = {
     },
     "share": {
         "dataset": (data.dataset, "record, describe, merge or import experience to learn from offline"),
+        "replay": (replay.replay, "serve a replay that several runs share, or show how one stands"),
     },
     "look": {
         "scenarios": (look.scenarios, "list the scenarios, or describe one"),

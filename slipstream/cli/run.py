@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,12 @@ if TYPE_CHECKING:
     from slipstream.config.scenario import Scenario
     from slipstream.train.experiment import Result
 
+# Shorthands of fields of `collect`: a flag, or else an environment variable (COLLECT_WORKERS), or else the file.
+SHORTHANDS = {
+    "workers": "processes that collect (0: the learner's own)",
+    "prefetch": "with --collect.overlap free: rollouts of each worker that may wait for the learner",
+    "seed_stride": "worlds of other libraries: distance between the seeds of neighbours",
+}
 PUBLISHED = ("head_on", "parallel", "t_formation", "canonical_crossing", "converging")  # what `all` stands for
 
 
@@ -142,6 +149,8 @@ def _train_parser() -> argparse.ArgumentParser:
     add("--checkpoint-every", type=_whole, metavar="STEPS", help="steps between periodic checkpoints")
     add("--gpu", action=argparse.BooleanOptionalAction, default=None, help="use a GPU; default: if there is one")
     add("--num-workers", type=int, metavar="N", help="threads that step the worlds (0 or 1: the learner's own)")
+    for key, text in SHORTHANDS.items():
+        add(f"--collect-{key.replace('_', '-')}", type=int, metavar="N", help=f"{text}; or COLLECT_{key.upper()}")
     add("--log-trajectories", action="store_true", help="write the track of every evaluation episode as CSV")
     add("--out", type=Path, help="folder of the run; must be new or empty")
     add("--runs", type=Path, default=Path("runs"), help="where run folders are made (default: runs)")
@@ -170,9 +179,24 @@ def _scenario(name: str, known: argparse.Namespace, algo: str | None) -> Scenari
                 f"--num-workers {known.num_workers}: cannot be negative; 0 or 1 is the learner's own thread"
             )
         changes["collect.world_threads"] = max(1, known.num_workers)
+    changes |= dict(_collecting(known))
     if known.log_trajectories:
         changes["log.log_trajectories"] = True
     return load(name, changes, preset=known.preset)
+
+
+def _collecting(known: argparse.Namespace) -> Iterator[tuple[str, int]]:
+    for key in SHORTHANDS:
+        flag, variable = getattr(known, f"collect_{key}"), f"COLLECT_{key.upper()}"
+        if flag is not None:
+            yield f"collect.{key}", flag
+        elif text := os.environ.get(variable):
+            try:
+                yield f"collect.{key}", int(text)
+            except ValueError:
+                raise ScenarioError(
+                    f"{variable}={text}: is not a whole number; unset it, or try {variable}=2"
+                ) from None
 
 
 def _best_device() -> str:

@@ -7,7 +7,7 @@ added.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from threading import Event
 from typing import Any
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from slipstream.collect.shaping import Shaper, Shaping
 from slipstream.collect.teams import Seat, Team
 from slipstream.data.rollout import F32, U8, Blocks, Ends, Rollout, allocate_rollout
+from slipstream.worlds.spec import WorldSpec
 from slipstream.worlds.vec_env import VecEnv
 
 
@@ -35,6 +36,7 @@ class Episode:
     length: int
     stats: tuple[float, ...]  # the world's own figures, in the order of spec.stats
     decisions: tuple[int, ...] = ()  # per agent
+    step: int = 0  # of its world since the run began: the one that ended it
 
 
 @dataclass
@@ -58,10 +60,7 @@ class Recorder:
     def __init__(self, seat: Seat, env: VecEnv, ticks: int, gamma: float, shaping: Shaping) -> None:
         team = seat.team
         self.seat, self._env = seat, env
-        masked = env.spec.masked and not team.table
-        self.rollout = allocate_rollout(
-            env.spec, ticks, env.num_worlds, len(team.agents), team.discrete, team.choices(env) if masked else 0
-        )
+        self.rollout = team_rollout(team, env.spec, ticks, env.num_worlds)
         self._shaper = Shaper(shaping, seat, env, gamma)
         shape = (env.num_worlds, len(team.agents))
         self._open_row = np.full(shape, -1, np.int64)  # row of the decision still waiting for its outcome
@@ -137,10 +136,11 @@ class Recorder:
         slab.truncated[row] = truncated
         is_open = self._open_row >= 0 if env.spec.has_durations else slab.decided[row] != 0
         finished = is_open & (paid != 0)
-        slab.reward_sums[:2] += finished.sum(), slab.reward[row].sum(where=finished, dtype=np.float64)
+        slab.reward_sums[:, 0] += finished.sum(axis=1)  # world by world: the bits do not depend on who is beside whom
+        slab.reward_sums[:, 1] += slab.reward[row].sum(axis=1, where=finished, dtype=np.float64)
         if self._shaper.is_on:
             shaping = self._shaper.paid(slab.duration[row], terminated, truncated)
-            slab.reward_sums[2] += shaping.sum(where=finished, dtype=np.float64)
+            slab.reward_sums[:, 2] += shaping.sum(axis=1, where=finished, dtype=np.float64)
             np.add(slab.reward[row], shaping, out=slab.reward[row], where=finished)
         if env.spec.has_durations:
             self._open_row[paid != 0] = -1
@@ -222,7 +222,7 @@ class Collector:
         shaping: Shaping,
         first_world: int = 0,
     ) -> None:
-        self.env = env
+        self.env, self.first_world = env, first_world
         self.ticks = ticks
         self.steps = 0  # of each world since the run began: part of the noise's key
         self.passed = 0  # ticks of all worlds in the last rollout
@@ -236,8 +236,13 @@ class Collector:
         self._others = [seat for seat in seats if not seat.team.learns]
         env.reset()
 
-    def collect(self, version: int, stop: Event | None = None) -> tuple[dict[str, Rollout], list[Episode]]:
-        """One rollout for every learning team, and the episodes that ended meanwhile; Stopped once `stop` is set."""
+    def collect(
+        self, version: int, stop: Event | None = None, tell: Callable[[str], None] | None = None
+    ) -> tuple[dict[str, Rollout], list[Episode]]:
+        """One rollout for every learning team, and the episodes that ended meanwhile; Stopped once `stop` is set.
+
+        `tell` hears what is being done, in every tick: acting, stepping.
+        """
         episodes: list[Episode] = []
         self.passed = 0
         recorders = list(self.recorders.values())
@@ -247,17 +252,21 @@ class Collector:
             if stop is not None and stop.is_set():
                 raise Stopped
             start = time.perf_counter()
+            if tell is not None:
+                tell("acting")
             for recorder in recorders:
                 recorder.decide(row, self.steps, version)
             for seat in self._others:
                 seat.act_quietly()
             acted = time.perf_counter()
+            if tell is not None:
+                tell("stepping")
             self.env.step()
             stepped = time.perf_counter()
             self.passed += int(self.env.ticks.sum())
             for recorder in recorders:
                 recorder.outcome(row)
-            episodes += finished_episodes(self.env)
+            episodes += finished_episodes(self.env, self.first_world, self.steps)
             self.steps += 1
             self.clock.act += acted - start
             self.clock.world += stepped - acted
@@ -286,16 +295,23 @@ class Collector:
         self.steps = steps
 
 
-def finished_episodes(env: VecEnv) -> list[Episode]:
-    """The episodes that ended in the last step."""
+def team_rollout(team: Team, spec: WorldSpec, ticks: int, worlds: int) -> Rollout:
+    """An empty rollout of a team's decisions."""
+    choices = team.choices(spec) if spec.masked and not team.table else 0
+    return allocate_rollout(spec, ticks, worlds, len(team.agents), team.discrete, choices)
+
+
+def finished_episodes(env: VecEnv, first_world: int = 0, step: int = 0) -> list[Episode]:
+    """The episodes that ended in the last step, which is the worlds' own number `step`."""
     return [
         Episode(
-            world=int(i),
+            world=first_world + int(i),
             index=int(env.episode_index[i]),
             returns=tuple(env.episode_return[i].tolist()),
             length=int(env.episode_length[i]),
             stats=tuple(env.episode_stats[i].tolist()),
             decisions=tuple(env.episode_decisions[i].tolist()),
+            step=step,
         )
         for i in np.flatnonzero(env.episode_done)
     ]

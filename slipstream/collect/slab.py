@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -24,17 +24,19 @@ class Slab:
     episodes: Sequence[Episode]  # that ended meanwhile
     seconds: Mapping[str, float]  # spent collecting, by phase; empty after a resume
     ticks: int = 0  # of all worlds
+    health: Mapping[str, float] = field(default_factory=dict)  # of workers: metrics by name
+    is_broken: bool = False  # some worlds could not go on where the slab before ended, and began new episodes
 
 
 def copy_rollout(rollout: Rollout) -> Rollout:
     """The same in memory of its own, since a collector uses its arrays again."""
-    return _rollout_from({name: array.copy() for name, array in rollout_arrays(rollout).items()})
+    return rollout_from({name: array.copy() for name, array in rollout_arrays(rollout).items()})
 
 
 def slab_arrays(slab: Slab) -> Arrays:
     """A slab as named arrays, which are its own."""
     numbers = {"version": np.array(slab.version, np.int64), "ticks": np.array(slab.ticks, np.int64)}
-    arrays = {**numbers, **_episode_arrays(slab.episodes)}
+    arrays = {**numbers, **episode_arrays(slab.episodes)}
     for number, rollout in enumerate(slab.rollouts.values()):
         arrays |= {f"rollout.{number}.{name}": array for name, array in rollout_arrays(rollout).items()}
     return arrays
@@ -46,8 +48,8 @@ def slab_from(arrays: Arrays, policies: Sequence[str], blocks: Sequence[str]) ->
     A checkpoint keeps arrays by name and in no order, and a network reads blocks in theirs.
     """
     found = {name: arrays[name] for name in sorted(arrays, key=lambda name: _place(name, blocks))}
-    rollouts = {policy: _rollout_from(under(found, f"rollout.{i}.")) for i, policy in enumerate(policies)}
-    return Slab(int(arrays["version"]), rollouts, _episodes_from(arrays), {}, int(arrays.get("ticks", 0)))
+    rollouts = {policy: rollout_from(under(found, f"rollout.{i}.")) for i, policy in enumerate(policies)}
+    return Slab(int(arrays["version"]), rollouts, episodes_from(arrays), {}, int(arrays.get("ticks", 0)))
 
 
 def _place(name: str, blocks: Sequence[str]) -> int:
@@ -63,18 +65,19 @@ def under(arrays: Arrays, prefix: str) -> Arrays:
 def rollout_arrays(rollout: Rollout | Ends) -> Arrays:
     """Every array of a rollout by field, and by block within a field; fields that are None are left out."""
     arrays: Arrays = {}
-    for field in fields(rollout):
-        value = getattr(rollout, field.name)
+    for part in fields(rollout):
+        value = getattr(rollout, part.name)
         if isinstance(value, Ends):
             value = rollout_arrays(value)
         if isinstance(value, dict):
-            arrays |= {f"{field.name}.{key}": array for key, array in value.items()}
+            arrays |= {f"{part.name}.{key}": array for key, array in value.items()}
         elif value is not None:
-            arrays[field.name] = value
+            arrays[part.name] = value
     return arrays
 
 
-def _rollout_from(arrays: Arrays) -> Rollout:
+def rollout_from(arrays: Arrays) -> Rollout:
+    """The rollout that `rollout_arrays` was given."""
     parts = _by_field(arrays, Rollout)
     if parts["ends"] is not None:
         parts["ends"] = Ends(**_by_field(parts["ends"], Ends))
@@ -85,19 +88,21 @@ def _by_field(arrays: Arrays, kind: type[Rollout | Ends]) -> dict[str, Any]:
     return {f.name: arrays.get(f.name, under(arrays, f"{f.name}.") or None) for f in fields(kind)}
 
 
-def _episode_arrays(episodes: Sequence[Episode]) -> Arrays:
+def episode_arrays(episodes: Sequence[Episode]) -> Arrays:
+    """Episodes as named arrays."""
     return {
-        "episodes.counts": np.array([(e.world, e.index, e.length) for e in episodes], np.int64),
+        "episodes.counts": np.array([(e.world, e.index, e.length, e.step) for e in episodes], np.int64),
         "episodes.returns": np.array([e.returns for e in episodes], np.float64),
         "episodes.stats": np.array([e.stats for e in episodes], np.float64),
         "episodes.decisions": np.array([e.decisions for e in episodes], np.int64),
     }
 
 
-def _episodes_from(arrays: Arrays) -> list[Episode]:
+def episodes_from(arrays: Arrays) -> list[Episode]:
+    """The episodes that `episode_arrays` was given."""
     columns = [arrays[f"episodes.{name}"].tolist() for name in ("counts", "returns", "stats")]
     decisions = arrays["episodes.decisions"].tolist() if "episodes.decisions" in arrays else [()] * len(columns[0])
     return [
-        Episode(world, index, tuple(returns), length, tuple(stats), tuple(decided))
-        for (world, index, length), returns, stats, decided in zip(*columns, decisions, strict=True)
+        Episode(world, index, tuple(returns), length, tuple(stats), tuple(decided), *step)
+        for (world, index, length, *step), returns, stats, decided in zip(*columns, decisions, strict=True)
     ]

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from slipstream import _core
 from slipstream.data.rollout import F32, U8, Blocks
+from slipstream.worlds.spec import WorldSpec
 from slipstream.worlds.vec_env import VecEnv
 
 
@@ -46,9 +47,9 @@ class Team:
     table: tuple[tuple[float, ...], ...] = ()  # continuous axes of each choice, for a discrete policy on them
     rival: bool = False  # there to be learned against: what it earns is not what a run is judged by
 
-    def choices(self, env: VecEnv) -> int:
+    def choices(self, spec: WorldSpec) -> int:
         """Width of the noise and of the output: axes, or choices."""
-        return len(self.table) if self.table else env.spec.action.size
+        return len(self.table) if self.table else spec.action.size
 
 
 def judged_agents(teams: Sequence[Team]) -> list[int]:
@@ -72,7 +73,7 @@ class Seat:
         self._env = env
         self._seed, self._first_world = seed, first_world
         self._fill = _core.fill_uniform if team.discrete else _core.fill_normal
-        width = team.choices(env) if team.player is not None else 1
+        width = team.choices(env.spec) if team.player is not None else 1
         self._noise = np.empty((env.num_worlds, env.spec.num_agents, width), np.float32)
 
     def noise(self, step: int) -> F32:

@@ -26,6 +26,26 @@ class TrainingError(SlipstreamError):
     """Training cannot go on, though nothing is lost."""
 
 
+class WorkerDied(SlipstreamError):  # noqa: N818
+    """A worker cannot go on, and another in its place could not either; `trace` is its own traceback, if it had one."""
+
+    def __init__(self, message: str, trace: str = "") -> None:
+        super().__init__(message + (f"\n{trace.rstrip()}" if trace else ""))
+        self.trace = trace
+
+
+class ReplayTimeoutError(SlipstreamError):
+    """A replay service did not answer in time, or what it waits for did not come."""
+
+
+class ReplayRefusedError(SlipstreamError):
+    """A replay service would not do what it was asked for."""
+
+
+class FederationError(SlipstreamError):
+    """Replicas cannot learn together as asked, or something one of them sent was refused."""
+
+
 class RunFolderError(SlipstreamError):
     """A run folder cannot be created, read or continued."""
 

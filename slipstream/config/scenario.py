@@ -84,16 +84,40 @@ class CollectConfig(Config):
         "auto",
         description="Threads that step the worlds, which change no result; auto is resolved once.",
     )
+    workers: int = Field(
+        0,
+        ge=0,
+        le=1024,
+        description="Workers that collect, each with neighbouring worlds of its own; 0: the learner's process does. "
+        "Their number changes no result, but with overlap free.",
+    )
+    mode: Literal["process", "thread"] = Field(
+        "process", description="What a worker is: a process, or a thread of this one (which cannot be replaced)."
+    )
+    deadline_s: float = Field(
+        60.0, gt=0, description="A worker that shows no sign of life for so long, within a step too, is replaced."
+    )
     overlap: Literal["none", "deterministic", "free"] = Field(
         "none",
-        description="Collect on a thread of its own while the learner learns, for algorithms that can learn from an "
-        "older policy: deterministic (always `lag` updates behind, so the bits do not depend on timing) or free.",
+        description="Collect while the learner learns (workers, or a thread), for algorithms that can learn from an "
+        "older policy: deterministic (always `lag` updates behind, so the bits do not depend on timing) or free "
+        "(whoever is fastest).",
     )
     lag: Count = Field(
         1,
         le=64,
-        description="With overlap: updates a rollout's policy is behind (deterministic), or rollouts that may wait "
-        "(free).",
+        description="With overlap: updates a rollout's policy is behind (deterministic), or after which the learner "
+        "waits for a worker's rollout (free).",
+    )
+    prefetch: Count = Field(
+        1, le=64, description="With overlap free: rollouts, of each worker, that may wait for the learner."
+    )
+    seed_stride: int = Field(
+        0,
+        ge=0,
+        lt=2**31,
+        description="Worlds of other libraries: episode e of world i is reset with seed + stride × i + e; 0: with a "
+        "hash of the three. Native worlds have streams of their own.",
     )
 
 
@@ -348,12 +372,25 @@ def _problems(scenario: Scenario) -> Iterator[Problem]:
     yield from _past_problems(scenario)
     yield from _stop_problems(scenario)
     yield from _curriculum_problems(scenario)
+    yield from _worker_problems(scenario.collect)
     if scenario.federated.enabled and scenario.federated.clients > 1:
         yield ("federated", "clients"), "several clients cannot exchange weights yet; with 1 the run learns alone"
     if isinstance(scenario.world, AirspaceConfig | RacingConfig) and not any(_unknown_policies(scenario)):
         # Empty for random traffic, whose names only the built world knows.
         crew = scenario.world.cars if isinstance(scenario.world, RacingConfig) else scenario.world.aircraft
         yield from _crew_problems(scenario, [one.id for one in crew], [one.role for one in crew])
+
+
+def _worker_problems(collect: CollectConfig) -> Iterator[Problem]:
+    workers, worlds = collect.workers, collect.num_worlds
+    if workers > worlds:
+        yield ("collect", "workers"), f"{workers} workers cannot share {worlds} worlds; a worker needs at least one"
+    elif workers and worlds % workers and collect.overlap == "free":
+        yield (
+            ("collect", "workers"),
+            f"{worlds} worlds cannot be shared evenly by {workers} workers, which overlap free needs, as any of them "
+            "may come first; try another number of either",
+        )
 
 
 def _crew_problems(scenario: Scenario, agents: Sequence[str], roles: Sequence[str]) -> Iterator[Problem]:

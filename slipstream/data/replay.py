@@ -7,7 +7,9 @@ its own (no strata). Its importance weight is (N p_i / Σp)^-beta divided by the
 
 from __future__ import annotations
 
+import math
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -35,6 +37,32 @@ class ReplaySource(Protocol):
         """Rows that can be drawn."""
 
 
+class ReplayStore(ReplaySource, Protocol):
+    """A replay that a run fills and that its checkpoints keep; rows are numbered from the first ever added."""
+
+    capacity: int
+    total_added: int
+    fields: list[Field]
+
+    def add(self, rows: Transitions) -> None:
+        """Append rows; the oldest make room."""
+
+    def read(self, first: int, end: int) -> Fields:
+        """Copies of the rows with these numbers; they must still be held."""
+
+    def write(self, first: int, fields: Fields) -> None:
+        """Put rows back where their numbers belong; priorities and the count of rows stay as they are."""
+
+    def state_arrays(self) -> Fields:
+        """What must be saved beside the rows."""
+
+    def load_state(self, state: Fields) -> None:
+        """Take over what `state_arrays` gave; the rows themselves follow by `write`."""
+
+    def clear(self) -> None:
+        """Forget every row."""
+
+
 @dataclass(frozen=True)
 class Prioritised:
     """How strongly TD errors count, and what is added to them so that no row is never drawn."""
@@ -56,7 +84,7 @@ class Field(NamedTuple):
     @property
     def size(self) -> int:
         """Bytes in a record."""
-        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+        return math.prod(self.shape) * self.dtype.itemsize
 
 
 @dataclass(frozen=True)
@@ -65,7 +93,7 @@ class Batch:
 
     random: NDArray[np.float64]  # [B]
     priority: NDArray[np.float64]  # [B]
-    memory: NDArray[np.uint8]  # one array per field, one behind the other
+    rows: NDArray[np.uint8]  # one array per field, one behind the other
     sample: Sample
 
 
@@ -81,13 +109,13 @@ class Replay:
             raise ScenarioError(f"replay.capacity is {capacity}; a replay holds at least 1 transition")
         self.capacity, self.seed, self.prioritised = capacity, seed, prioritised
         self.total_added = 0
-        self.fields = _lay_out(to_fields(like))
-        stride = _aligned(sum(field.size for field in self.fields))
+        self.fields = lay_out(to_fields(like))
+        self.stride = stride = record_bytes(self.fields)
         self.nbytes = int(capacity * (stride + (TREE_BYTES_PER_ROW if prioritised else 0)))
         check_memory(self.nbytes, f"a replay of {capacity:,} transitions of {stride:,} bytes", "a smaller capacity")
         self._store = np.empty((capacity, stride), np.uint8)
         self._store.fill(0)  # takes the memory now
-        self._views = {field.name: _view(self._store, field) for field in self.fields}
+        self._views = {field.name: view_field(self._store, field) for field in self.fields}
         self._sizes = np.array([field.size for field in self.fields], np.uint64)
         self._tree = _core.SumTree(capacity) if prioritised else None
         self._largest = 1.0
@@ -98,30 +126,61 @@ class Replay:
 
     def add(self, rows: Transitions) -> None:
         """Append rows; the oldest make room."""
-        first, count = self.total_added % self.capacity, len(rows)
-        _core.write_rows(self._store, first, self._in_order(rows))
+        _core.write_rows(self._store, self.total_added % self.capacity, in_order(self.fields, rows))
+        self._count(len(rows))
+
+    def add_records(self, records: NDArray[np.uint8]) -> None:
+        """Append rows that are records already, [rows, stride] with at most `capacity` rows."""
+        self._put(self.total_added, records)
+        self._count(len(records))
+
+    def _count(self, rows: int) -> None:
         if self._tree is not None:
-            slots = np.arange(first, first + count) % self.capacity
-            self._tree.set(slots, np.full(count, self._largest))
-        self.total_added += count
+            slots = np.arange(self.total_added, self.total_added + rows) % self.capacity
+            self._tree.set(slots, np.full(rows, self._largest))
+        self.total_added += rows
 
     def sample(self, batch: int, draw: int, beta: float = 1.0) -> Sample:
         """Draw rows with replacement; the arrays are valid until the next draw of this size."""
+        if batch not in self._batches:
+            self._batches[batch] = batch_over(np.zeros(batch_bytes(self.fields, batch), np.uint8), self.fields, batch)
+        return self.sample_into(self._batches[batch], self.seed, draw, beta)
+
+    def sample_into(self, buffers: Batch, seed: int, draw: int, beta: float = 1.0) -> Sample:
+        """Draw rows into buffers made for replays with these fields."""
+        index, weight, priority = buffers.sample.index, buffers.sample.weight, buffers.priority
+        _core.fill_draw(buffers.random, seed=seed, draw=draw)
+        self.choose(buffers.random, index, priority)
+        if self._tree is None:
+            weight.fill(1.0)
+        else:
+            np.divide(priority.min(), priority, out=priority)
+            np.power(priority, beta, out=weight, casting="same_kind")
+        _core.gather_rows(self._store, index, self._sizes, buffers.rows)
+        return buffers.sample
+
+    def choose(self, random: NDArray[np.float64], index: I64, priority: NDArray[np.float64]) -> None:
+        """Where the rows stand that these uniform numbers mean; their priorities too, unless draws are uniform."""
         if not self.total_added:
             raise ValueError("the replay is empty: there is nothing to draw")
-        buffers = self._batches.get(batch) or self._allocate(batch)
-        random, index, weight = buffers.random, buffers.sample.index, buffers.sample.weight
-        _core.fill_draw(random, seed=self.seed, draw=draw)
         if self._tree is None:
             np.multiply(random, len(self), out=random)
             np.copyto(index, random, casting="unsafe")  # rounds down; random < 1, so never up to len
         else:
-            priority = buffers.priority
             self._tree.sample(random, index, priority)
-            np.divide(priority.min(), priority, out=priority)
-            np.power(priority, beta, out=weight, casting="same_kind")
-        _core.gather_rows(self._store, index, self._sizes, buffers.memory)
-        return buffers.sample
+
+    @property
+    def priority_total(self) -> float:
+        """The sum of all priorities; the number of rows where draws are uniform."""
+        return float(len(self)) if self._tree is None else self._tree.total()
+
+    def records_at(self, index: I64) -> NDArray[np.uint8]:
+        """Copies of the rows that stand there, as records."""
+        return self._store.take(index, axis=0)
+
+    def spread(self, records: NDArray[np.uint8], buffers: Batch) -> None:
+        """Put records, one for each row of a batch, into its arrays."""
+        _core.gather_rows(records, np.arange(len(records)), self._sizes, buffers.rows)
 
     def update_priorities(self, index: I64, td_error: NDArray[np.floating[Any]]) -> None:
         """Set the priorities of drawn rows from their TD errors; of a row drawn twice the last error counts."""
@@ -133,31 +192,6 @@ class Replay:
         self._tree.set(index, priority)
         self._largest = max(self._largest, float(priority.max(initial=0.0)))
 
-    def _in_order(self, rows: Transitions) -> list[NDArray[Any]]:
-        """The arrays as the records hold them; others than those are refused."""
-        arrays = []
-        for name, attribute, block, dtype, shape, _ in self.fields:
-            value = getattr(rows, attribute)
-            array = value if block is None else value.get(block)
-            if array is None or array.dtype != dtype or array.shape[1:] != shape:
-                found = "missing" if array is None else f"{array.dtype}{list(array.shape[1:])}"
-                raise WorldContractError(
-                    f"the '{name}' of these transitions is {found}; this replay holds {dtype}{list(shape)} in a row"
-                )
-            arrays.append(array)
-        return arrays
-
-    def _allocate(self, batch: int) -> Batch:
-        memory = np.zeros(batch * int(self._sizes.sum()), np.uint8)
-        rows: Fields = {}
-        at = 0
-        for field in self.fields:
-            rows[field.name] = np.ndarray((batch, *field.shape), field.dtype, memory, at)
-            at += batch * field.size
-        sample = Sample(from_fields(rows), np.zeros(batch, np.int64), np.ones(batch, np.float32))
-        self._batches[batch] = Batch(np.zeros(batch), np.zeros(batch), memory, sample)
-        return self._batches[batch]
-
     # --- saving: a row's number counts from the first row ever added ---
 
     def read(self, first: int, end: int) -> Fields:
@@ -167,14 +201,47 @@ class Replay:
 
     def write(self, first: int, fields: Fields) -> None:
         """Put rows back where their numbers belong; priorities and the count of rows stay as they are."""
-        _core.write_rows(self._store, first % self.capacity, self._in_order(from_fields(fields)))
+        _core.write_rows(self._store, first % self.capacity, in_order(self.fields, from_fields(fields)))
+
+    def read_records(self, first: int, out: NDArray[np.uint8]) -> None:
+        """Copy the rows from this number on as records, [rows, stride] with at most `capacity` rows."""
+        at, rows = first % self.capacity, len(out)
+        before = min(rows, self.capacity - at)
+        out[:before] = self._store[at : at + before]
+        out[before:] = self._store[: rows - before]
+
+    def write_records(self, first: int, records: NDArray[np.uint8]) -> None:
+        """Like `write`, for records."""
+        self._put(first, records)
+
+    def _put(self, first: int, records: NDArray[np.uint8]) -> None:
+        at, rows = first % self.capacity, len(records)
+        before = min(rows, self.capacity - at)
+        self._store[at : at + before] = records[:before]
+        self._store[: rows - before] = records[before:]
+
+    @property
+    def largest_priority(self) -> float:
+        """What a new row gets."""
+        return self._largest
+
+    def priorities(self, places: I64) -> NDArray[np.float64]:
+        """The priorities of the rows that stand there; nothing where draws are uniform."""
+        priority = np.zeros(len(places) if self._tree is not None else 0)
+        if self._tree is not None:
+            self._tree.get(places, priority)
+        return priority
+
+    def set_priorities(self, places: I64, priority: NDArray[np.float64]) -> None:
+        """Put priorities back as `priorities` gave them."""
+        assert self._tree is not None
+        self._tree.set(places, priority)
 
     def state_arrays(self) -> Fields:
         """What must be saved beside the rows: the cursor, and the priorities of the rows held, by place."""
         state: Fields = {"total_added": np.array([self.total_added]), "capacity": np.array([self.capacity])}
         if self._tree is not None:
-            priority = np.zeros(len(self))
-            self._tree.get(np.arange(len(self)), priority)
+            priority = self.priorities(np.arange(len(self)))
             state |= {"priority": priority, "largest_priority": np.array([self._largest])}
         return state
 
@@ -201,7 +268,43 @@ class Replay:
             self._tree = _core.SumTree(self.capacity)
 
 
-def _lay_out(arrays: Fields) -> list[Field]:
+def in_order(fields: Sequence[Field], rows: Transitions) -> list[NDArray[Any]]:
+    """The arrays as records hold them; others than those are refused."""
+    arrays = []
+    for name, attribute, block, dtype, shape, _ in fields:
+        value = getattr(rows, attribute)
+        array = value if block is None else value.get(block)
+        if array is None or array.dtype != dtype or array.shape[1:] != shape:
+            found = "missing" if array is None else f"{array.dtype}{list(array.shape[1:])}"
+            raise WorldContractError(
+                f"the '{name}' of these transitions is {found}; this replay holds {dtype}{list(shape)} in a row"
+            )
+        arrays.append(array)
+    return arrays
+
+
+def batch_bytes(fields: Sequence[Field], batch: int) -> int:
+    """Memory that `batch_over` needs."""
+    return _rows_at(batch) + batch * sum(field.size for field in fields)
+
+
+def batch_over(memory: NDArray[np.uint8], fields: Sequence[Field], batch: int) -> Batch:
+    """A batch that stands in this memory: index, weights, then one array per field; what stands there stays."""
+    at = _rows_at(batch)
+    arrays: Fields = {}
+    for field in fields:
+        arrays[field.name] = np.ndarray((batch, *field.shape), field.dtype, memory, at)
+        at += batch * field.size
+    weight = np.ndarray(batch, np.float32, memory, 8 * batch)
+    sample = Sample(from_fields(arrays), np.ndarray(batch, np.int64, memory), weight)
+    return Batch(np.zeros(batch), np.zeros(batch), memory[_rows_at(batch) : at], sample)
+
+
+def _rows_at(batch: int) -> int:
+    return _aligned((8 + 4) * batch)
+
+
+def lay_out(arrays: Fields) -> list[Field]:
     """Fields of a record, widest types first, so that each is aligned."""
     fields, offset = [], 0
     for name in sorted(arrays, key=lambda name: -arrays[name].dtype.itemsize):
@@ -211,11 +314,16 @@ def _lay_out(arrays: Fields) -> list[Field]:
     return fields
 
 
+def record_bytes(fields: Sequence[Field]) -> int:
+    """Bytes from one record to the next."""
+    return _aligned(sum(field.size for field in fields))
+
+
 def _aligned(size: int) -> int:
     return -(-size // 8) * 8
 
 
-def _view(store: NDArray[np.uint8], field: Field) -> NDArray[Any]:
+def view_field(store: NDArray[np.uint8], field: Field) -> NDArray[Any]:
     """One field of every record: [capacity, ...]."""
     inner = np.empty(field.shape, field.dtype).strides
     return np.ndarray((len(store), *field.shape), field.dtype, store, field.offset, (store.strides[0], *inner))

@@ -42,7 +42,7 @@ class Rollout:
     mask: U8 | None  # [R, N, A, M]
     logp: F32  # [R, N, A], of the action when it was taken
     decided: U8
-    version: I32  # [R], of the policy that acted
+    version: I32  # [R, N], of the policy that acted
     paid: U8  # outcome columns: after the tick
     reward: F32  # with shaping, discounted over the decision's ticks
     duration: I32
@@ -51,7 +51,7 @@ class Rollout:
     last_obs: Blocks  # per block [N, A, ...], after the last tick
     last_state: F32 | None  # [N, A, S]
     last_mask: U8 | None  # [N, A, M], allowed after the last tick
-    reward_sums: F64  # [3], of the decisions finished here: how many; what the world paid; what shaping added
+    reward_sums: F64  # [N, 3], of the decisions finished here: how many; what the world paid; what shaping added
     ends: Ends | None = None  # filled when the slab is complete
 
     @property
@@ -63,7 +63,7 @@ class Rollout:
     @property
     def reward_means(self) -> dict[str, float]:
         """What a decision finished here brought on average: from the world, by shaping, and both together."""
-        decisions, world, shaping = (float(total) for total in self.reward_sums)
+        decisions, world, shaping = (float(total) for total in self.reward_sums.reshape(-1, 3).sum(axis=0))
         if not decisions:
             return {}
         r_env, r_shape = world / decisions, shaping / decisions
@@ -84,7 +84,7 @@ def allocate_rollout(spec: WorldSpec, ticks: int, worlds: int, agents: int, disc
         mask=np.ones((*shape, choices), np.uint8) if choices else None,
         logp=np.zeros(shape, np.float32),
         decided=flags(),
-        version=np.zeros(ticks + 1, np.int32),
+        version=np.zeros(shape[:2], np.int32),
         paid=flags(),
         reward=np.zeros(shape, np.float32),
         duration=np.zeros(shape, np.int32),
@@ -93,5 +93,5 @@ def allocate_rollout(spec: WorldSpec, ticks: int, worlds: int, agents: int, disc
         last_obs={b.name: np.zeros((worlds, agents, *b.shape), b.dtype) for b in spec.obs},
         last_state=np.zeros((*shape[1:], spec.state_size), np.float32) if spec.state_size else None,
         last_mask=np.ones((*shape[1:], choices), np.uint8) if choices else None,
-        reward_sums=np.zeros(3),
+        reward_sums=np.zeros((worlds, 3)),
     )

@@ -27,7 +27,7 @@ from slipstream.collect.teams import Team, judged_agents
 from slipstream.config.errors import CheckpointError, ScenarioError, SlipstreamError, TrainingError
 from slipstream.config.load import dump, load, override, to_json, to_plain
 from slipstream.config.scenario import Scenario
-from slipstream.data.replay import Replay
+from slipstream.data.replay import ReplayStore
 from slipstream.train import checkpoint, run_folder
 from slipstream.train.arrays_file import content_hash
 from slipstream.train.certify import Candidate, Question, Stand, certify, make_stand
@@ -174,7 +174,7 @@ class Session:
         self.stand: Stand | None = None  # made for the first certificate
         self.curriculum = first_phase(scenario, worlds.spec, scenario.collect.num_worlds)
         self._play_phases()  # before the collector begins the first episodes
-        self.source = make_source(scenario, worlds, cast)
+        self.source = make_source(scenario, worlds, cast, self._tell_worker)
         self.quarantines = {
             name: Quarantine(run.path / "quarantine", name, learner, scenario.stop.bad_batches, self._tell_bad_batch)
             for name, learner in cast.learners.items()
@@ -206,6 +206,8 @@ class Session:
             return self._run(title)
         finally:
             self.source.close()
+            for feed in self.feeds.values():
+                feed.close()
             self.worlds.close()
             if self.evaluator is not None:
                 self.evaluator.worlds.close()
@@ -295,6 +297,9 @@ class Session:
     def _learn(self, slab: Slab, progress: Progress) -> dict[str, Stats]:
         """One update of every learner."""
         lag = {"lag": float(progress.update - slab.version)} if self.scenario.collect.overlap != "none" else {}
+        if slab.is_broken:
+            for feed in self.feeds.values():
+                feed.restart()
         paid = {name: rollout.reward_means for name, rollout in slab.rollouts.items()}
         return {
             name: feed.learn(slab.rollouts.get(name), progress) | lag | paid.get(name, {})
@@ -312,6 +317,10 @@ class Session:
     def _tell_bad_batch(self, sentence: str, **event: Any) -> None:
         self._tell(sentence)
         self.writer.event("quarantine", self.counters.steps, **event)
+
+    def _tell_worker(self, event: str, sentence: str, **fields: Any) -> None:
+        self._tell(sentence)
+        self.writer.event(event, self.counters.steps, **fields)
 
     # --- phases of the world ---
 
@@ -453,10 +462,14 @@ class Session:
             **{key: value for name, s in stats.items() for key, value in _named(name, s, len(stats)).items()},
             **self.evaluation,
             **self._shares(slab),
+            **{f"collector/{name}": value for name, value in slab.health.items()},
         }
         self.writer.report(row)
         if self.evaluation:
             self.writer.event("evaluation", counters.steps, **self.evaluation)
+        for name, feed in self.feeds.items():
+            for event in feed.events():
+                self.writer.event("replay", counters.steps, policy=name, **event)
         self._keep_records(episodes)
         if self.scenario.log.log_episodes:
             flags = proportions(self.scenario.world.kind)
@@ -492,7 +505,7 @@ class Session:
         """Rates, and what the time was spent on."""
         seconds = dict(self._seconds)
         waited = seconds.pop("collect", 0.0)  # its parts are act, world and record
-        if self.scenario.collect.overlap != "none":  # those were spent beside the learner
+        if self.scenario.collect.overlap != "none" or self.scenario.collect.workers:  # those were spent elsewhere
             seconds = {k: v for k, v in seconds.items() if k not in ("act", "world", "record")} | {"wait": waited}
         self._seconds = {}
         total = max(sum(seconds.values()), 1e-9)
@@ -582,7 +595,7 @@ class Session:
                 prune_segments(self._replay_folder(name), self._needed_segments(name))
             self.writer.event("checkpoint", self.counters.steps, path=path.name, why=kind)
 
-    def _replays(self) -> Iterator[tuple[str, Replay]]:
+    def _replays(self) -> Iterator[tuple[str, ReplayStore]]:
         """Replays that are part of the run's state; a dataset is not."""
         for name, feed in self.feeds.items():
             if feed.replay is not None and not self.scenario.is_offline:
@@ -680,6 +693,9 @@ def episode_end(episode: Episode, stats: Sequence[str], flags: Sequence[str]) ->
 
 
 def _named(policy: str, stats: Stats, policies: int) -> dict[str, float]:
-    """train/…, or train/<policy>/… where several learn."""
-    prefix = "train/" if policies == 1 else f"train/{policy}/"
-    return {prefix + key: value for key, value in stats.items()}
+    """train/…, or train/<policy>/… where several learn; a key that names its group stays in it, as replay/…"""
+    named = {}
+    for key, value in stats.items():
+        group, rest = key.split("/", 1) if "/" in key else ("train", key)
+        named[f"{group}/{rest}" if policies == 1 else f"{group}/{policy}/{rest}"] = value
+    return named

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Protocol
+from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 from torch import Tensor
@@ -15,12 +16,15 @@ from slipstream.config.algos.schedule import schedule_at
 from slipstream.config.errors import CheckpointError
 from slipstream.config.scenario import Scenario
 from slipstream.data.chain import Chain
-from slipstream.data.replay import Prioritised, Replay
+from slipstream.data.client import ServedReplay, Service
+from slipstream.data.limiter import Limit
+from slipstream.data.replay import Prioritised, Replay, ReplayStore
 from slipstream.data.rollout import Rollout, allocate_rollout
-from slipstream.data.transitions import to_fields
+from slipstream.data.transitions import Transitions, to_fields
 from slipstream.train.arrays_file import content_hash, not_finite
 from slipstream.train.dataset_file import load_dataset
 from slipstream.train.quarantine import Quarantine
+from slipstream.train.replay_service import OwnService, read_token
 from slipstream.worlds.spec import WorldSpec
 
 
@@ -28,7 +32,7 @@ class Feed(Protocol):
     """Teaches one learner from slabs."""
 
     @property
-    def replay(self) -> Replay | None:
+    def replay(self) -> ReplayStore | None:
         """What a checkpoint must keep beside the arrays."""
 
     def learn(self, rollout: Rollout | None, progress: Progress) -> Stats:
@@ -42,6 +46,12 @@ class Feed(Protocol):
 
     def load_state(self, state: Arrays, is_exact: bool) -> None:
         """Go on where `state_arrays` was taken; not `is_exact`: the worlds begin new episodes."""
+
+    def events(self) -> list[dict[str, Any]]:
+        """What befell the replay since this was last asked, for the run's log."""
+
+    def close(self) -> None:
+        """End what runs elsewhere for this feed."""
 
 
 class RolloutFeed:
@@ -70,6 +80,13 @@ class RolloutFeed:
     def load_state(self, state: Arrays, is_exact: bool) -> None:
         """Nothing."""
 
+    def events(self) -> list[dict[str, Any]]:
+        """None."""
+        return []
+
+    def close(self) -> None:
+        """Nothing."""
+
 
 class ReplayFeed:
     """Adds each slab's finished decisions to a replay and gives the learner draws from it."""
@@ -78,17 +95,23 @@ class ReplayFeed:
         self,
         learner: ReplayAlgorithm,
         config: ReplayLearnerConfig,
-        replay: Replay,
+        replay: ReplayStore,
         chain: Chain | None,
         slab_steps: int,
         quarantine: Quarantine,
         dataset: str = "",
+        own: OwnService | None = None,
     ) -> None:
-        """`chain` None: the replay is a dataset with this hash, and nothing is added; `slab_steps` of all worlds."""
+        """`chain` None: the replay is a dataset with this hash, and nothing is added; `slab_steps` of all worlds.
+
+        `own` is a service that keeps the replay for this feed alone.
+        """
         self._learner, self._config, self._chain, self._slab_steps = learner, config, chain, slab_steps
         self._quarantine = quarantine
         self._dataset = np.frombuffer(bytes.fromhex(dataset), np.uint8)
         self.replay = replay
+        self._served = replay if isinstance(replay, ServedReplay) else None
+        self._own = own
         self._draws = 0
         self._owed = 0.0  # gradient steps, by the training intensity
 
@@ -107,11 +130,27 @@ class ReplayFeed:
             new = self._chain.extend(rollout)
             self._learner.observe(new)
             self.replay.add(new)
+            if self._served is not None and (means := rollout.reward_means):
+                self._served.report(means["r_total"])
             rows, is_warm = len(new), progress.steps >= self._config.learning_starts
         due = self._earn() if is_warm and len(self.replay) else 0
         stats, last = self._descend(due, progress)
-        size = {"rows": float(rows), "replay_size": float(len(self.replay))}
+        size = {"rows": float(rows), "replay_size": float(len(self.replay)), **self._telemetry()}
         return size | self._quarantine.judge(stats, last, progress)
+
+    def _telemetry(self) -> Stats:
+        """How full the replay is and how often rows are drawn; of a service also the waits and who is drawn from."""
+        if self._chain is None:
+            return {}
+        replay, served = self.replay, self._served
+        row = {
+            "replay/fill": len(replay) / replay.capacity,
+            "replay/sample_insert_ratio": self._draws * self._config.batch_size / max(replay.total_added, 1),
+        }
+        if served is not None:
+            row |= {f"replay/wait_{what}_s": seconds for what, seconds in served.take_waits().items()}
+            row |= {f"replay/share/{lane}": share for lane, share in served.lane_shares().items()}
+        return row
 
     def _earn(self) -> int:
         """Gradient steps due after a slab; what is left of one is owed."""
@@ -167,6 +206,20 @@ class ReplayFeed:
         if self._chain is not None and is_exact:
             self._chain.load_state(under(state, "chain."))
 
+    def events(self) -> list[dict[str, Any]]:
+        """Connections lost and made again."""
+        if self._served is None:
+            return []
+        events, self._served.events = self._served.events, []
+        return events
+
+    def close(self) -> None:
+        """Hang up, and end a service of one's own."""
+        if self._served is not None:
+            self._served.close()
+        if self._own is not None:
+            self._own.close()
+
 
 def make_feed(
     scenario: Scenario, policy: str, learner: Algorithm, agents: int, spec: WorldSpec, quarantine: Quarantine
@@ -182,6 +235,10 @@ def make_feed(
     worlds, choices = scenario.collect.num_worlds, actor.outputs if spec.masked and actor.discrete else 0
     like = allocate_rollout(spec, scenario.collect.rollout_length, worlds, agents, actor.discrete, choices)
     chain = Chain(like, config.gamma, settings.n_step)
+    if settings.kind == "service":
+        own = OwnService() if settings.address is None else None
+        served = _served(scenario, policy, config, chain.empty, seed, prioritised, spec, own)
+        return ReplayFeed(learner, config, served, chain, scenario.rollout_steps, quarantine, own=own)  # type: ignore[arg-type]
     if settings.dataset is None:
         replay = Replay(chain.empty, settings.capacity, seed, prioritised)
         return ReplayFeed(learner, config, replay, chain, scenario.rollout_steps, quarantine)  # type: ignore[arg-type]
@@ -196,6 +253,45 @@ def make_feed(
 def _read_by_learners(rollout: Rollout) -> Arrays:
     """Everything a learner reads of a slab, by name; its sums are for reports."""
     return {name: array for name, array in rollout_arrays(rollout).items() if name != "reward_sums"}
+
+
+def _served(
+    scenario: Scenario,
+    policy: str,
+    config: ReplayLearnerConfig,
+    like: Transitions,
+    seed: int,
+    prioritised: Prioritised | None,
+    spec: WorldSpec,
+    own: OwnService | None,
+) -> ServedReplay:
+    """An empty lane of a replay service; what an earlier run under the same name has left there is forgotten."""
+    settings = config.replay
+    sharing, limit = settings.sharing, settings.sharing.limit
+    address = own.address if own is not None else settings.address
+    assert address is not None
+    service = Service(
+        address=address,
+        table=sharing.table or f"{spec.name}/{policy}",
+        client=sharing.client or f"{scenario.name}.{scenario.seed}",
+        agent=policy,
+        token=read_token(None if sharing.token_file is None else Path(sharing.token_file)),
+        mixing=sharing.mixing,
+        strength=sharing.follow_performance,
+        weight=sharing.weight,
+        limit=Limit(limit.min_size, limit.samples_per_insert, limit.tolerance),
+        meaning=f"gamma {config.gamma!r}, spans of {settings.n_step}",
+        timeout_s=sharing.timeout_s,
+    )
+    revive = None if own is None else own.revive
+    try:
+        served = ServedReplay(like, settings.capacity, seed, prioritised, config.batch_size, service, revive)
+        served.clear()
+    except BaseException:
+        if own is not None:
+            own.close()
+        raise
+    return served
 
 
 def _means(said: dict[str, list[float | Tensor]]) -> Iterator[tuple[str, float]]:

@@ -48,6 +48,14 @@ class PastSelves:
         draw = np.random.Generator(np.random.Philox(key=[self._seed, update]))
         self._load(self.updates[int(draw.integers(len(self._selves)))])
 
+    def acting_arrays(self) -> Arrays:
+        """The weights of the self that acts."""
+        return self._selves[self.update]
+
+    def act_as(self, arrays: Arrays) -> None:
+        """Let these weights act, whatever was drawn: in a worker, where the run has drawn."""
+        self._network.load(arrays)
+
     def newest(self) -> None:
         """Let the newest self act: the one to be judged against."""
         self._load(self.updates[-1])

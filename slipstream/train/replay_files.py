@@ -23,7 +23,7 @@ import msgspec
 
 from slipstream.config.errors import CheckpointError
 from slipstream.config.names import is_name
-from slipstream.data.replay import Replay
+from slipstream.data.replay import ReplayStore
 from slipstream.data.transitions import Fields
 from slipstream.train.arrays_file import array_chunks, read_arrays
 from slipstream.train.disk import TEMP_PREFIX, sync_folder, write_synced
@@ -53,7 +53,7 @@ class SegmentRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 # --- saving ---
 
 
-def save_replay(folder: Path, replay: Replay, known: Sequence[SegmentRecord]) -> list[SegmentRecord]:
+def save_replay(folder: Path, replay: ReplayStore, known: Sequence[SegmentRecord]) -> list[SegmentRecord]:
     """Write the rows added since the segments in `known`; returns the segments that now hold the whole replay.
 
     A known segment that is no longer there is written again. Raises OSError when the disk does not take it; what was
@@ -141,7 +141,7 @@ def _make_folder(folder: Path) -> None:
 # --- loading ---
 
 
-def load_replay(folder: Path, records: Sequence[SegmentRecord], replay: Replay) -> None:
+def load_replay(folder: Path, records: Sequence[SegmentRecord], replay: ReplayStore) -> None:
     """Read the rows of a replay whose `load_state` has taken over cursor and priorities.
 
     Every byte is checked against its record before it counts. On CheckpointError the replay is left empty.
@@ -169,7 +169,7 @@ def check_segments(folder: Path, meta: Mapping[str, Any]) -> None:
                 read_arrays(folder / policy / record.name, record.bytes, record.sha256)
 
 
-def _check_cover(folder: Path, records: Sequence[SegmentRecord], replay: Replay) -> None:
+def _check_cover(folder: Path, records: Sequence[SegmentRecord], replay: ReplayStore) -> None:
     """Refuse segments that are not, one after the other, the rows the replay holds."""
     oldest, newest = replay.total_added - len(replay), replay.total_added
     at = min((record.rows.start for record in records), default=oldest)
@@ -184,7 +184,7 @@ def _check_cover(folder: Path, records: Sequence[SegmentRecord], replay: Replay)
         )
 
 
-def _load(folder: Path, record: SegmentRecord, replay: Replay) -> None:
+def _load(folder: Path, record: SegmentRecord, replay: ReplayStore) -> None:
     fields = read_arrays(folder / record.name, record.bytes, record.sha256)
     expected = {field.name: (field.dtype, (len(record.rows), *field.shape)) for field in replay.fields}
     if {name: (array.dtype, array.shape) for name, array in fields.items()} != expected:

@@ -73,7 +73,7 @@ def resolve(scenario: Scenario, cuda: bool | None = None) -> Scenario:
     elif scenario.device == "cuda" and not torch.cuda.is_available():
         raise ScenarioError("device: cuda was asked for, but this machine has no usable GPU; try --no-gpu")
     if scenario.collect.world_threads == "auto":
-        many = scenario.collect.num_worlds >= MANY_ROWS
+        many = scenario.collect.num_worlds >= MANY_ROWS and not scenario.collect.workers
         changes["collect.world_threads"] = min(2, os.cpu_count() or 1) if many else 1
     return with_gamma(override(scenario, changes) if changes else scenario)
 
@@ -99,14 +99,21 @@ def with_gamma(scenario: Scenario) -> Scenario:
     return override(scenario, changes | {f"{where}.gamma_per_second": None for where in asked})
 
 
-def make_training_worlds(scenario: Scenario) -> VecEnv:
-    """The worlds a run learns in."""
+def make_training_worlds(scenario: Scenario, share: range | None = None) -> VecEnv:
+    """The worlds a run learns in, or a worker's share of them."""
     collect = scenario.collect
     assert collect.world_threads != "auto"
+    share = range(collect.num_worlds) if share is None else share
     return make_worlds(
         scenario.world,
-        collect.num_worlds,
-        EnvOptions(seed=scenario.seed, threads=collect.world_threads, tick_discount=_tick_discount(scenario)),
+        len(share),
+        EnvOptions(
+            seed=scenario.seed,
+            first_world=share.start,
+            threads=collect.world_threads,
+            tick_discount=_tick_discount(scenario),
+            seed_stride=collect.seed_stride,
+        ),
     )
 
 

@@ -1,4 +1,4 @@
-"""Where a run's slabs come from: collected in turn with learning, on a thread beside it, or from no world at all."""
+"""Where a run's slabs come from: collected in turn with learning, beside it, by workers, or from no world at all."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import torch
 
 from slipstream.algos.protocol import Algorithm, Arrays, Progress
 from slipstream.collect.pipeline import Pipeline
+from slipstream.collect.pool import Tell
 from slipstream.collect.serial import Collector
 from slipstream.collect.slab import Slab
 from slipstream.collect.teams import Team
@@ -18,6 +19,7 @@ from slipstream.config.errors import CheckpointError
 from slipstream.config.scenario import Scenario
 from slipstream.train.acting import ActingNetwork
 from slipstream.train.setup import Cast, gammas
+from slipstream.train.workers import ByWorkers
 from slipstream.worlds.vec_env import VecEnv
 
 Learners = Mapping[str, Algorithm]
@@ -45,13 +47,15 @@ class Source(Protocol):
         """Go on exactly where `state_arrays` was taken."""
 
     def close(self) -> None:
-        """Stop threads."""
+        """Stop threads and processes."""
 
 
-def make_source(scenario: Scenario, worlds: VecEnv, cast: Cast) -> Source:
-    """The source a scenario asks for."""
+def make_source(scenario: Scenario, worlds: VecEnv, cast: Cast, tell: Tell) -> Source:
+    """The source a scenario asks for; `tell` hears what happens to workers."""
     if scenario.is_offline:
         return NoWorlds()
+    if scenario.collect.workers:
+        return ByWorkers(scenario, worlds, cast, tell)
     overlap, device = scenario.collect.overlap, torch.device(scenario.device)
     teams = cast.teams if overlap == "none" else [acting_copy(team, cast.learners, device) for team in cast.teams]
     collector = Collector(
@@ -64,8 +68,8 @@ def make_source(scenario: Scenario, worlds: VecEnv, cast: Cast) -> Source:
     )
     if overlap == "none":
         return InTurn(collector, cast.learners)
-    lag = scenario.collect.lag
-    return Beside(Pipeline(collector, overlap, lag=lag, queue=lag), cast.learners)
+    lag, queue = scenario.collect.lag, scenario.collect.prefetch
+    return Beside(Pipeline(collector, overlap, lag=lag, queue=queue), cast.learners)
 
 
 class InTurn:

@@ -1,10 +1,10 @@
 """Environments of other libraries as worlds: any Gymnasium id, any PettingZoo parallel environment.
 
-They are stepped one after the other in this process. Every episode is reset with a seed of its own, made
-from the run seed, the global world index and the episode, so an episode does not depend on how many worlds
-run beside it. Their state cannot be saved: a resumed run starts each world at its next episode
-(`exact_resume` is False). NaN and infinity are passed on as they come: training sets such batches aside, and
-`slipstream check-world` finds them.
+They are stepped one after the other in this process. Every episode is reset with a seed of its own, made from the run
+seed, the global world index and the episode (a hash of the three, or seed + stride x world + episode), so an episode
+does not depend on how many worlds run beside it. Their state cannot be saved: a resumed run starts each world at its
+next episode (`exact_resume` is False). NaN and infinity are passed on as they come: training sets such batches aside,
+and `slipstream check-world` finds them.
 """
 
 from __future__ import annotations
@@ -214,7 +214,7 @@ class ForeignVecEnv:
         self._returns[i] = [0.0] * len(self._ids)
         self._decisions[i] = 0
         world, ids = self._worlds[i], self._ids
-        seed = episode_seed(self._seeds[i], self._options.evaluation, self._streams[i], episode)
+        seed = self._seed_of(i, episode)
         try:
             obs, _ = world.reset(seed=seed)
             self._present[i] = [k for k, agent in enumerate(ids) if agent in world.agents]
@@ -228,6 +228,12 @@ class ForeignVecEnv:
             self._write_state(i)
         except Exception as error:
             self._broke(i, error)
+
+    def _seed_of(self, i: int, episode: int) -> int:
+        stride = self._options.seed_stride
+        if stride and not self._options.evaluation:
+            return (self._seeds[i] + stride * self._streams[i] + episode) % 2**31
+        return episode_seed(self._seeds[i], self._options.evaluation, self._streams[i], episode)
 
     def _step_world(self, i: int, actions: Sequence[Any]) -> None:
         world, ids, present = self._worlds[i], self._ids, self._present[i]
@@ -345,24 +351,46 @@ class ForeignVecEnv:
 
     def snapshot(self) -> bytes:
         """Which episode each world would start next; what happens inside one cannot be saved."""
-        counters = {"seeds": self._seeds, "streams": self._streams, "next_episode": self._next_episode}
-        return msgspec.json.encode({"version": SNAPSHOT_VERSION, "name": self.spec.name, **counters})
+        return self._encoded(self._seeds, self._streams, self._next_episode)
 
     def restore(self, data: bytes) -> None:
         """Start every world at the episode after the one it was in when `snapshot` was taken."""
+        saved = self._decoded(data, self.num_worlds)
+        self._seeds, self._streams, self._next_episode = saved.seeds, saved.streams, saved.next_episode
+        self.reset()
+
+    def join(self, parts: Sequence[bytes], counts: Sequence[int]) -> bytes:
+        """Snapshots of so many neighbours each as one."""
+        saved = [self._decoded(part, count) for part, count in zip(parts, counts, strict=True)]
+        return self._encoded(
+            [seed for one in saved for seed in one.seeds],
+            [stream for one in saved for stream in one.streams],
+            [episode for one in saved for episode in one.next_episode],
+        )
+
+    def split(self, data: bytes, counts: Sequence[int]) -> list[bytes]:
+        """The inverse of `join`."""
+        saved, parts, first = self._decoded(data, sum(counts)), [], 0
+        for count in counts:
+            own = slice(first, first := first + count)
+            parts.append(self._encoded(saved.seeds[own], saved.streams[own], saved.next_episode[own]))
+        return parts
+
+    def _encoded(self, seeds: list[int], streams: list[int], next_episode: list[int]) -> bytes:
+        return msgspec.json.encode(ForeignSnapshot(SNAPSHOT_VERSION, self.spec.name, seeds, streams, next_episode))
+
+    def _decoded(self, data: bytes, worlds: int) -> ForeignSnapshot:
         try:
             saved = msgspec.json.decode(data, type=ForeignSnapshot)
         except msgspec.MsgspecError as error:
             raise WorldContractError(f"{self.spec.name}: cannot restore {len(data)} bytes: {error}") from None
         widths = {len(saved.seeds), len(saved.streams), len(saved.next_episode)}
-        if saved.version != SNAPSHOT_VERSION or saved.name != self.spec.name or widths != {self.num_worlds}:
+        if saved.version != SNAPSHOT_VERSION or saved.name != self.spec.name or widths != {worlds}:
             raise WorldContractError(
                 f"the snapshot is of {len(saved.seeds)} worlds of {saved.name} (version {saved.version}), "
-                f"not of {self.num_worlds} worlds of {self.spec.name} (version {SNAPSHOT_VERSION})"
+                f"not of {worlds} worlds of {self.spec.name} (version {SNAPSHOT_VERSION})"
             )
-        self._seeds, self._streams = saved.seeds, saved.streams
-        self._next_episode = saved.next_episode
-        self.reset()
+        return saved
 
     def backdrop(self, world: int) -> None:
         """Nothing is known to stand still."""

@@ -43,10 +43,11 @@ class EnvOptions:
     autoreset: bool = True  # same-step
     reward_parts: bool = False
     tick_discount: float = 1.0  # the learner's gamma, for rewards paid several ticks after a decision
+    seed_stride: int = 0  # foreign environments: between the seeds of neighbouring worlds; 0: seeds are hashed
 
     def native(self) -> _core.VecEnvOptions:
-        """The same for the core."""
-        return _core.VecEnvOptions(**asdict(self))
+        """The same for the core, whose worlds have streams keyed by seed, world and episode."""
+        return _core.VecEnvOptions(**{key: value for key, value in asdict(self).items() if key != "seed_stride"})
 
 
 class Backdrop(NamedTuple):
@@ -105,6 +106,12 @@ class VecEnv(Protocol):
 
     def restore(self, data: bytes) -> None:
         """Continue exactly where `snapshot` was taken."""
+
+    def join(self, parts: Sequence[bytes], counts: Sequence[int]) -> bytes:
+        """Snapshots of so many neighbours each as one of this many worlds; the batch itself stays as it is."""
+
+    def split(self, data: bytes, counts: Sequence[int]) -> list[bytes]:
+        """The inverse of `join`."""
 
     def frame(self, world: int) -> F64:
         """What a viewer needs of one world: [A, fields] named by `spec.frame_fields`."""
@@ -177,6 +184,29 @@ class NativeVecEnv:
             self._native.restore(data)
         except ValueError as error:
             raise WorldContractError(f"{self.spec.name}: cannot restore {len(data)} bytes: {error}") from None
+
+    def join(self, parts: Sequence[bytes], counts: Sequence[int]) -> bytes:
+        """Snapshots of so many neighbours each as one of this many worlds; the batch itself stays as it is."""
+        before, first = self.snapshot(), 0
+        try:
+            for part, count in zip(parts, counts, strict=True):
+                self._native.restore(part, first, count)
+                first += count
+            return self._native.snapshot()
+        except ValueError as error:
+            raise WorldContractError(f"{self.spec.name}: cannot join {len(parts)} snapshots: {error}") from None
+        finally:
+            self._native.restore(before)
+
+    def split(self, data: bytes, counts: Sequence[int]) -> list[bytes]:
+        """The inverse of `join`."""
+        before = self.snapshot()
+        try:
+            self.restore(data)
+            starts = [sum(counts[:i]) for i in range(len(counts))]
+            return [self._native.snapshot(start, count) for start, count in zip(starts, counts, strict=True)]
+        finally:
+            self._native.restore(before)
 
     def frame(self, world: int) -> F64:
         """What a viewer needs of one world: [A, fields] named by `spec.frame_fields`."""

@@ -69,6 +69,21 @@ def test_flags_reach_the_scenario():
     assert {path.name for path in Path("here/checkpoints").iterdir()} >= {"checkpoint_32", "checkpoint_64"}
 
 
+def test_a_flag_beats_the_environment_which_beats_the_file(monkeypatch):
+    for name, value in {"WORKERS": "3", "PREFETCH": "4", "SEED_STRIDE": "1000"}.items():
+        monkeypatch.setenv(f"COLLECT_{name}", value)
+    words = ["train", "probe_corridor", "--timesteps", "32", "--out", "here", "--collect.mode", "thread", *SMALL]
+    assert main([*words, "--collect-workers", "2", "--collect.prefetch", "5"]) == 0
+    collect = json.loads(Path("here/config.json").read_text())["collect"]
+    assert (collect["workers"], collect["prefetch"], collect["seed_stride"]) == (2, 5, 1000)
+
+
+def test_a_variable_that_is_no_number_is_refused(monkeypatch, capsys):
+    monkeypatch.setenv("COLLECT_WORKERS", "many")
+    assert main(["train", "probe_corridor"]) == 2
+    assert "COLLECT_WORKERS=many: is not a whole number" in capsys.readouterr().err
+
+
 def test_a_preset_lays_the_published_values_under_the_flags():
     words = ["train", "head_on", "--preset", "published", "--no-gpu", "--timesteps", "32", "--out", "here"]
     assert main([*words, "--stop.zero-conflict-streak", "None", *SMALL]) == 0

@@ -125,7 +125,7 @@ def test_deterministic_slab_i_acts_with_version_i_minus_lag(lag):
             slab = pipeline.take()
             rollout, version = slab.rollouts["main"], max(0, i - lag)
             assert slab.version == version
-            assert set(rollout.version[1:].tolist()) == {version}
+            assert set(rollout.version[1:].ravel().tolist()) == {version}
             assert set(rollout.logp[1:].ravel().tolist()) == {float(weights(version)["main"]["w"])}
             pipeline.publish(i + 1, weights(i + 1))
 
@@ -164,7 +164,7 @@ def test_free_slabs_act_with_the_newest_weights_when_they_begin():
             versions.append(slab.version)
             rows = slab.rollouts["main"]
             assert set(rows.logp[1:].ravel().tolist()) == {float(weights(slab.version)["main"]["w"])}
-            assert set(rows.version[1:].tolist()) == {slab.version}
+            assert set(rows.version[1:].ravel().tolist()) == {slab.version}
         assert versions == [0, 2, 3, 3]
 
 

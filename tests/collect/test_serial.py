@@ -227,7 +227,7 @@ def test_every_row_is_stamped_with_the_version_that_acted():
     parts = build(scenario_of("probe_constant", TINY))
     for version in (3, 4):
         rollout = parts.collector.collect(version)[0]["main"]
-        assert set(rollout.version[1:].tolist()) == {version}
+        assert set(rollout.version[1:].ravel().tolist()) == {version}
 
 
 @pytest.mark.parametrize("name", WORLDS)

@@ -207,7 +207,7 @@ def test_only_the_learner_whose_batch_is_bad_loses_it(tmp_path, monkeypatch):
 
     def finish(self: Recorder) -> Any:
         rollout = real(self)
-        if self.seat.team.policy == "b" and rollout.version[-1] == 1:
+        if self.seat.team.policy == "b" and (rollout.version[-1] == 1).all():
             rollout.reward[3, 1, 0] = np.nan
         return rollout
 

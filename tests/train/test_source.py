@@ -120,7 +120,8 @@ def test_free_collecting_learns_to_the_end_of_its_budget_and_can_be_resumed(kind
             if done == 128:
                 os.kill(os.getpid(), signal.SIGINT)
 
-    scenario = scenario_of("probe_leaver", beside(kind, "free", lag=2, **{"algo.minibatch_size": 12}))
+    changes = {"algo.minibatch_size": 12, "collect.prefetch": 2}
+    scenario = scenario_of("probe_leaver", beside(kind, "free", **changes))
     half = train(scenario, out=tmp_path / "run", models=tmp_path / "models", display=Stop())
     assert (half.interrupted, half.counters.steps) == (True, 128)
     result = resume(half.run, models=tmp_path / "models")

@@ -14,7 +14,7 @@ from slipstream.config.errors import ScenarioError, WorldContractError
 from slipstream.config.foreign import GymnasiumConfig, PettingZooConfig
 from slipstream.worlds import foreign
 from slipstream.worlds.check import check_world
-from slipstream.worlds.foreign import episode_seed
+from slipstream.worlds.foreign import ForeignVecEnv, Solo, episode_seed
 from slipstream.worlds.registry import make_worlds
 from slipstream.worlds.spaces import action_codec
 from slipstream.worlds.vec_env import EnvOptions
@@ -550,3 +550,24 @@ def test_foreign_worlds_have_no_scripts():
     env = make_worlds(GymnasiumConfig(id="CartPole-v1"), 1, EnvOptions())
     with pytest.raises(WorldContractError, match="no scripted policy 'noop'"):
         env.act_scripted("noop", [0])
+
+
+def test_a_stride_gives_neighbours_seeds_so_far_apart_whoever_runs_them():
+    class Told(Solo):
+        def reset(self, seed):
+            seeds.append(seed)
+            return super().reset(seed)
+
+    def seeds_of(first: int, count: int, **options) -> list[int]:
+        seeds.clear()
+        env = gymnasium.make("CartPole-v1")
+        worlds = [Told(env) for _ in range(count)]
+        batch = ForeignVecEnv("told", worlds, EnvOptions(seed=5, first_world=first, seed_stride=1000, **options))
+        batch.reset()
+        batch.reset()
+        return list(seeds)
+
+    seeds: list[int] = []
+    assert seeds_of(0, 3) == [5, 1005, 2005, 6, 1006, 2006]
+    assert seeds_of(1, 2) == [1005, 2005, 1006, 2006]  # as a worker has them
+    assert all(seed % 2 for seed in seeds_of(0, 3, evaluation=True))  # drawn apart, as without a stride

@@ -111,8 +111,11 @@ class VecEnv {
   void set_phases(std::span<const std::int32_t> phases);
   [[nodiscard]] const std::vector<std::int32_t>& phases() const { return phases_; }
 
-  [[nodiscard]] std::vector<std::byte> snapshot();
-  void restore(std::span<const std::byte> bytes);
+  [[nodiscard]] std::vector<std::byte> snapshot() { return snapshot(0, num_worlds()); }
+  void restore(std::span<const std::byte> bytes) { restore(bytes, 0, num_worlds()); }
+  // The same of some worlds in a row: the bytes are those that a batch of them alone would give.
+  [[nodiscard]] std::vector<std::byte> snapshot(int first, int count);
+  void restore(std::span<const std::byte> bytes, int first, int count);
   void frame(int world, double* out) const;
   [[nodiscard]] Backdrop backdrop(int world) const;
 
@@ -132,6 +135,7 @@ class VecEnv {
   void start_episode(int i);
   template <class Archive>
   void archive(Archive& ar, std::uint32_t version);
+  void read(std::span<const std::byte> bytes, int first, int count);
 
   std::unique_ptr<Worlds> worlds_;
   VecEnvOptions options_;

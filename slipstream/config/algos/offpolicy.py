@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from slipstream.config.algos.onpolicy import Hidden, LearnerConfig
 from slipstream.config.algos.schedule import Schedule
@@ -21,9 +21,52 @@ class PrioritisedConfig(Config):
     eps: float = Field(1e-6, gt=0, description="Added to every |TD error|, so that nothing is never drawn.")
 
 
+class LimitConfig(Config):
+    """How many rows are drawn from a table per row added to it (as in Reverb)."""
+
+    samples_per_insert: float | None = Field(
+        None, gt=0, description="Rows drawn per row added, over all clients; null: no bound."
+    )
+    tolerance: float = Field(0.0, ge=0, description="Rows drawn by which that may be off; producers or learners wait.")
+    min_size: int = Field(1, ge=1, description="Rows that must have been added before any are drawn.")
+
+
+class SharingConfig(Config):
+    """What a run is among the clients of a replay service."""
+
+    table: str | None = Field(
+        None, min_length=1, max_length=128, description="Table to share; null: named after the world and the policy."
+    )
+    client: str | None = Field(
+        None, min_length=1, max_length=128, description="Name of this run there; null: scenario and process."
+    )
+    token_file: str | None = Field(None, min_length=1, description="File with the service's token; tcp needs one.")
+    mixing: Literal["own_heavy", "uniform", "by_size", "newest", "local"] = Field(
+        "own_heavy",
+        description="Whose rows are drawn: 80 % own, every client alike, by rows held, by rows of late, or own only.",
+    )
+    weight: float = Field(1.0, ge=0, description="How much this run's rows count in mixtures.")
+    follow_performance: float = Field(
+        0.0, ge=0, le=10, description="A client one deviation above the others counts exp(this) times as much; 0: off."
+    )
+    timeout_s: float = Field(60.0, gt=0, description="Every wait for the service ends after this, with an error.")
+    limit: LimitConfig = Field(default_factory=LimitConfig, description="Rows drawn per row added.")
+
+
 class ReplayConfig(Config):
     """Where transitions are kept until they are learned from."""
 
+    kind: Literal["local", "service"] = Field(
+        "local", description="In the learner's memory, or in a replay service that several runs can use."
+    )
+    address: str | None = Field(
+        None,
+        min_length=1,
+        description="The service's, ipc://PATH or tcp://HOST:PORT; null: the run starts one of its own.",
+    )
+    sharing: SharingConfig = Field(
+        default_factory=SharingConfig, description="What the run is there; read where kind is service."
+    )
     capacity: int = Field(100_000, ge=1, le=1_000_000_000, description="Transitions kept; the oldest make room.")
     n_step: int = Field(1, ge=1, le=1000, description="Decisions whose rewards a transition sums before it bootstraps.")
     prioritised: PrioritisedConfig | None = Field(None, description="Prioritised draws; null: uniform.")
@@ -33,6 +76,19 @@ class ReplayConfig(Config):
         description="Learn offline from this recorded dataset, relative to where the command is run; null: from "
         "what the policy itself meets.",
     )
+
+    @model_validator(mode="after")
+    def _fits_its_kind(self) -> Self:
+        if self.kind == "local" and self.address is not None:
+            raise ValueError(f"address {self.address} is a service's; set kind to service, or leave it out")
+        if self.kind == "service" and self.dataset is not None:
+            raise ValueError("a dataset is read into memory; set kind to local, or dataset to null")
+        if self.kind == "service" and self.address is None and self.sharing.limit != LimitConfig():
+            raise ValueError(
+                "sharing.limit: a run that is the only client of its own service adds and draws in turn, as its "
+                "training_intensity says, and would wait for itself for ever; give an address, or leave the limit out"
+            )
+        return self
 
 
 class ReplayLearnerConfig(LearnerConfig):

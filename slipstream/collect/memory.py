@@ -1,0 +1,193 @@
+"""Memory that a run shares with its workers: made by descriptor, so that nothing can be left behind.
+
+A shelf belongs to one worker: what it is doing, and slots for the slabs it collects. A slot is free, then filling, then
+ready; the worker that fills it writes its own number (owner) and the slab's (generation), so that a slab is never taken
+twice or half. The board is the learner's: the newest weights, and those before them that somebody may still need.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.numpy import load, save
+
+from slipstream.data.layout import Layout, aligned
+
+Arrays = dict[str, NDArray[Any]]
+
+PHASES = ("starting", "waiting", "loading", "acting", "stepping", "writing")  # what a worker may be doing
+FREE, FILLING, READY = 0, 1, 2
+
+# Words of a shelf's header, and of a slot's.
+PHASE, BEATS, STATE_BYTES, HEADER_WORDS = 0, 1, 2, 8
+STATUS, OWNER, GENERATION, VERSION, EXTRA_BYTES, SLOT_WORDS = 0, 1, 2, 3, 4, 8
+
+
+class ShelfPlan(msgspec.Struct, frozen=True):
+    """What lies where on a shelf."""
+
+    worlds: int
+    rollouts: dict[str, Layout]  # by policy
+    slots: int
+    extra_bytes: int  # at most, of what varies in size: truncated observations, episodes, the worker's state
+    state_bytes: int  # at most, of a state to begin from
+
+    @property
+    def slot_size(self) -> int:
+        """Bytes of one slot."""
+        fixed = sum(layout.size for layout in self.rollouts.values())
+        return aligned(8 * SLOT_WORDS) + fixed + aligned(self.extra_bytes)
+
+    @property
+    def slots_offset(self) -> int:
+        """Where the slots begin."""
+        return aligned(8 * HEADER_WORDS) + aligned(4 * self.worlds) + aligned(self.state_bytes)
+
+    @property
+    def size(self) -> int:
+        """Bytes of all of it; what is never written costs no memory."""
+        return self.slots_offset + self.slots * self.slot_size
+
+
+class Slot:
+    """Room for one slab."""
+
+    def __init__(self, memory: mmap.mmap, offset: int, plan: ShelfPlan) -> None:
+        self.words = np.ndarray(SLOT_WORDS, np.int64, memory, offset)
+        offset += aligned(8 * SLOT_WORDS)
+        self.rollouts: dict[str, Arrays] = {}
+        for policy, layout in plan.rollouts.items():
+            self.rollouts[policy] = layout.views(memory, offset)
+            offset += layout.size
+        self._extra = np.ndarray(plan.extra_bytes, np.uint8, memory, offset)
+
+    def begin(self, owner: int, number: int, version: int) -> None:
+        """Claim it for a slab."""
+        self.words[[OWNER, GENERATION, VERSION, EXTRA_BYTES]] = owner, number, version, 0
+        self.words[STATUS] = FILLING
+
+    def finish(self, extra: Arrays) -> None:
+        """Say that the slab is whole."""
+        self.words[EXTRA_BYTES] = _put(extra, self._extra)
+        self.words[STATUS] = READY
+
+    def extra(self) -> Arrays:
+        """What `finish` was given, as copies."""
+        return load(self._extra[: int(self.words[EXTRA_BYTES])].tobytes())
+
+    def is_ready(self, owner: int, number: int) -> bool:
+        """Whether it holds that slab, whole."""
+        found: list[int] = self.words[:3].tolist()
+        return found == [READY, owner, number]
+
+    def release(self) -> None:
+        """Let it be filled again."""
+        self.words[STATUS] = FREE
+
+
+class Shelf:
+    """One worker's memory, as both sides see it."""
+
+    def __init__(self, memory: mmap.mmap, plan: ShelfPlan) -> None:
+        self.memory, self.plan = memory, plan
+        self._words = np.ndarray(HEADER_WORDS, np.int64, memory, 0)
+        offset = aligned(8 * HEADER_WORDS)
+        self.world_phases = np.ndarray(plan.worlds, np.int32, memory, offset)  # of `VecEnv.phases`
+        offset += aligned(4 * plan.worlds)
+        self._state = np.ndarray(plan.state_bytes, np.uint8, memory, offset)
+        self.slots = [Slot(memory, plan.slots_offset + i * plan.slot_size, plan) for i in range(plan.slots)]
+
+    def tell(self, phase: str) -> None:
+        """Say what is being done; every word is a sign of life."""
+        self._words[PHASE] = PHASES.index(phase)
+        self._words[BEATS] += 1
+
+    @property
+    def phase(self) -> str:
+        """What the worker said last."""
+        return PHASES[int(self._words[PHASE]) % len(PHASES)]
+
+    @property
+    def beats(self) -> int:
+        """How often it has said something."""
+        return int(self._words[BEATS])
+
+    def put_state(self, state: Arrays | None) -> None:
+        """Leave a state for a worker to begin from; None: from the start."""
+        self._words[STATE_BYTES] = 0 if state is None else _put(state, self._state)
+
+    def get_state(self) -> Arrays | None:
+        """The state that was left, if any."""
+        size = int(self._words[STATE_BYTES])
+        return load(self._state[:size].tobytes()) if size else None
+
+
+class Board:
+    """Weights by version in a ring of buffers; one side writes, the others read."""
+
+    def __init__(self, memory: mmap.mmap, layout: Layout, buffers: int) -> None:
+        self.memory, self.layout, self.buffers = memory, layout, buffers
+        words = np.ndarray(1 + 2 * buffers, np.int64, memory, 0)
+        self._newest, self._before, self._after = words[:1], words[1 : 1 + buffers], words[1 + buffers :]
+        start = aligned(words.nbytes)
+        self._arrays = [layout.views(memory, start + i * layout.size) for i in range(buffers)]
+
+    @staticmethod
+    def size(layout: Layout, buffers: int) -> int:
+        """Bytes that a board needs."""
+        return aligned(8 * (1 + 2 * buffers)) + buffers * layout.size
+
+    def write(self, version: int, weights: Mapping[str, NDArray[Any]]) -> None:
+        """Publish; the oldest version makes room."""
+        place = version % self.buffers
+        self._before[place] = version + 1  # readers of what stood there see that it is being replaced
+        for name, array in self._arrays[place].items():
+            array[...] = weights[name]
+        self._after[place] = version + 1
+        self._newest[0] = version + 1
+
+    def read(self, version: int | None = None) -> tuple[int, Arrays]:
+        """A copy of these weights, or of the newest; the version was the same before and after it was made."""
+        while True:
+            wanted = int(self._newest[0]) if version is None else version + 1
+            place = (wanted - 1) % self.buffers
+            first = int(self._after[place])
+            copy = {name: array.copy() for name, array in self._arrays[place].items()}
+            if first == int(self._before[place]) == wanted:
+                return wanted - 1, copy
+            if version is not None:
+                raise RuntimeError(f"version {version} of the weights is not on the board: it holds {first - 1} there")
+
+
+def make_memory(name: str, size: int) -> tuple[int, mmap.mmap]:
+    """Anonymous memory and its descriptor; it ends with the last process that has either."""
+    descriptor = os.memfd_create(name, os.MFD_CLOEXEC)
+    os.ftruncate(descriptor, size)
+    return descriptor, mmap.mmap(descriptor, size)
+
+
+def open_memory(descriptor: int, writable: bool = True) -> mmap.mmap:
+    """Memory that another process made."""
+    access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
+    return mmap.mmap(descriptor, os.fstat(descriptor).st_size, access=access)
+
+
+def shares(worlds: int, workers: int) -> Sequence[range]:
+    """Worlds split among workers: neighbours together, in order, as evenly as can be."""
+    edges = [worlds * i // workers for i in range(workers + 1)]
+    return [range(first, last) for first, last in pairwise(edges)]
+
+
+def _put(arrays: Arrays, room: NDArray[np.uint8]) -> int:
+    data = save({name: np.asarray(array, order="C") for name, array in arrays.items()})
+    if len(data) > len(room):
+        raise RuntimeError(f"{len(data)} bytes are to be shared where there is room for {len(room)}")
+    room[: len(data)] = np.frombuffer(data, np.uint8)
+    return len(data)

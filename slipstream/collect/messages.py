@@ -1,0 +1,84 @@
+"""What a run and its workers say to each other: small messages over a local socket; bulk data is in shared memory."""
+
+from __future__ import annotations
+
+import socket
+
+import msgspec
+
+MAX_BYTES = 100_000
+MAX_TRACE = 20_000  # characters of a traceback that are passed on: its end tells most
+
+
+class Collect(msgspec.Struct, frozen=True, tag="collect"):
+    """Collect a slab and put it in a slot."""
+
+    number: int
+    slot: int
+    version: int | None  # of the weights to act with; None: the newest
+    progress: tuple[float, int, int] = (0.0, 0, 0)  # where the run stands: fraction of the budget, updates, steps
+
+
+class Restart(msgspec.Struct, frozen=True, tag="restart"):
+    """Begin new episodes everywhere."""
+
+
+class Ready(msgspec.Struct, frozen=True, tag="ready"):
+    """A slab is in its slot, and the worker's state after it."""
+
+    number: int  # of the slab; -1: none, only the state
+    slot: int
+    version: int = -1  # of the weights that acted
+    ticks: int = 0
+    took_s: float = 0.0  # from order to slab
+
+
+class Begun(msgspec.Struct, frozen=True, tag="begun"):
+    """The worker has built its worlds and gone on from the state that was left; where none was, one is in slot 0."""
+
+
+class Failed(msgspec.Struct, frozen=True, tag="failed"):
+    """The worker gave up."""
+
+    error: str
+    trace: str
+
+
+Message = Collect | Restart | Begun | Ready | Failed
+Order = Collect | Restart
+
+
+class Channel:
+    """One end of a socket that keeps messages apart."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self._end = end
+
+    def fileno(self) -> int:
+        """For select."""
+        return self._end.fileno()
+
+    def send(self, message: Message) -> bool:
+        """Say something; False where nobody is there any more."""
+        try:
+            self._end.send(msgspec.json.encode(message))
+        except OSError:
+            return False
+        return True
+
+    def receive(self) -> Message | None:
+        """The next message; None where nobody is there any more."""
+        try:
+            data = self._end.recv(MAX_BYTES)
+        except OSError:
+            return None
+        return msgspec.json.decode(data, type=Message) if data else None
+
+    def close(self) -> None:
+        """The other side hears of it."""
+        self._end.close()
+
+
+def make_channel() -> tuple[socket.socket, socket.socket]:
+    """Both ends."""
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

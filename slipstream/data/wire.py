@@ -1,0 +1,357 @@
+"""What the replay service and its clients say to each other: framed, versioned messages without pickle.
+
+A frame is a head of twelve bytes (b"SR", version, 0, length of the body, length of the data), a msgpack body (one of
+the structs below), and data: rows, where the two sides share no memory. Lengths are checked before memory is taken.
+Every request gets one answer, in order; `Wait` comes before it where the answer takes its time.
+
+Rows, drawn batches and priorities stand in a window, memory that both sides see: shared on one host, elsewhere two
+copies that the data of frames keep alike. A message says which part of the window it is about.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from slipstream.config.errors import SlipstreamError
+from slipstream.data.limiter import Limit
+from slipstream.data.mixing import Mixing
+from slipstream.data.replay import Field, Prioritised, lay_out
+from slipstream.data.transitions import Transitions, from_fields, to_fields
+
+VERSION = 1
+HEAD = struct.Struct("<2sBBII")
+MAGIC = b"SR"
+MAX_REQUEST = 1 << 14  # bytes of a body
+MAX_ANSWER = 1 << 20  # statistics of many lanes
+MAX_NAME = 128
+MAX_FIELDS = 64
+MAX_DIMENSIONS = 8
+MAX_NUMBERS = 1 << 24  # in one field of a row
+DTYPES = ("float32", "float64", "int32", "int64", "uint8", "int8", "int16", "uint16", "uint32", "bool")
+
+
+class WireError(SlipstreamError):
+    """The other side sent what no Slipstream sends."""
+
+
+class FieldRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
+    """One array of the transitions: its name, type, and the shape of a row."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+class TableSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What all rows of a table have in common; clients that say otherwise are refused."""
+
+    fields: tuple[FieldRecord, ...]
+    meaning: str  # what numbers do not show: discount, length of spans
+    prioritised: tuple[float, float] | None  # alpha, eps
+    limit: Limit
+
+
+class LaneSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where the rows of one agent of one client are kept."""
+
+    client: str
+    agent: str
+    capacity: int
+    seed: int
+
+
+# --- requests ---
+
+
+class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="ask"):
+    """What a client asks for."""
+
+
+class Enter(Request, frozen=True, tag="enter"):
+    """The first message: who is there."""
+
+    client: str
+    token: str = ""
+
+
+class Join(Request, frozen=True, tag="join"):
+    """Use a table through a lane of one's own; answered by Joined, with a window."""
+
+    table: str
+    spec: TableSpec
+    lane: LaneSpec
+    block: int  # rows of the largest enqueue
+    batch: int  # rows of the largest draw
+    weight: float = 1.0
+
+
+class Enqueue(Request, frozen=True, tag="enqueue"):
+    """Add the records at `at`; `first` is the number of the first, counted by the client."""
+
+    first: int
+    rows: int
+    at: int
+
+
+class Draw(Request, frozen=True, tag="sample"):
+    """Put a batch at `at`."""
+
+    batch: int
+    draw: int
+    beta: float
+    at: int
+    mixing: Mixing
+    strength: float = 0.0
+
+
+class Update(Request, frozen=True, tag="update_priorities"):
+    """TD errors of drawn rows: at `at` i64 indices, behind them f64 errors."""
+
+    rows: int
+    at: int
+
+
+class Report(Request, frozen=True, tag="report"):
+    """How well the client does, in a unit of its own that all clients of a table share."""
+
+    performance: float
+
+
+class Weigh(Request, frozen=True, tag="weigh"):
+    """How much lanes count in mixtures; an empty agent means all of the client's."""
+
+    table: str
+    client: str
+    agent: str
+    weight: float
+
+
+class Read(Request, frozen=True, tag="read"):
+    """Put records with these numbers at `at`."""
+
+    first: int
+    rows: int
+    at: int
+
+
+class Write(Request, frozen=True, tag="write"):
+    """Take records with these numbers from `at`; counts and priorities stay."""
+
+    first: int
+    rows: int
+    at: int
+
+
+class ReadPriorities(Request, frozen=True, tag="read_priorities"):
+    """Put f64 priorities from this place of the ring on at `at`."""
+
+    first: int
+    rows: int
+    at: int
+
+
+class WritePriorities(Request, frozen=True, tag="write_priorities"):
+    """Take f64 priorities from `at`."""
+
+    first: int
+    rows: int
+    at: int
+
+
+class Reset(Request, frozen=True, tag="reset"):
+    """Make the lane hold `total` rows, of which all the contents are to follow."""
+
+    total: int
+    largest: float
+
+
+class Statistics(Request, frozen=True, tag="stats"):
+    """Say how things stand."""
+
+    check: bool = False  # add up every priority too, which takes a while
+
+
+class Snapshot(Request, frozen=True, tag="snapshot"):
+    """Write everything to disk now."""
+
+
+class Close(Request, frozen=True, tag="close"):
+    """End the service."""
+
+
+Ask = (
+    Enter
+    | Join
+    | Enqueue
+    | Draw
+    | Update
+    | Report
+    | Weigh
+    | Read
+    | Write
+    | ReadPriorities
+    | WritePriorities
+    | Reset
+    | Statistics
+    | Snapshot
+    | Close
+)
+
+
+# --- answers ---
+
+
+class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="say"):
+    """What the service says."""
+
+
+class Joined(Answer, frozen=True, tag="joined"):
+    """The window is there, and this is where the lane stands."""
+
+    window: int  # bytes
+    sequence: int  # number the next row of this client would have
+    total: int  # rows it was ever given
+    lost: int
+
+
+class Done(Answer, frozen=True, tag="done"):
+    """It was done; `rows` that a lane holds, `total` it was ever given, `lost` to crashes."""
+
+    rows: int = 0
+    total: int = 0
+    lost: int = 0
+    largest: float = 1.0
+
+
+class Wait(Answer, frozen=True, tag="wait"):
+    """The answer will come when something happens that has not happened yet."""
+
+    reason: str
+
+
+class Refused(Answer, frozen=True, tag="refused"):
+    """It was not done, and why."""
+
+    reason: str
+
+
+class LaneStats(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One lane."""
+
+    client: str
+    agent: str
+    rows: int
+    capacity: int
+    added: int
+    drawn: int
+    lost: int  # rows that were taken and forgotten when the service died
+    weight: float
+    performance: float | None
+    connected: bool
+
+
+class TableStats(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One table."""
+
+    rows: int
+    capacity: int
+    bytes: int
+    added: int
+    drawn: int
+    sample_insert_ratio: float
+    priority_gap: float | None  # |total of the tree - sum of its leaves| over the total, where that was asked for
+    waits: tuple[str, ...]  # who waits for what
+    lanes: tuple[LaneStats, ...]
+
+
+class Stats(Answer, frozen=True, tag="stats_are"):
+    """How the service stands."""
+
+    seconds: float  # since it started
+    clients: int
+    dropped: int  # connections that were ended for what they sent, or for being silent in mid-message
+    snapshots: int
+    snapshot_age_s: float | None
+    tables: dict[str, TableStats]
+
+
+Say = Joined | Done | Wait | Refused | Stats
+
+_encoder = msgspec.msgpack.Encoder()
+_requests = msgspec.msgpack.Decoder(Ask)
+_answers = msgspec.msgpack.Decoder(Say)
+
+
+class Head(NamedTuple):
+    """Lengths of what follows."""
+
+    body: int
+    data: int
+
+
+def frame(message: Request | Answer, data: bytes | memoryview = b"") -> bytes:
+    """A message as bytes, without its data."""
+    body = _encoder.encode(message)
+    return HEAD.pack(MAGIC, VERSION, 0, len(body), len(data)) + body
+
+
+def parse_head(head: bytes | bytearray | memoryview, max_body: int, max_data: int) -> Head:
+    """The lengths in a head, once they are within bounds; WireError otherwise."""
+    magic, version, zero, body, data = HEAD.unpack_from(head)
+    if magic != MAGIC or zero != 0:
+        raise WireError("this is not the protocol of a Slipstream replay service")
+    if version != VERSION:
+        raise WireError(f"version {version} of the replay protocol; this Slipstream speaks version {VERSION}")
+    if body > max_body or data > max_data:
+        raise WireError(f"a message of {body:,} + {data:,} bytes; at most {max_body:,} + {max_data:,} are taken")
+    return Head(body, data)
+
+
+def parse_request(body: bytes | bytearray | memoryview) -> Ask:
+    """A request, or WireError."""
+    request: Ask = _parse(_requests, body)
+    return request
+
+
+def parse_answer(body: bytes | bytearray | memoryview) -> Say:
+    """An answer, or WireError."""
+    answer: Say = _parse(_answers, body)
+    return answer
+
+
+def _parse(decoder: Any, body: bytes | bytearray | memoryview) -> Any:
+    try:
+        return decoder.decode(body)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise WireError(f"a message that cannot be read: {error!s:.200}") from None
+
+
+def describe(fields: list[Field]) -> tuple[FieldRecord, ...]:
+    """Fields as they travel."""
+    return tuple(FieldRecord(field.name, field.dtype.name, field.shape) for field in fields)
+
+
+def like(records: tuple[FieldRecord, ...]) -> Transitions:
+    """Transitions without rows that have these fields; WireError for what no transitions look like."""
+    names = [record.name for record in records]
+    if len(records) > MAX_FIELDS or len(set(names)) != len(names) or not {"action", "reward", "discount"} <= set(names):
+        raise WireError("these are not the fields of transitions")
+    for record in records:
+        sizes_fit = len(record.shape) <= MAX_DIMENSIONS and min(record.shape, default=0) >= 0
+        sizes_fit = sizes_fit and math.prod(record.shape) <= MAX_NUMBERS
+        if record.dtype not in DTYPES or not sizes_fit or len(record.name) > MAX_NAME:
+            raise WireError(f"a field {record.name!r:.80} of type {record.dtype!r:.40}, which no transitions have")
+    rows = from_fields({record.name: np.empty((0, *record.shape), record.dtype) for record in records})
+    if describe(lay_out(to_fields(rows))) != records:
+        raise WireError(f"fields in an order or of names that no transitions have: {', '.join(names)!r:.200}")
+    return rows
+
+
+def prioritised_of(spec: TableSpec) -> Prioritised | None:
+    """How a table prioritises."""
+    return None if spec.prioritised is None else Prioritised(*spec.prioritised)

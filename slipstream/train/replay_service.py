@@ -1,0 +1,124 @@
+"""The replay service as a process: `serve` is its whole life, `OwnService` a child that lives no longer than a run."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from slipstream.config.errors import ScenarioError, SlipstreamError
+from slipstream.data.address import listen, parse_address
+from slipstream.data.service import Rules, Service
+from slipstream.train.replay_snapshot import Snapshots
+
+SOCKET = "replay.sock"
+STOP_S = 10.0  # a child that is told to stop saves and goes within this
+
+
+def serve(
+    address: str,
+    rules: Rules,
+    folder: Path | None = None,
+    watch: int | None = None,
+    say: Callable[[str], None] = lambda text: None,
+) -> None:
+    """Serve until SIGTERM, Ctrl+C, a client's Close, or the end of what is watched; from the snapshot in `folder`."""
+    snapshots = None if folder is None else Snapshots(folder)
+    try:
+        tables = {} if snapshots is None else snapshots.load()
+        server, where = listen(parse_address(address), rules.token)
+        service = Service(server, rules, tables, None if snapshots is None else snapshots.save, watch, say)
+
+        def stop(number: int, frame: object) -> None:
+            service.stopping = True
+
+        signal.signal(signal.SIGTERM, stop)
+        # Ctrl+C at a terminal goes to a run and to its own service alike, and the run still needs it.
+        signal.signal(signal.SIGINT, stop if watch is None else signal.SIG_IGN)
+        rows = sum(len(lane.replay) for table in tables.values() for lane in table.lanes)
+        say(f"replay service at {where}" + (f", with {rows:,} rows from {folder}" if rows else ""))
+        try:
+            service.run()
+        finally:
+            if where.path is not None:
+                Path(where.path).unlink(missing_ok=True)
+    finally:
+        if snapshots is not None:
+            snapshots.close()
+
+
+def read_token(path: Path | None) -> str:
+    """The word a file holds; nobody but its owner may read it."""
+    if path is None:
+        return ""
+    token = path.read_text().strip()
+    if path.stat().st_mode & 0o077:
+        raise ScenarioError(f"{path}: others can read this token; chmod 600 it")
+    if len(token) < 16:
+        raise ScenarioError(f"{path}: a token has 16 characters or more; this one has {len(token)}")
+    return token
+
+
+class OwnService:
+    """A service in a private folder, for one run: it ends when the run does, however that ends."""
+
+    def __init__(self, snapshot_s: float = 10.0) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="slipstream-replay-"))  # 0700
+        self._snapshot_s = snapshot_s
+        self._process: subprocess.Popen[bytes] | None = None
+        self.address = f"ipc://{self._folder / SOCKET}"
+
+    def revive(self) -> None:
+        """Start it, or start it again where it has died."""
+        if self._process is not None and self._process.poll() is None:
+            return
+        if self._process is not None and self._process.stdin is not None:
+            self._process.stdin.close()
+        command = [sys.executable, "-m", "slipstream.train.replay_service", str(self._folder), str(self._snapshot_s)]
+        # Its standard input is a pipe that only this process holds: the child ends at its end.
+        # It stays in this session: Linux shares out processor time by session.
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE)
+
+    @property
+    def pid(self) -> int:
+        """Of the process that serves now."""
+        assert self._process is not None
+        return self._process.pid
+
+    def close(self) -> None:
+        """End it and clear its folder away."""
+        if self._process is not None and self._process.stdin is not None:
+            self._process.stdin.close()
+            try:
+                self._process.wait(STOP_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def main(argv: Sequence[str]) -> int:
+    """The child of an `OwnService`."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path, help="private folder of the socket and the snapshots; cleared at the end")
+    parser.add_argument("snapshot_s", type=float)
+    args = parser.parse_args(argv)
+    try:
+        rules = Rules(snapshot_s=args.snapshot_s)
+        serve(f"ipc://{args.folder / SOCKET}", rules, args.folder / "snapshot", sys.stdin.fileno())
+    except SlipstreamError as error:
+        print(f"slipstream: replay service: {error}", file=sys.stderr)
+        return 2
+    shutil.rmtree(args.folder, ignore_errors=True)  # the run has ended, perhaps without the time to do it
+    return 0
+
+
+if __name__ == "__main__":
+    os.umask(0o077)
+    sys.exit(main(sys.argv[1:]))

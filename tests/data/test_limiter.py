@@ -1,0 +1,112 @@
+"""The rate limiter: nobody waits for ever, and the balance of draws stays within its bound."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from slipstream.config.errors import ScenarioError
+from slipstream.data.limiter import Flow, Limit, may_add, may_draw, refuse_deadlock
+
+
+def is_refused(limit: Limit, capacity: int, block: int, batch: int) -> bool:
+    try:
+        refuse_deadlock(limit, capacity, block, batch)
+    except ScenarioError:
+        return True
+    return False
+
+
+def reachable_deadlock(limit: Limit, capacity: int, block: int, batch: int) -> Flow | None:
+    """A state, reached by blocks and batches of at most these sizes, in which the largest of both must wait.
+
+    Once min_size rows were added only the balance counts, so states that agree in it are one: the search ends.
+    """
+    spi = limit.samples_per_insert
+    todo, seen = [Flow()], set()
+    while todo:
+        flow = todo.pop()
+        key = (min(flow.added, limit.min_size), spi * flow.added - flow.drawn)
+        if key in seen:
+            continue
+        seen.add(key)
+        assert len(seen) < 100_000, "the balance is not bounded"
+        size = min(flow.added, capacity)
+        if not may_add(limit, flow, block) and not (size >= limit.min_size and may_draw(limit, flow, batch)):
+            return flow
+        if flow.added < limit.min_size and capacity <= flow.added:
+            return flow
+        todo += [Flow(flow.added + n, flow.drawn) for n in range(1, block + 1) if may_add(limit, flow, n)]
+        todo += [Flow(flow.added, flow.drawn + n) for n in range(1, batch + 1) if may_draw(limit, flow, n)]
+    return None
+
+
+SMALL = list(
+    itertools.product([0.5, 1.0, 2.0, 4.0], [1, 2, 5], [1, 3], [1, 2, 4], [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0])
+)
+
+
+def test_settings_that_are_accepted_never_deadlock_and_those_refused_can():
+    """Every state that can be reached, for every small setting; what is refused is nearly always stuck."""
+    accepted = refused = harmless = 0
+    for spi, min_size, block, batch, tolerance in SMALL:
+        limit = Limit(min_size, spi, tolerance)
+        stuck = reachable_deadlock(limit, 100, block, batch)
+        if is_refused(limit, 100, block, batch):
+            refused += 1
+            harmless += stuck is None
+        else:
+            accepted += 1
+            assert stuck is None, f"{limit}, blocks of {block}, batches of {batch}: stuck after {stuck}"
+    assert accepted > 200
+    assert refused > 200
+    assert harmless < 0.15 * refused, "settings are refused that would have worked"
+
+
+def test_a_minimum_that_is_never_reached_is_refused_with_its_reason():
+    with pytest.raises(ScenarioError, match="101 rows are never there in a replay of 100"):
+        refuse_deadlock(Limit(101), 100, 1, 1)
+    refuse_deadlock(Limit(100), 100, 1, 1)
+
+
+def test_a_tolerance_that_is_too_small_is_refused_with_the_smallest_that_will_do():
+    with pytest.raises(ScenarioError, match="at least 32 is needed"):
+        refuse_deadlock(Limit(1, 4.0, 31.9), 1000, 8, 32)
+    refuse_deadlock(Limit(1, 4.0, 32.0), 1000, 8, 32)
+
+
+@pytest.mark.parametrize("spi", [0.25, 1.0, 7.5])
+def test_a_million_random_operations_never_deadlock_and_stay_within_the_bound(spi):
+    """The same rule, written out for speed, decides; every thousandth state is asked of the limiter itself."""
+    rng = np.random.default_rng(int(4 * spi))
+    block, batch, min_size = 16, 64, 100
+    tolerance = max((spi * block + batch) / 2, spi * (block - 1))
+    limit = Limit(min_size, spi, tolerance)
+    refuse_deadlock(limit, 1000, block, batch)
+    added = drawn = 0
+    adds, rows_added, rows_drawn = (
+        rng.random(340_000) < 0.5,
+        rng.integers(1, block + 1, 340_000),
+        rng.integers(1, batch + 1, 340_000),
+    )
+    for step, (wants_add, n, b) in enumerate(zip(adds.tolist(), rows_added.tolist(), rows_drawn.tolist(), strict=True)):
+        can_add = added + n <= min_size or spi * (added + n - min_size) - drawn <= tolerance
+        can_draw = added >= min_size and spi * (added - min_size) - drawn - b >= -tolerance
+        if step % 1000 == 0:
+            flow = Flow(added, drawn)
+            assert (can_add, can_draw) == (may_add(limit, flow, n), may_draw(limit, flow, b))
+        assert can_add or can_draw, f"stuck after {added} added and {drawn} drawn"
+        if can_add and (wants_add or not can_draw):
+            added += n
+        else:
+            drawn += b
+        if added >= min_size:
+            assert abs(spi * (added - min_size) - drawn) <= tolerance
+    assert drawn > 100_000
+
+
+def test_without_a_ratio_only_the_minimum_counts():
+    limit = Limit(min_size=10)
+    assert may_add(limit, Flow(10**9, 0), 10**6)
+    assert not may_draw(limit, Flow(9, 0), 1)
+    assert may_draw(limit, Flow(10, 10**9), 10**6)

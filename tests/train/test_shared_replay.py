@@ -1,0 +1,144 @@
+"""Runs on a replay service: the bits of a local replay, exact resume, a killed service, two runs on one."""
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+from learning import build, digest, scenario_of, tiny
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
+
+from harness import service, until
+
+from slipstream.cli.main import main
+from slipstream.config.errors import ScenarioError
+from slipstream.config.load import load
+from slipstream.train.experiment import resume, train
+from slipstream.train.replay_service import OwnService, read_token
+
+WORLD = {"sac": "probe_target", "td3": "probe_target", "dqn": "probe_bandit"}
+
+
+def weights(kind: str, updates: int = 8, **changes) -> str:
+    parts = build(scenario_of(WORLD[kind], tiny(kind, **changes)))
+    try:
+        for _ in range(updates):
+            parts.advance()
+        (feed,) = parts.feeds.values()
+        return digest(parts.learner.state_dict()) + digest(feed.state_arrays())
+    finally:
+        for feed in parts.feeds.values():
+            feed.close()
+
+
+@pytest.mark.parametrize("kind", ["sac", "td3", "dqn"])
+def test_a_run_on_a_service_learns_the_same_bits_as_one_with_a_local_replay(kind, tmp_path):
+    with service(tmp_path) as process:
+        shared = {"replay.kind": "service", "replay.address": process.address}
+        for prioritised in (None, {}):
+            local = weights(kind, **{"replay.prioritised": prioritised})
+            assert (
+                weights(kind, **{"replay.prioritised": prioritised, "replay.sharing.table": f"{prioritised}", **shared})
+                == local
+            )
+
+
+def test_a_run_starts_a_service_of_its_own_and_goes_on_exactly_after_an_interruption(tmp_path):
+    # Nothing may depend on how much of the budget is left, since the half that is resumed had a smaller one.
+    steady = {"epsilon": 0.1, "learning_rate": 1e-3, "replay.prioritised": {"beta": 0.5}, "replay.kind": "service"}
+    changes, models = tiny("dqn", **steady), tmp_path / "models"
+    whole = train(scenario_of("probe_bandit", changes), root=tmp_path / "a", models=models)
+    half = train(scenario_of("probe_bandit", {**changes, "timesteps": 4 * 32}), root=tmp_path / "b", models=models)
+    rest = resume(half.run, timesteps=8 * 32, models=models)
+    found = [(path / "arrays.safetensors").read_bytes() for path in (whole.checkpoint, rest.checkpoint)]
+    assert found[0] == found[1]
+    row = json.loads((rest.run / "metrics.jsonl").read_text().splitlines()[-1])
+    assert 0 < row["replay/fill"] <= 1
+    assert row["replay/sample_insert_ratio"] > 0
+    assert row["replay/share/probe_bandit.42/main"] == 1.0
+    assert {"replay/wait_add_s", "replay/wait_sample_s", "replay/wait_connect_s"} <= set(row)
+    assert not [child for child in psutil.Process().children() if "-m slipstream" in " ".join(child.cmdline())]
+
+
+def test_a_run_whose_own_service_is_killed_starts_it_again_and_tells(tmp_path):
+    parts = build(scenario_of("probe_bandit", tiny("dqn", **{"replay.kind": "service", "replay.prioritised": {}})))
+    (feed,) = parts.feeds.values()
+    try:
+        for update in range(8):
+            parts.advance()
+            if update % 3 == 2:
+                os.kill(feed._own.pid, signal.SIGKILL)
+        assert np.isfinite(parts.advance()["grad_norm"])
+        events = feed.events()
+        assert {event["what"] for event in events} == {"reconnected"}
+        assert len(events) >= 2
+        assert feed.events() == []
+        assert len(feed.replay) > 0
+    finally:
+        feed.close()
+
+
+def test_two_runs_share_a_service_and_draw_from_each_other(tmp_path, capsys):
+    with service(tmp_path) as process:
+        shared = {"replay.kind": "service", "replay.address": process.address, "replay.sharing.mixing": "uniform"}
+        runs = []
+        for seed in (1, 2):
+            scenario = scenario_of("probe_target", {**tiny("sac", **shared), "seed": seed})
+            runs.append(build(scenario))
+        for _ in range(6):
+            for parts in runs:
+                parts.advance()
+        (table,) = process.stats().tables.values()
+        assert [lane.client for lane in table.lanes] == ["probe_target.1", "probe_target.2"]
+        assert min(lane.drawn for lane in table.lanes) > 0.3 * table.drawn
+        assert main(["replay", "stats", process.address]) == 0
+        said = capsys.readouterr().out
+        assert "table " in said
+        assert "probe_target.2/main (weight 1, performance " in said
+        assert main(["replay", "stats", process.address, "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["clients"] == 3
+        for parts in runs:
+            for feed in parts.feeds.values():
+                feed.close()
+
+
+def test_the_service_of_a_run_dies_with_it_and_leaves_nothing():
+    own = OwnService()
+    own.revive()
+    child, folder = psutil.Process(own.pid), own._folder
+    until(lambda: (folder / "replay.sock").exists())
+    own._process.stdin.close()  # as the end of the process would
+    assert child.wait(5) == 0
+    assert not folder.exists()
+    own.close()
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"address": "ipc://x"}, "is a service's; set kind to service"),
+        ({"kind": "service", "dataset": "d"}, "a dataset is read into memory"),
+        ({"kind": "service", "sharing": {"limit": {"samples_per_insert": 4}}}, "would wait for itself for ever"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(changes, complaint):
+    with pytest.raises(ScenarioError, match=complaint):
+        load("probe_target", {"algo.kind": "sac", "algo.replay": changes})
+
+
+def test_a_token_is_long_and_private(tmp_path):
+    path = tmp_path / "token"
+    path.write_text("0123456789abcdef\n")
+    path.chmod(0o644)
+    with pytest.raises(ScenarioError, match="others can read this token"):
+        read_token(path)
+    path.chmod(0o600)
+    assert read_token(path) == "0123456789abcdef"
+    path.write_text("short")
+    with pytest.raises(ScenarioError, match="16 characters or more"):
+        read_token(path)
