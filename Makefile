@@ -5,12 +5,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 PEERS := .venv-peers
+FLOWER := .venv-flower
 STUDY_DEPS := $(VENV)/.study-deps
 CPP_BUILD := build/cpp-tests
 CORE_SOURCES := $(shell find core CMakeLists.txt -name '*.cpp' -o -name '*.hpp' -o -name CMakeLists.txt 2>/dev/null)
 CPP_FILES := $(shell find core -name '*.cpp' -o -name '*.hpp' 2>/dev/null)
 
-.PHONY: help train test setup lint cpp-test pytest stubs bench peers study-deps study-learning study-faults study-time-to-streak study-classic study-racing study-drmario clean
+.PHONY: help train test test-flower setup lint cpp-test pytest stubs bench peers study-deps study-learning study-faults study-time-to-streak study-classic study-racing study-drmario study-federation study-attacks clean
 .DEFAULT_GOAL := help
 
 help:
@@ -18,8 +19,9 @@ help:
 	@echo "make test    set up, lint, type-check, run the C++ and Python tests"
 	@echo "make bench   measure worlds and training against peers (sets up .venv-peers too)"
 	@echo "make peers   set up .venv-peers: bluesky-gym needs an environment of its own"
+	@echo "make test-flower   test the bridge to Flower on Flower's own runtime (sets up .venv-flower)"
 	@echo "make lint    ruff, clang-format, mypy        make stubs   regenerate slipstream/_core.pyi"
-	@echo "make study-learning | study-faults | study-time-to-streak | study-classic | study-racing | study-drmario   long studies, resumable"
+	@echo "make study-learning | study-faults | study-time-to-streak | study-classic | study-racing | study-drmario | study-federation | study-attacks   long studies, resumable"
 	@echo "make study-deps   MuJoCo, Box2D and mpe2 for study-learning"
 	@echo "make clean   remove environments and builds (runs/ and models/ stay)"
 	@echo "PIP_ARGS='…' is passed to every pip install"
@@ -63,6 +65,18 @@ cpp-test: $(STAMP)
 pytest: $(STAMP)
 	$(BIN)/pytest -n 2 --dist loadfile --durations 15
 
+# Flower holds back packages (rich, protobuf) and its simulation needs Ray: an environment that sees .venv, and has these.
+test-flower: $(FLOWER)/.ready
+	$(FLOWER)/bin/python -m pytest tests/federate/test_flower.py
+
+$(FLOWER)/.ready: $(STAMP) constraints.txt
+	@echo "== making $(FLOWER) for Flower and Ray (downloads about 110 MB)"
+	@$(PYTHON) -m venv $(FLOWER)
+	@packages=$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') && \
+	echo "import site; site.addsitedir('$$packages')" > $$($(FLOWER)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/slipstream.pth
+	@$(FLOWER)/bin/pip install -q --disable-pip-version-check $(PIP_ARGS) -c constraints.txt flwr==1.41.0 ray==2.60.0
+	@touch $@
+
 stubs: $(STAMP)
 	$(BIN)/python -m nanobind.stubgen -q -m slipstream._core -o slipstream/_core.pyi
 
@@ -100,6 +114,12 @@ study-racing: $(STAMP)
 study-drmario: $(STAMP)
 	$(BIN)/python studies/drmario.py
 
+study-federation: $(STAMP)
+	$(BIN)/python studies/federation.py
+
+study-attacks: $(STAMP)
+	$(BIN)/python studies/federation_attacks.py
+
 study-faults: $(STAMP)
 	$(BIN)/python studies/faults.py
 
@@ -110,4 +130,4 @@ study-classic: $(STAMP)
 	$(BIN)/python studies/classic.py
 
 clean:
-	rm -rf build $(VENV) $(PEERS) .mypy_cache .ruff_cache .pytest_cache .hypothesis slipstream/*.so
+	rm -rf build $(VENV) $(PEERS) $(FLOWER) .mypy_cache .ruff_cache .pytest_cache .hypothesis slipstream/*.so

@@ -1,283 +1,253 @@
-"""Faults: a saving process is killed 200 times, and a checkpoint is damaged 500 times.
+"""Faults: checkpoints, workers and the replay service are broken on purpose, and what they promise is checked.
 
-``make study-faults`` runs it. Every trial is a line in runs/studies/faults/faults.jsonl, so an interrupted
-study goes on where it stopped. The summary is docs/results/faults.md. The tests run the same functions, fewer
-times.
+    make study-faults            or studies/faults.py --only worker_kill,hostile
+
+Every cell is some faults of one kind in a process of their own; what went wrong is a list of sentences, empty hoped
+for. The tests run the same functions, fewer times.
 """
 
 from __future__ import annotations
 
-import argparse
-import os
-import platform
 import random
-import selectors
-import signal
-import subprocess
 import sys
-import time
+import tempfile
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
 
-import msgspec
 import numpy as np
 
-from slipstream.config.errors import CheckpointError
-from slipstream.train.arrays_file import Arrays, content_hash
-from slipstream.train.checkpoint import (
-    NAME,
-    Checkpoint,
-    best_path,
-    checkpoint_path,
-    clean_stray,
-    list_checkpoints,
-    load,
-    load_latest,
-    prune,
-    save,
-)
-from slipstream.train.metrics import MetricsWriter, cut_back, read_rows, repair_last_line
-from slipstream.train.run_folder import METRICS_FILE
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-TRIALS = {"kill": 200, "damage": 500}
-CHILD_START_TIMEOUT_S = 60.0
+from cells import Cell, asked, read_cells, run_cells
+from faults_page import write_page
+
+CARTPOLE = {"steps": 250_000, "kill_every": 20_000, "workers": 4, "target": 400}
+PENDULUM_STEPS = 20_000
+SEEDS = (1, 2, 3, 4, 5)
 
 
-class Kill(NamedTuple):
-    """What was found after one SIGKILL."""
+@dataclass(frozen=True)
+class Fault:
+    """What is broken, how often, and how it reads."""
 
-    promised: int  # the last step whose save had returned
-    loaded: int  # the step that load_latest gave
-    mid_write: bool  # the kill fell into a save: something unfinished lay about
-    faults: list[str]  # broken promises, none hoped for
-
-
-class Damage(NamedTuple):
-    """What was found after one flipped bit or one truncation."""
-
-    what: str
-    reason: str
-    faults: list[str]
+    what: str  # a row of the page
+    cells: int
+    each: int  # faults in one cell
+    run: Callable[[int, int, Path], Cell]  # cell, faults, a folder -> what was found, with its `faults`
 
 
-# --- a process that saves until it is killed ---
+def run_cell(cell: Cell, budget: int | None) -> Cell:
+    """Break things as the cell says."""
+    import torch
+
+    torch.set_num_threads(1)
+    if cell["fault"] in LEARNING:
+        return LEARNING[cell["fault"]](cell["seed"], budget)
+    fault = FAULTS[cell["fault"]]
+    with tempfile.TemporaryDirectory(prefix="slipstream-faults-") as folder:
+        return {"count": fault.each, **fault.run(cell["seed"], fault.each, Path(folder))}
 
 
-def state_at(step: int) -> Checkpoint:
-    """The only content that a checkpoint of this step may have; 1 MB, so that a save takes a while."""
-    numbers = np.random.Philox(key=step).random_raw(2**17)
-    arrays: Arrays = {
-        "policy.main.0.weight": np.full((64, 64), step, np.float32),
-        "world.snapshot": numbers.view(np.uint8),
+# --- the kinds ---
+
+
+def checkpoint_kill(trial: int, count: int, folder: Path) -> Cell:
+    from checkpoint_faults import kill_once
+
+    rng = random.Random(f"kill {trial}")
+    kills = [kill_once(folder / "run", rng.uniform(0.0, 0.25)) for _ in range(count)]
+    return {
+        "faults": [fault for kill in kills for fault in kill.faults],
+        "mid_write": sum(kill.mid_write for kill in kills),
+        "newer": sum(kill.loaded > kill.promised for kill in kills),
     }
-    return Checkpoint(arrays, {"counters": {"timesteps_total": step}})
 
 
-def save_for_ever(folder: Path) -> None:
-    """Continue from the newest checkpoint, as a run does: report, sync, save, prune; some saves replace."""
-    checkpoints = folder / "checkpoints"
-    step = _step_of(load_latest(checkpoints).checkpoint)
-    print("ready", flush=True)
-    writer = MetricsWriter(folder)
-    while True:
-        step += 1
-        writer.report({"timesteps_total": step, "env/return_mean": step / 3})
-        writer.sync()
-        save(checkpoint_path(checkpoints, step), state_at(step))
-        print(step, flush=True)
-        if step % 2:
-            save(checkpoint_path(checkpoints, step), state_at(step))
-        if step % 5 == 0:
-            save(best_path(checkpoints, step), state_at(step))
-        prune(checkpoints, keep=3)
+def checkpoint_damage(trial: int, count: int, folder: Path) -> Cell:
+    from checkpoint_faults import damage_once, make_pair
+
+    rng = random.Random(f"damage {trial}")
+    make_pair(folder)
+    damages = [damage_once(folder, rng) for _ in range(count)]
+    return {"faults": [f"{damage.what}: {fault}" for damage in damages for fault in damage.faults]}
 
 
-def kill_once(folder: Path, delay_s: float) -> Kill:
-    """Start a saving process, kill it after a delay, and look at what it left, as the next start would."""
-    if not (folder / "checkpoints").exists():
-        save(checkpoint_path(folder / "checkpoints", 0), state_at(0))
-    before = _step_of(load_latest(folder / "checkpoints").checkpoint)
-    promised = max(before, _run_and_kill(folder, delay_s))
-    return _inspect(folder, promised)
+def worker_kill(trial: int, count: int, folder: Path) -> Cell:
+    from worker_faults import OVERLAPS, kill_workers
+
+    overlap = list(OVERLAPS)[trial % len(OVERLAPS)]
+    return {"overlap": overlap, **kill_workers(count, np.random.default_rng(trial), overlap)._asdict()}
 
 
-def _step_of(checkpoint: Checkpoint) -> int:
-    return int(checkpoint.meta["counters"]["timesteps_total"])
+def worker_stop(trial: int, count: int, folder: Path) -> Cell:
+    from worker_faults import stop_worker
 
-
-def _run_and_kill(folder: Path, delay_s: float) -> int:
-    """Returns the last step that the child said was saved."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    command = [sys.executable, __file__, "--child", str(folder)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as child:
-        assert child.stdout
-        try:
-            with selectors.DefaultSelector() as selector:
-                selector.register(child.stdout, selectors.EVENT_READ)
-                if not selector.select(CHILD_START_TIMEOUT_S):
-                    raise TimeoutError("the saving process did not start")
-            time.sleep(delay_s)
-        finally:
-            child.send_signal(signal.SIGKILL)
-        lines = child.stdout.read().split()
-    if lines[:1] != [b"ready"] or child.returncode != -signal.SIGKILL:
-        raise RuntimeError(f"the saving process ended by itself with code {child.returncode}")
-    return int(lines[-1]) if len(lines) > 1 else -1
-
-
-def _inspect(folder: Path, promised: int) -> Kill:
-    checkpoints = folder / "checkpoints"
-    faults: list[str] = []
-    for path in list_checkpoints(checkpoints):
-        try:
-            _check_content(load(path))
-        except CheckpointError as error:
-            faults.append(f"unreadable: {error}")
-    loaded = _step_of(load_latest(checkpoints).checkpoint)
-    if not promised <= loaded <= promised + 1:
-        faults.append(f"step {loaded} was loaded where {promised} had been saved")
-    mid_write = bool(clean_stray(checkpoints))
-    left = [path.name for path in checkpoints.iterdir() if not NAME.fullmatch(path.name)]
-    if left:
-        faults.append(f"stray files after the next start: {left}")
-    cut_back(folder, loaded)
-    steps = [row["timesteps_total"] for row in read_rows(folder / METRICS_FILE)]
-    if steps != list(range(1, loaded + 1)):
-        faults.append(f"metrics have {len(steps)} rows at step {loaded}")
-    return Kill(promised, loaded, mid_write, faults)
-
-
-def _check_content(checkpoint: Checkpoint) -> None:
-    step = _step_of(checkpoint)
-    if content_hash(checkpoint.arrays) != content_hash(state_at(step).arrays):
-        raise CheckpointError(f"the content is not that of step {step}")
-
-
-# --- bit flips and truncations ---
-
-
-def make_pair(folder: Path) -> None:
-    """Two checkpoints: the one to damage and the one before it."""
-    for step in (100, 200):
-        small = {name: array.reshape(-1)[:4096] for name, array in state_at(step).arrays.items()}
-        save(checkpoint_path(folder, step), Checkpoint(small, state_at(step).meta))
-
-
-def damage_once(folder: Path, rng: random.Random) -> Damage:
-    """Flip a bit of the newest checkpoint or cut one of its files, load, and mend it again."""
-    newest, previous = checkpoint_path(folder, 200), checkpoint_path(folder, 100)
-    path = newest / rng.choice(["arrays.safetensors", "meta.json"])
-    content = path.read_bytes()
-    damaged, what = rng.choice([_flip, _truncate])(content, rng)
-    path.write_bytes(damaged)
-    faults: list[str] = []
-    reason = ""
-    try:
-        load(newest)
-        faults.append("not detected")
-    except CheckpointError as error:
-        reason = str(error).removeprefix(str(newest) + os.sep)
-    latest = load_latest(folder)
-    if latest.path != previous or [skip.path for skip in latest.skipped] != [newest]:
-        faults.append(f"fell back to {latest.path.name}")
-    path.write_bytes(content)
-    return Damage(f"{path.name}: {what}", reason, faults)
-
-
-def _flip(content: bytes, rng: random.Random) -> tuple[bytes, str]:
-    # Half of the flips go to the first kilobyte, where the header is.
-    at = rng.randrange(rng.choice([len(content), min(len(content), 1024)]))
-    bit = rng.randrange(8)
-    return content[:at] + bytes([content[at] ^ 1 << bit]) + content[at + 1 :], f"bit {bit} of byte {at} flipped"
-
-
-def _truncate(content: bytes, rng: random.Random) -> tuple[bytes, str]:
-    size = rng.randrange(len(content))
-    return content[:size], f"cut to {size} of {len(content)} bytes"
-
-
-# --- the study ---
-
-
-def run_study(folder: Path) -> list[dict[str, Any]]:
-    """Run the trials that are not in folder/faults.jsonl yet, and return all of them."""
-    folder.mkdir(parents=True, exist_ok=True)
-    cells = folder / "faults.jsonl"
-    cells.touch()
-    repair_last_line(cells)
-    done = list(read_rows(cells))
-    seen = {(row["kind"], row["trial"]) for row in done}
-    make_pair(folder / "pair")
-    trials: dict[str, Callable[[random.Random], Kill | Damage]] = {
-        "kill": lambda rng: kill_once(folder / "run", rng.uniform(0.0, 0.25)),
-        "damage": lambda rng: damage_once(folder / "pair", rng),
+    rng = np.random.default_rng(trial)
+    stops = [stop_worker(rng) for _ in range(count)]
+    return {
+        "faults": [fault for stop in stops for fault in stop.faults],
+        "waited_s": [stop.waited_s for stop in stops],
+        "phases": [stop.phase for stop in stops],
     }
-    for kind in trials:
-        started = time.monotonic()
-        left = [trial for trial in range(TRIALS[kind]) if (kind, trial) not in seen]
-        for count, trial in enumerate(left, start=1):
-            result = trials[kind](random.Random(f"{kind} {trial}"))
-            done.append({"kind": kind, "trial": trial, **result._asdict()})
-            with cells.open("ab") as file:
-                file.write(msgspec.json.encode(done[-1]) + b"\n")
-            seconds = (time.monotonic() - started) / count * (len(left) - count)
-            if sys.stdout.isatty() or count % 50 == 0:
-                print(f"\r{kind} {count}/{len(left)}, about {seconds:.0f} s left    ", end="", flush=True)
-        print()
-    return done
 
 
-SUMMARY = """# Faults
+def worker_cycle(trial: int, count: int, folder: Path) -> Cell:
+    from worker_faults import cycle_workers
 
-`make study-faults` ({machine}, Python {python}): a process saves 1 MB checkpoints in a loop and is killed
-at a random moment; then the newest checkpoint is loaded, as the next start would. Bits of the newest
-checkpoint's two files are flipped, or a file is cut, at random places; then it and the latest good one are
-loaded. With 0 faults in n trials the rate is below 3/n with 95 % confidence.
-
-| what happens | trials | faults found | rate below |
-|---|---|---|---|
-{rows}
-
-A fault would be: a checkpoint that cannot be read or has not its step's content, a step lost, a stray file
-after the next start, metrics that do not match, damage that is not detected. Of the kills, {mid_write} fell
-into a save or a prune and left unfinished files, which the next start cleared; {newer} left a newer
-checkpoint than the process had been able to report.
-"""
+    return {"faults": cycle_workers(count)}
 
 
-def summarise(rows: list[dict[str, Any]]) -> str:
-    """The results page."""
-    kills = [row for row in rows if row["kind"] == "kill"]
-    damages = [row for row in rows if row["kind"] == "damage"]
-    return SUMMARY.format(
-        machine=platform.machine(),
-        python=platform.python_version(),
-        rows=_row("SIGKILL while checkpointing", kills) + "\n" + _row("bit flip or truncation", damages),
-        mid_write=sum(row["mid_write"] for row in kills),
-        newer=sum(row["loaded"] > row["promised"] for row in kills),
+def service_cycle(trial: int, count: int, folder: Path) -> Cell:
+    from replay_faults import cycle_service
+
+    return {"faults": cycle_service(folder, count)}
+
+
+def orphans(trial: int, count: int, folder: Path) -> Cell:
+    from worker_faults import orphan
+
+    rng = np.random.default_rng(trial)
+    return {"faults": [fault for _ in range(count) for fault in orphan(rng)]}
+
+
+def service_kill(trial: int, count: int, folder: Path) -> Cell:
+    from replay_faults import kill_service
+
+    return kill_service(folder, count, np.random.default_rng(trial))._asdict()
+
+
+def hostile(trial: int, count: int, folder: Path) -> Cell:
+    from replay_faults import besiege
+
+    siege = besiege(folder, count, np.random.default_rng(trial), tcp=trial % 2 == 1)
+    draws = np.array(siege.draws_s)
+    found = siege._asdict() | {"draw_median_s": float(np.median(draws)), "draw_worst_s": float(draws.max())}
+    del found["draws_s"]
+    return found
+
+
+def limiter(trial: int, count: int, folder: Path) -> Cell:
+    from replay_faults import operate_limiter
+
+    spi = (0.25, 1.0, 7.5)[trial % 3]
+    return {"samples_per_insert": spi, "faults": operate_limiter(count, spi, np.random.default_rng(trial))}
+
+
+FAULTS = {
+    "checkpoint_kill": Fault("SIGKILL while checkpointing", 10, 20, checkpoint_kill),
+    "checkpoint_damage": Fault("bit flip or truncation of a checkpoint", 5, 100, checkpoint_damage),
+    "worker_kill": Fault("SIGKILL of a worker while a run learns", 30, 10, worker_kill),
+    "worker_stop": Fault("SIGSTOP of a worker", 10, 2, worker_stop),
+    "worker_cycle": Fault("workers started and ended or killed", 10, 20, worker_cycle),
+    "service_kill": Fault("SIGKILL of the replay service", 10, 10, service_kill),
+    "service_cycle": Fault("replay service started and ended or killed", 10, 20, service_cycle),
+    "orphans": Fault("SIGKILL of a run with workers and a service", 10, 5, orphans),
+    "hostile": Fault("hostile messages to the replay service", 10, 10_000, hostile),
+    "limiter": Fault("random operations of the rate limiter", 10, 100_000, limiter),
+}
+
+
+# --- learning meanwhile ---
+
+
+def cartpole(seed: int, budget: int | None) -> Cell:
+    """APPO on CartPole with a worker killed every so many steps."""
+    import os
+    import signal
+
+    from players import judged, world_spec
+    from worker_faults import workers
+
+    from slipstream.config.load import load
+    from slipstream.train.experiment import train
+    from slipstream.train.metrics import read_rows
+    from slipstream.train.progress import Quiet
+    from slipstream.train.saved_cast import load_cast, trained_teams
+
+    rng = np.random.default_rng(seed)
+
+    class Killer(Quiet):
+        kills = 0
+
+        def advance(self, done: int, text: str) -> None:
+            if done // CARTPOLE["kill_every"] > self.kills and (found := workers()):
+                os.kill(found[rng.integers(len(found))].pid, signal.SIGKILL)
+                self.kills += 1
+
+    scenario = load(
+        "cartpole",
+        {
+            "algo": "appo",
+            "seed": seed,
+            "timesteps": budget or CARTPOLE["steps"],
+            "learner_threads": 1,
+            "collect.workers": CARTPOLE["workers"],
+            "collect.overlap": "deterministic",
+        },
     )
+    killer = Killer()
+    with tempfile.TemporaryDirectory() as folder:
+        result = train(scenario, root=Path(folder) / "runs", models=Path(folder) / "models", display=killer)
+        saved = load_cast(result.checkpoint)[1]
+        events = [row["event"] for row in read_rows(result.run / "events.jsonl")]
+    score = judged(scenario, trained_teams(scenario, saved, world_spec(scenario))).team_returns.mean()
+    missed = events.count("worker_died")
+    return {
+        "return": float(score),
+        "kills": killer.kills,
+        "faults": [] if missed >= killer.kills - 1 else [f"{killer.kills} kills, of which {missed} were missed"],
+        "seconds": round(result.counters.seconds, 1),
+    }
 
 
-def _row(name: str, trials: list[dict[str, Any]]) -> str:
-    broken = sum(bool(row["faults"]) for row in trials)
-    bound = "-" if broken else f"{300 / len(trials):.1f} %"
-    return f"| {name} | {len(trials)} | {broken} | {bound} |"
+def pendulum(kind: str, seed: int, budget: int | None) -> Cell:
+    """SAC on Pendulum with a replay of its own or a service's."""
+    from players import judged, world_spec
+
+    from slipstream.config.load import load
+    from slipstream.train.experiment import train
+    from slipstream.train.saved_cast import load_cast, trained_teams
+
+    steps = budget or PENDULUM_STEPS
+    changes = {"algo": "sac", "seed": seed, "timesteps": steps, "learner_threads": 1, "algo.replay.kind": kind}
+    scenario = load("pendulum", changes)
+    with tempfile.TemporaryDirectory() as folder:
+        result = train(scenario, root=Path(folder) / "runs", models=Path(folder) / "models")
+        saved = load_cast(result.checkpoint)[1]
+    score = judged(scenario, trained_teams(scenario, saved, world_spec(scenario))).team_returns.mean()
+    return {"return": float(score), "seconds": round(result.counters.seconds, 1)}
+
+
+LEARNING: dict[str, Callable[[int, int | None], Cell]] = {
+    "appo_kills": cartpole,
+    "sac_local": partial(pendulum, "local"),
+    "sac_service": partial(pendulum, "service"),
+}
+
+
+NAMES = {
+    "appo_kills": f"APPO, CartPole, {CARTPOLE['steps']:,} steps, one of {CARTPOLE['workers']} workers killed every "
+    f"{CARTPOLE['kill_every']:,} (target {CARTPOLE['target']})",
+    "sac_local": f"SAC, Pendulum, {PENDULUM_STEPS:,} steps, replay in the run's memory",
+    "sac_service": "the same with a replay service",
+}
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("--cells", type=Path, default=Path("runs/studies/faults"), help="where trials are kept")
-    parser.add_argument("--results", type=Path, default=Path("docs/results/faults.md"), help="the summary")
-    args = parser.parse_args()
-    if args.child:
-        save_for_ever(args.child)
-    rows = run_study(args.cells)
-    args.results.parent.mkdir(parents=True, exist_ok=True)
-    args.results.write_text(summarise(rows))
-    print(summarise(rows))
-    return 1 if any(row["faults"] for row in rows) else 0
+    wanted = asked(__doc__, "faults", [*FAULTS, *LEARNING])
+    cells = [
+        {"fault": kind, "seed": trial}
+        for kind in wanted.only
+        for trial in (wanted.seeds or (SEEDS if kind in LEARNING else range(FAULTS[kind].cells)))
+    ]
+    run_cells("faults", cells, partial(run_cell, budget=wanted.budget), wanted.jobs, wanted.out)
+    done = read_cells(wanted.out)
+    page = write_page(done, {kind: fault.what for kind, fault in FAULTS.items()}, NAMES)
+    wanted.out.with_suffix(".md").write_text(page)
+    print(page)
+    return 1 if any(cell.get("faults") for cell in done) else 0
 
 
 if __name__ == "__main__":

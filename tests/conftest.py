@@ -1,10 +1,15 @@
 """What every test shares: one torch thread, no stray environment, and the golden data where it is given."""
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
 import torch
+
+# Studies are scripts beside the package, and tests run parts of them. Behind everything else: studies/learning.py must
+# not stand in for tests/learning.py.
+sys.path.append(str(Path(__file__).parents[1] / "studies"))
 
 torch.set_num_threads(1)  # two pytest workers share two cores, and the bits depend on it
 

@@ -7,9 +7,11 @@ arithmetic. Here the parameters are views of one vector, and clipping and steppi
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from slipstream import _core
@@ -36,6 +38,20 @@ class FlatAdam:
         self.eps = eps
         self.steps = 0
         self.moments = {moment: torch.zeros_like(self.vector) for moment in MOMENTS}
+        self._anchors: tuple[Tensor, ...] = ()  # by parameter, while there is a pull
+        self._pull = 0.0
+
+    def pull_towards(self, reference: Mapping[str, NDArray[Any]], strength: float) -> None:
+        """From now on every loss has strength / 2 times the squared distance to these weights (FedProx); 0: none.
+
+        Weights of other networks may be among them.
+        """
+        self._pull, self._anchors = strength, ()
+        if strength > 0.0:
+            wanted = [
+                np.asarray(reference[name], np.float32).reshape(shape) for name, (_, shape) in self.places.items()
+            ]
+            self._anchors = tuple(torch.tensor(array, device=self.vector.device) for array in wanted)
 
     def step(
         self, loss: Tensor | Sequence[Tensor], learning_rate: float, max_norm: float | None, slopes: Slopes = None
@@ -46,6 +62,9 @@ class FlatAdam:
         weights for good.
         """
         grads = torch.autograd.grad(loss, self.parameters, slopes)
+        if self._anchors:
+            near = zip(grads, self.parameters, self._anchors, strict=True)
+            grads = tuple(g + self._pull * (p.detach() - anchor) for g, p, anchor in near)
         mean, square = self.moments.values()
         if self.vector.device.type != "cpu":
             return self._step_by_torch(grads, learning_rate, max_norm)

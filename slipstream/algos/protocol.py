@@ -57,6 +57,9 @@ class Algorithm(Protocol):
     def actor_arrays(self) -> Arrays:
         """The acting network's weights and statistics: what an exported policy needs."""
 
+    def pull_towards(self, reference: Arrays, strength: float) -> None:
+        """Stay near these weights (FedProx); with a strength of 0, no more."""
+
     def state_dict(self, include_optim: bool = True) -> Arrays:
         """Everything that must be saved to go on exactly."""
 

@@ -98,6 +98,10 @@ class Reinforce:
         """The acting network's weights and statistics."""
         return module_arrays(self.actor, "actor")
 
+    def pull_towards(self, reference: Arrays, strength: float) -> None:
+        """Stay near these weights: every loss gains strength / 2 times the squared distance to them (FedProx)."""
+        self.optimiser.pull_towards(reference, strength)
+
     def state_dict(self, include_optim: bool = True) -> Arrays:
         """Network, statistics and baseline; with the optimiser's moments unless told otherwise."""
         state = {**module_arrays(self.actor, "actor"), "baseline": self.baseline.copy()}

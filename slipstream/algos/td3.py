@@ -124,6 +124,11 @@ class Td3:
         """The acting network's weights and statistics."""
         return module_arrays(self.actor, "actor")
 
+    def pull_towards(self, reference: Arrays, strength: float) -> None:
+        """Stay near these weights: every loss gains strength / 2 times the squared distance to them (FedProx)."""
+        for optimiser in (self.actor_optimiser, self.critic_optimiser):
+            optimiser.pull_towards(reference, strength)
+
     def state_dict(self, include_optim: bool = True) -> Arrays:
         """Networks and targets; with the optimisers' moments unless told otherwise."""
         state = {

@@ -60,7 +60,7 @@ def arena(argv: Sequence[str]) -> int:
         told |= _league_record(done)
     ring.worlds.close()
     if args.json is not None:
-        from slipstream.train.disk import replace_file
+        from slipstream.data.disk import replace_file
 
         text = json.dumps({"format": FORMAT, "version": VERSION, **told}, indent=2, allow_nan=False)
         replace_file(args.json, text.encode() + b"\n", durable=False)

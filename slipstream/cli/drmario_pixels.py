@@ -51,7 +51,7 @@ def train(argv: Sequence[str]) -> int:
 
     import torch
 
-    from slipstream.train.disk import replace_file
+    from slipstream.data.disk import replace_file
     from slipstream.worlds.drmario import pixel_net
 
     torch.set_num_threads(1)
@@ -148,7 +148,7 @@ def draw(argv: Sequence[str]) -> int:
 
     import numpy as np
 
-    from slipstream.train.disk import replace_file
+    from slipstream.data.disk import replace_file
     from slipstream.worlds.drmario.captures import LABELS_FILE, write_pictures
     from slipstream.worlds.drmario.pixels import Lesson, labels_of, rasterise, sample_positions, wear
 

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from slipstream.config.drmario import SEEDS, SPEEDS
-from slipstream.train.disk import replace_file
+from slipstream.data.disk import replace_file
 from slipstream.worlds.drmario import ram as console
 from slipstream.worlds.drmario.bridge import (
     REAL_TIME,

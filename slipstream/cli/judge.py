@@ -95,7 +95,7 @@ def _draw(judgement: Judgement, scenario: Scenario, png: Path | None, gif: Path 
         draw(judgement.kind, judgement.spec, judgement.frames, judgement.backdrop, png, scenario.name)
     renderer = make_renderer(scenario.world)
     if gif is not None and renderer is not None and judgement.frames is not None:
-        from slipstream.train.disk import replace_file
+        from slipstream.data.disk import replace_file
         from slipstream.worlds.film import gif as film
 
         replace_file(gif, film(renderer, judgement.spec, judgement.frames, judgement.backdrop), durable=False)
@@ -118,7 +118,7 @@ def certify(argv: Sequence[str]) -> int:
     parser.add_argument("--expected", type=float, metavar="RATE", help="the rate you expect: decides sooner if right")
     parser.add_argument("--phase", help="of the world's phases (default: the last)")
     args = parser.parse_args(argv)
-    from slipstream.train.arrays_file import content_hash
+    from slipstream.data.arrays_file import content_hash
     from slipstream.train.certify import Candidate, Question, make_stand
     from slipstream.train.certify import certify as play_until_shown
     from slipstream.train.saved_cast import load_cast, trained_teams

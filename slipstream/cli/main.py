@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from slipstream import __version__
-from slipstream.cli import arena, data, judge, look, replay, run
+from slipstream.cli import arena, data, federate, judge, look, replay, run
 from slipstream.config.errors import SlipstreamError, suggest
 
 Verb = Callable[[Sequence[str]], int]
@@ -24,6 +24,7 @@ GROUPS: dict[str, dict[str, tuple[Verb, str]]] = {
         "check-world": (judge.check_world, "check that a world keeps its contract"),
     },
     "share": {
+        "federate": (federate.federate, "run several replicas that learn together, and watch over them"),
         "dataset": (data.dataset, "record, describe, merge or import experience to learn from offline"),
         "replay": (replay.replay, "serve a replay that several runs share, or show how one stands"),
     },

@@ -1,4 +1,4 @@
-"""The verb `replay`: serve a replay that several runs share, and say how one stands."""
+"""The verb `replay`: serve a replay that several runs share, say how one stands, and try it out with workers."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 
 def replay(argv: Sequence[str]) -> int:
-    """Serve, or show how a service stands."""
+    """Serve, show how a service stands, or try one out."""
     parser = argparse.ArgumentParser(
         "slipstream replay", description="A replay in a process of its own, for several runs.", allow_abbrev=False
     )
-    verbs = parser.add_subparsers(dest="verb", required=True, metavar="{serve,stats}")
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="{serve,stats,smoke}")
     serve = verbs.add_parser("serve", help="serve until Ctrl+C, from the last snapshot", allow_abbrev=False)
     add = serve.add_argument
     add("--address", default="ipc://replay.sock", help="ipc://PATH or tcp://HOST:PORT (default: ipc://replay.sock)")
@@ -33,8 +33,13 @@ def replay(argv: Sequence[str]) -> int:
     stats.add_argument("address", help="where it listens")
     stats.add_argument("--token-file", type=Path, help="file with its token")
     stats.add_argument("--json", action="store_true", help="print JSON instead")
+    smoke = verbs.add_parser(
+        "smoke", help="run workers and a service together for a while and check their metrics", allow_abbrev=False
+    )
+    smoke.add_argument("--seconds", type=float, default=60.0, help="of training (default: 60)")
+    smoke.add_argument("--collect-workers", type=int, default=2, metavar="N", help="workers (default: 2)")
     args = parser.parse_args(argv)
-    return _serve(args) if args.verb == "serve" else _stats(args)
+    return {"serve": _serve, "stats": _stats, "smoke": _smoke}[args.verb](args)
 
 
 def _serve(args: argparse.Namespace) -> int:
@@ -61,6 +66,17 @@ def _stats(args: argparse.Namespace) -> int:
     else:
         print("\n".join(_lines(stats)))
     return 0
+
+
+def _smoke(args: argparse.Namespace) -> int:
+    from slipstream.cli.smoke import smoke, table
+
+    seen = smoke(args.seconds, args.collect_workers)
+    print("\n".join(table(seen)))
+    wrong = [f"{each.expected.key}: {each.problem}" for each in seen if each.problem]
+    for problem in wrong:
+        print(f"slipstream: {problem}", file=sys.stderr)
+    return 1 if wrong else 0
 
 
 def _lines(stats: Stats) -> list[str]:

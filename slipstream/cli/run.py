@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from slipstream.config.algos import KINDS
 from slipstream.config.errors import ScenarioError, suggest
+from slipstream.config.federated import from_environment
 from slipstream.config.load import load
 from slipstream.config.overrides import cli_overrides
 
@@ -58,7 +59,18 @@ def train(argv: Sequence[str]) -> int:
             break
     if len(results) > 1:
         _compare(scenarios[: len(results)], results)
-    return 0
+    return _code(results[-1])
+
+
+def scenario_of(words: Sequence[str]) -> Scenario:
+    """What `slipstream train WORDS` would train, where they name one scenario."""
+    names, rest = _leading_words(words)
+    if len(names) != 1:
+        raise ScenarioError(f"name one scenario first, as in head_on; here are {len(names)}")
+    (name,) = names
+    known, fields = _train_parser().parse_known_args(rest)
+    algo = _algorithm(known.algo[0]) if known.algo else None
+    return cli_overrides(_scenario(name, known, algo), fields, prog=f"slipstream train {name}")
 
 
 def resume(argv: Sequence[str]) -> int:
@@ -75,7 +87,15 @@ def resume(argv: Sequence[str]) -> int:
 
     result = continue_run(args.run, timesteps=args.timesteps, models=args.models, display=best_display())
     _show(result, load(result.run / "scenario.yaml"))
-    return 0
+    return _code(result)
+
+
+def _code(result: Result) -> int:
+    """Of the process: a run that waits for the others of its federation is neither done nor failed."""
+    from slipstream.train.experiment import PARKED
+    from slipstream.train.replicas import PARKED_CODE
+
+    return PARKED_CODE if result.reason == PARKED else 0
 
 
 def _train_one(scenario: Scenario, known: argparse.Namespace) -> Result:
@@ -90,6 +110,9 @@ def _train_one(scenario: Scenario, known: argparse.Namespace) -> Result:
 def _show(result: Result, scenario: Scenario) -> None:
     """The end of a run as a person wants it: a table, a picture and what to type next."""
     if result.model is None:  # interrupted: the loop has said how to go on
+        return
+    if scenario.evaluate.evaluation_interval is None:  # who wants no evaluation is not given one
+        print(f"run:    {result.run}\nmodel:  {result.model}\njudge it: slipstream eval {result.model}")
         return
     from slipstream.cli.judge import print_table
     from slipstream.evaluate.judge import judge
@@ -179,7 +202,7 @@ def _scenario(name: str, known: argparse.Namespace, algo: str | None) -> Scenari
                 f"--num-workers {known.num_workers}: cannot be negative; 0 or 1 is the learner's own thread"
             )
         changes["collect.world_threads"] = max(1, known.num_workers)
-    changes |= dict(_collecting(known))
+    changes |= dict(_collecting(known)) | from_environment(os.environ)
     if known.log_trajectories:
         changes["log.log_trajectories"] = True
     return load(name, changes, preset=known.preset)

@@ -70,6 +70,10 @@ class Channel:
         """The next message; None where nobody is there any more."""
         try:
             data = self._end.recv(MAX_BYTES)
+        except ConnectionResetError:
+            # It went with messages unread, of which the system tells once, before what it had said itself: a slab that
+            # was delivered must not be taken for lost.
+            return self.receive()
         except OSError:
             return None
         return msgspec.json.decode(data, type=Message) if data else None

@@ -15,6 +15,7 @@ from slipstream.config.algos.onpolicy import ActorCriticConfig
 from slipstream.config.base import Config
 from slipstream.config.drmario import DrMarioConfig
 from slipstream.config.errors import ScenarioError, suggest
+from slipstream.config.federated import FederatedConfig
 from slipstream.config.foreign import GymnasiumConfig, PettingZooConfig
 from slipstream.config.horizontal_cr import HorizontalCrConfig
 from slipstream.config.names import NAME_PATTERN
@@ -173,6 +174,7 @@ class StopConfig(Config):
     target_return: float | None = Field(
         None, description="Stop when an evaluation's mean return (summed over agents) reaches this."
     )
+    episodes: Count | None = Field(None, description="Stop once this many training episodes have ended.")
     wall_time_s: float | None = Field(None, gt=0, description="Stop after this many seconds of wall time.")
     bands: BandRule | None = Field(None, description="Stop after consecutive good bands of training.")
     bad_batches: Count = Field(
@@ -239,13 +241,6 @@ class CurriculumConfig(Config):
                 "order 'adaptive' plays all phases at once: there is none to start with or to be certified"
             )
         return self
-
-
-class FederatedConfig(Config):
-    """Learning together with other runs."""
-
-    enabled: bool = Field(False, description="Exchange weights with the other clients.")
-    clients: Count = Field(1, description="Runs that learn together; with one, every round is skipped.")
 
 
 class LogConfig(Config):
@@ -373,12 +368,46 @@ def _problems(scenario: Scenario) -> Iterator[Problem]:
     yield from _stop_problems(scenario)
     yield from _curriculum_problems(scenario)
     yield from _worker_problems(scenario.collect)
-    if scenario.federated.enabled and scenario.federated.clients > 1:
-        yield ("federated", "clients"), "several clients cannot exchange weights yet; with 1 the run learns alone"
-    if isinstance(scenario.world, AirspaceConfig | RacingConfig) and not any(_unknown_policies(scenario)):
-        # Empty for random traffic, whose names only the built world knows.
+    if not any(_unknown_policies(scenario)):
+        crew = _crew(scenario)
+        yield from _crew_problems(scenario, [agent for agent, _ in crew], [role for _, role in crew])
+        yield from _federated_problems(scenario)
+
+
+def shared_policies(scenario: Scenario) -> tuple[str, ...]:
+    """Policies that are exchanged with other clients: those named, or those that act for the agents named."""
+    owners = _learning_names(scenario)
+    asked = scenario.federated.agents
+    named = set(owners.values()) if asked is None else {owners[name] for name in asked}
+    return tuple(name for name in scenario.policies if name in named)
+
+
+def _learning_names(scenario: Scenario) -> dict[str, str]:
+    """Everything a learning policy may be called by: its own name, roles and agents it acts for."""
+    learning = {name for name, policy in scenario.policies.items() if isinstance(policy, LearningPolicy)}
+    names = {agent: policy for agent, policy in scenario.teams.items() if policy in learning}
+    for agent, role in _crew(scenario):
+        owner = _owner(scenario, agent, role)
+        names |= {agent: owner} if owner in learning else {}
+    return names | {name: name for name in learning}
+
+
+def _crew(scenario: Scenario) -> list[tuple[str, str]]:
+    """Names and roles of the agents, where the scenario says them; random traffic has none before it is built."""
+    if isinstance(scenario.world, AirspaceConfig | RacingConfig):
         crew = scenario.world.cars if isinstance(scenario.world, RacingConfig) else scenario.world.aircraft
-        yield from _crew_problems(scenario, [one.id for one in crew], [one.role for one in crew])
+        return [(one.id, one.role) for one in crew]
+    return []
+
+
+def _federated_problems(scenario: Scenario) -> Iterator[Problem]:
+    owners = _learning_names(scenario)
+    for name in scenario.federated.agents or ():
+        if name not in owners:
+            known = ", ".join(sorted(owners))
+            yield ("federated", "agents"), f"'{name}' does not learn here (these do: {known}){suggest(name, owners)}"
+    if scenario.federated.enabled and scenario.federated.clients > 1 and scenario.is_offline:
+        yield ("federated", "enabled"), "rounds come every so many episodes, but a run that learns offline plays none"
 
 
 def _worker_problems(collect: CollectConfig) -> Iterator[Problem]:

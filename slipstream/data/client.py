@@ -146,7 +146,7 @@ class Link:
                 got, fds, _, _ = socket.recv_fds(self._socket, 1 << 16, 1)
                 self._fds += fds
             else:
-                got = self._socket.recv(1 << 20)
+                got = self._socket.recv(1 << 14 if self.is_local else 1 << 20)  # so much memory is taken for it
             if not got:
                 raise ConnectionResetError("the service has closed the connection")
             self._inbox += got
@@ -224,7 +224,7 @@ class ServedReplay:
         self._sequence = 0  # number of the next row
         self._unanswered = 0  # rows of pending blocks
         self._standing = Done()
-        self._epoch = self._drawn_epoch = 0  # of the connection
+        self.epoch = self._drawn_epoch = 0  # of the connection: what was read in another may be of other rows
         self.waited_s = {"add": 0.0, "sample": 0.0, "connect": 0.0}
         self.drawn = 0
         self.events: list[dict[str, Any]] = []  # what happened to the connection, for those who keep a log
@@ -256,7 +256,7 @@ class ServedReplay:
         rows, slot = len(arrays[0]), self._slot
         began = time.monotonic()
         # The slot that is written next must have been read, and the oldest answer is that of the oldest block.
-        while sum(isinstance(request, Enqueue) for request in self._pending) >= SLOTS:
+        while len(self._pending) >= SLOTS:
             self._attend(f"add {rows:,} rows")
         self.waited_s["add"] += time.monotonic() - began
         window = self._window()
@@ -278,7 +278,7 @@ class ServedReplay:
         self._call(request, f"draw {batch:,} rows")
         self.waited_s["sample"] += time.monotonic() - began
         self.drawn += batch
-        self._drawn_epoch = self._epoch
+        self._drawn_epoch = self.epoch
         if batch not in self._batches:
             # The window is another one after every connection, and a batch of another size stands in the same place.
             part = self._part(at, batch_bytes(self.fields, batch))
@@ -287,7 +287,7 @@ class ServedReplay:
 
     def update_priorities(self, index: I64, td_error: NDArray[np.floating[Any]]) -> None:
         """Set the priorities of drawn rows from their TD errors; rows drawn from a service that died are let go."""
-        if self.prioritised is None or self._drawn_epoch != self._epoch:
+        if self.prioritised is None or self._drawn_epoch != self.epoch:
             return
         while any(isinstance(request, Update) for request in self._pending):
             self._attend("set priorities")
@@ -524,7 +524,7 @@ class ServedReplay:
             time.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE_S)
         self.waited_s["connect"] += time.monotonic() - began
-        self._epoch += 1
+        self.epoch += 1
         self._batches.clear()
         joined = self._joined
         self._standing = Done(min(joined.total, self.capacity), joined.total, joined.lost, self._standing.largest)

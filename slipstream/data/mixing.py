@@ -47,10 +47,12 @@ def shares(strategy: Mixing, lanes: Sequence[Lane], own: str, strength: float = 
 
 def favour(performance: Sequence[float], strength: float) -> F64:
     """A factor per lane by its performance among the known ones; 1 where it is not known or all are alike."""
+    factor = np.ones(len(performance))
+    if strength == 0.0:
+        return factor
     figures = np.array(performance, np.float64)
     known = np.isfinite(figures)
-    factor = np.ones(len(figures))
-    if strength == 0.0 or known.sum() < 2:
+    if known.sum() < 2:
         return factor
     spread = figures[known].std()
     if spread > 0:

@@ -89,10 +89,14 @@ class Field(NamedTuple):
 
 @dataclass(frozen=True)
 class Batch:
-    """Buffers for batches of one size, and the sample that shows them."""
+    """Buffers for batches of one size, and the sample that shows them.
+
+    The sample may stand in memory that others can write to; where rows are read from is kept apart.
+    """
 
     random: NDArray[np.float64]  # [B]
     priority: NDArray[np.float64]  # [B]
+    index: I64  # [B]
     rows: NDArray[np.uint8]  # one array per field, one behind the other
     sample: Sample
 
@@ -148,7 +152,7 @@ class Replay:
 
     def sample_into(self, buffers: Batch, seed: int, draw: int, beta: float = 1.0) -> Sample:
         """Draw rows into buffers made for replays with these fields."""
-        index, weight, priority = buffers.sample.index, buffers.sample.weight, buffers.priority
+        index, weight, priority = buffers.index, buffers.sample.weight, buffers.priority
         _core.fill_draw(buffers.random, seed=seed, draw=draw)
         self.choose(buffers.random, index, priority)
         if self._tree is None:
@@ -157,6 +161,7 @@ class Replay:
             np.divide(priority.min(), priority, out=priority)
             np.power(priority, beta, out=weight, casting="same_kind")
         _core.gather_rows(self._store, index, self._sizes, buffers.rows)
+        np.copyto(buffers.sample.index, index)
         return buffers.sample
 
     def choose(self, random: NDArray[np.float64], index: I64, priority: NDArray[np.float64]) -> None:
@@ -174,9 +179,9 @@ class Replay:
         """The sum of all priorities; the number of rows where draws are uniform."""
         return float(len(self)) if self._tree is None else self._tree.total()
 
-    def records_at(self, index: I64) -> NDArray[np.uint8]:
-        """Copies of the rows that stand there, as records."""
-        return self._store.take(index, axis=0)
+    def take_records(self, index: I64, out: NDArray[np.uint8]) -> None:
+        """Copy the rows that stand there as records."""
+        self._store.take(index, axis=0, out=out, mode="clip")  # another mode would copy twice
 
     def spread(self, records: NDArray[np.uint8], buffers: Batch) -> None:
         """Put records, one for each row of a batch, into its arrays."""
@@ -297,7 +302,8 @@ def batch_over(memory: NDArray[np.uint8], fields: Sequence[Field], batch: int) -
         at += batch * field.size
     weight = np.ndarray(batch, np.float32, memory, 8 * batch)
     sample = Sample(from_fields(arrays), np.ndarray(batch, np.int64, memory), weight)
-    return Batch(np.zeros(batch), np.zeros(batch), memory[_rows_at(batch) : at], sample)
+    rows = memory[_rows_at(batch) : at]
+    return Batch(np.zeros(batch), np.zeros(batch), np.zeros(batch, np.int64), rows, sample)
 
 
 def _rows_at(batch: int) -> int:

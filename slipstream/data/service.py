@@ -17,7 +17,8 @@ import struct
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -68,6 +69,7 @@ CHUNK = 1 << 14  # bytes taken from a socket at once, where rows go through shar
 LARGE_CHUNK = 1 << 18  # where they go through the socket
 TURN = 1 << 18  # bytes a client may add before another has its turn
 TICK_S = 0.5  # between looks at deadlines
+WRITING_TICK_S = 0.02  # between looks at a snapshot that is being written
 
 
 class Rules(NamedTuple):
@@ -123,11 +125,14 @@ class Service:
         server: socket.socket,
         rules: Rules,
         tables: dict[str, Table] | None = None,
-        save: Callable[[dict[str, Table]], None] | None = None,
+        save: Callable[[dict[str, Table]], Iterator[Callable[[], None]]] | None = None,
         watch: int | None = None,
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
-        """`save` writes a snapshot; the service ends when the descriptor `watch` does, as a pipe from a parent."""
+        """`save` gives the writes of a snapshot, which a thread does while clients are served.
+
+        The service ends when the descriptor `watch` does, as a pipe from a parent.
+        """
         self.tables = {} if tables is None else tables
         self._server, self._rules, self._save, self._watch, self._say = server, rules, save, watch, say
         self._memory = available_memory() // 2 if rules.memory is None else rules.memory
@@ -137,6 +142,9 @@ class Service:
         self._began = self._saved_at = time.monotonic()
         self._snapshots = self._dropped = 0
         self._is_dirty = self._moved = False
+        self._writer = ThreadPoolExecutor(1, "snapshot")
+        self._writes: Iterator[Callable[[], None]] | None = None  # of a snapshot that is being written
+        self._write: Future[None] | None = None
         self.stopping = self._is_orphan = False
 
     def run(self) -> None:
@@ -147,11 +155,14 @@ class Service:
         looked = time.monotonic()
         try:
             while not self.stopping:
-                for key, events in self._selector.select(0.0 if self._ready else TICK_S):
+                tick = TICK_S if self._writes is None else WRITING_TICK_S
+                for key, events in self._selector.select(0.0 if self._ready else tick):
                     self._on_event(key.fd, events)
                 self._take_turns()
                 if self._moved:
                     self._wake()
+                if self._write is not None and self._write.done():
+                    self._write_on()
                 if time.monotonic() - looked >= TICK_S:
                     self._look_at_clock()
                     looked = time.monotonic()
@@ -160,6 +171,7 @@ class Service:
         finally:
             for client in list(self._clients.values()):
                 self._drop(client, "")
+            self._writer.shutdown()
             self._selector.close()
             self._server.close()
 
@@ -336,8 +348,8 @@ class Service:
                 self._drop(client, f"it did not say who it is within {rules.enter_s:g} s")
             elif (client.outbox or (client.inbox and client.parked is None)) and now - client.since > rules.frame_s:
                 self._drop(client, f"a message stood half done for {rules.frame_s:g} s")
-        if self._save is not None and self._is_dirty and now - self._saved_at >= rules.snapshot_s:
-            self._snapshot()
+        if now - self._saved_at >= rules.snapshot_s:
+            self._begin_snapshot()
 
     def _wake(self) -> None:
         """Try what was parked again, the longest wait first."""
@@ -584,18 +596,39 @@ class Service:
         age = now - self._saved_at if self._snapshots else None
         return Stats(now - self._began, len(self._clients), self._dropped, self._snapshots, age, tables)
 
-    def _snapshot(self) -> None:
-        if self._save is None or not self._is_dirty:
-            return
+    def _begin_snapshot(self) -> None:
+        if self._save is not None and self._is_dirty and self._writes is None:
+            self._is_dirty = False
+            self._writes = self._save(self.tables)
+            self._write_on()
+
+    def _write_on(self) -> None:
+        """Look at the write that is done and begin the next; only what it copies keeps clients waiting."""
+        assert self._writes is not None
         try:
-            self._save(self.tables)
+            if self._write is not None:
+                self._write.result()
+            write = next(self._writes, None)
+            if write is not None:
+                self._write = self._writer.submit(write)
+                return
+            self._snapshots += 1
         except OSError as error:  # a full disk: the last snapshot stays, and the next may have room
             self._say(f"no snapshot was written: {error.strerror}")
-            self._saved_at = time.monotonic()
-            return
-        self._snapshots += 1
-        self._is_dirty = False
+            self._is_dirty = True
+        self._writes = self._write = None
         self._saved_at = time.monotonic()
+
+    def _snapshot(self) -> None:
+        """Write everything now, while all wait; what is under way may be older than the last request."""
+        self._finish_writing()
+        self._begin_snapshot()
+        self._finish_writing()
+
+    def _finish_writing(self) -> None:
+        while self._write is not None:
+            wait([self._write])
+            self._write_on()
 
 
 def _peer_user(link: socket.socket) -> int:

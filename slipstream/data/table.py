@@ -152,14 +152,15 @@ class Table:
     def draw(self, mixture: Mixture, share: F64, buffers: Batch, draw: int, beta: float) -> None:
         """Fill a batch: for every row a lane by its share, then a row of the lane as a replay of its own would draw it.
 
-        Importance weights take back what priorities do within lanes, not the mixture, which is wanted.
+        Rows of one lane stand together. Importance weights take back what priorities do within lanes, not the mixture,
+        which is wanted.
         """
         (possible,) = np.nonzero(share)
         rows = len(buffers.random)
         if len(possible) == 1:
             lane = self.lanes[int(possible[0])]
             lane.replay.sample_into(buffers, mixture.seed, draw, beta)
-            np.bitwise_or(buffers.sample.index, lane.number << LANE_BITS, out=buffers.sample.index)
+            np.bitwise_or(buffers.index, lane.number << LANE_BITS, out=buffers.sample.index)
             lane.drawn += rows
         else:
             self._draw_mixed(mixture, share, buffers, draw, beta)
@@ -172,16 +173,17 @@ class Table:
         bounds = np.cumsum(share)
         chosen = np.searchsorted(bounds / bounds[-1], pick, side="right")
         records = np.empty((len(pick), self.lanes[0].replay.stride), np.uint8)
-        for lane in self.lanes:
-            (where,) = np.nonzero(chosen == lane.number)
-            if not len(where):
+        end = 0
+        for lane, rows in zip(self.lanes, np.bincount(chosen, minlength=len(share)).tolist(), strict=True):
+            if not rows:
                 continue
-            index, priority = np.empty(len(where), np.int64), np.ones(len(where))
-            lane.replay.choose(buffers.random[where], index, priority)
-            buffers.priority[where] = priority * (len(lane.replay) / lane.replay.priority_total)
-            buffers.sample.index[where] = index | lane.number << LANE_BITS
-            records[where] = lane.replay.records_at(index)
-            lane.drawn += len(where)
+            part, end = slice(end, end + rows), end + rows
+            index, priority = buffers.index[part], buffers.priority[part]
+            lane.replay.choose(buffers.random[part], index, priority)
+            priority *= len(lane.replay) / lane.replay.priority_total
+            lane.replay.take_records(index, records[part])
+            np.bitwise_or(index, lane.number << LANE_BITS, out=buffers.sample.index[part])
+            lane.drawn += rows
         self.lanes[0].replay.spread(records, buffers)
         if self.spec.prioritised is None:
             buffers.sample.weight.fill(1.0)

@@ -19,8 +19,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from slipstream.collect.serial import finished_episodes
 from slipstream.collect.teams import Seat, Team
+from slipstream.data.disk import replace_file
 from slipstream.stats import Interval, median_interval, upper_cvar, wilson
-from slipstream.train.disk import replace_file
 from slipstream.worlds.vec_env import F64, VecEnv
 
 if TYPE_CHECKING:

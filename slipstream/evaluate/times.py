@@ -25,11 +25,11 @@ from slipstream.algos.dqn import quantile_loss
 from slipstream.collect.serial import finished_episodes
 from slipstream.collect.teams import Seat, Team
 from slipstream.config.errors import ScenarioError
+from slipstream.data.disk import replace_file
 from slipstream.data.rollout import Blocks
 from slipstream.nets.actor import tensors
 from slipstream.nets.times import TimesNet, TimesSpec
 from slipstream.nets.torsos import flatten
-from slipstream.train.disk import replace_file
 from slipstream.train.times_file import CPU, Held, Report, Times, TimesRecord, level_of
 from slipstream.worlds.spec import WorldSpec
 from slipstream.worlds.vec_env import F64, VecEnv

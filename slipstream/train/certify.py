@@ -17,8 +17,8 @@ from slipstream.collect.episodes import play
 from slipstream.collect.teams import Team
 from slipstream.config.errors import CheckpointError, ScenarioError, suggest
 from slipstream.config.scenario import Scenario
+from slipstream.data.disk import write_all
 from slipstream.stats import Certificate, Certifier, spent
-from slipstream.train.disk import write_all
 from slipstream.train.setup import make_evaluation_worlds
 from slipstream.worlds.registry import proportions, unseen
 from slipstream.worlds.vec_env import VecEnv

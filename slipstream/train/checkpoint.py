@@ -24,8 +24,8 @@ import numpy as np
 
 from slipstream.config.errors import CheckpointError
 from slipstream.config.names import is_name
-from slipstream.train.arrays_file import Arrays, array_chunks, parse_object, read_arrays, refuse_unsavable
-from slipstream.train.disk import TEMP_PREFIX, open_regular, sync_folder, write_synced
+from slipstream.data.arrays_file import Arrays, array_chunks, parse_object, read_arrays, refuse_unsavable
+from slipstream.data.disk import TEMP_PREFIX, open_regular, sync_folder, write_synced
 
 FORMAT = "slipstream.checkpoint"
 VERSION = 1
@@ -39,7 +39,7 @@ MAX_META_BYTES = 2**20
 FINITE_PREFIXES = ("policy.", "optim.", "normaliser.")
 
 ASIDE_PREFIX = ".old-"
-NAME = re.compile(r"(checkpoint|best_reward)_([0-9]{1,18})")
+NAME = re.compile(r"(checkpoint|best_reward|averaged)_([0-9]{1,18})")
 STRAY = re.compile(r"\.(tmp|old)-(.+)-[0-9a-f]{8}")
 
 
@@ -280,6 +280,11 @@ def best_path(folder: Path, steps: int) -> Path:
     return folder / f"best_reward_{steps}"
 
 
+def averaged_path(folder: Path, steps: int) -> Path:
+    """Where a federation's best aggregate so far belongs, when it was taken over at a step."""
+    return folder / f"averaged_{steps}"
+
+
 def list_checkpoints(folder: Path) -> list[Path]:
     """Checkpoints, newest first; one that a killed writer left aside counts under its own name."""
     found: dict[str, Path] = {}
@@ -326,11 +331,11 @@ def set_aside(skipped: list[Skipped]) -> list[Path]:
 
 
 def prune(folder: Path, keep: int) -> list[Path]:
-    """Delete all but the newest ``keep`` periodic checkpoints and the current best; return the deleted."""
+    """Delete all but the newest ``keep`` periodic checkpoints, the best and the best averaged; return the deleted."""
     paths = [path for path in list_checkpoints(folder) if NAME.fullmatch(path.name)]
     periodic = [path for path in paths if path.name.startswith("checkpoint_")]
-    best = [path for path in paths if path.name.startswith("best_reward_")]
-    doomed = periodic[max(keep, 1) :] + best[1:]
+    best, averaged = ([path for path in paths if path.name.startswith(kind)] for kind in ("best_reward_", "averaged_"))
+    doomed = periodic[max(keep, 1) :] + best[1:] + averaged[1:]
     for path in doomed:
         # Renamed first: a kill in the middle must not leave half a checkpoint under a checkpoint's name.
         temp = _beside(path, TEMP_PREFIX)
@@ -345,4 +350,4 @@ def _entries(folder: Path) -> list[Path]:
 
 def _age(name: str) -> tuple[int, bool]:
     kind, steps = name.rsplit("_", 1)
-    return -int(steps), kind == "best_reward"
+    return -int(steps), kind != "checkpoint"

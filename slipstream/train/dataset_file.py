@@ -19,11 +19,11 @@ import numpy as np
 
 from slipstream.config.errors import CheckpointError, ScenarioError
 from slipstream.config.names import check_name
+from slipstream.data.arrays_file import not_finite
 from slipstream.data.replay import check_memory
 from slipstream.data.rollout import U8
 from slipstream.data.transitions import I64, TERMINATED, TRUNCATED, Fields, Transitions, from_fields, to_fields
 from slipstream.train import checkpoint
-from slipstream.train.arrays_file import not_finite
 from slipstream.train.checkpoint import ARRAYS_FILE, META_FILE, Checkpoint
 from slipstream.worlds.spec import WorldSpec
 

@@ -24,27 +24,21 @@ from slipstream.collect.episodes import Episodes
 from slipstream.collect.serial import Episode
 from slipstream.collect.slab import Slab, under
 from slipstream.collect.teams import Team, judged_agents
-from slipstream.config.errors import CheckpointError, ScenarioError, SlipstreamError, TrainingError
+from slipstream.config.errors import CheckpointError, ReplayRefusedError, ScenarioError, SlipstreamError, TrainingError
 from slipstream.config.load import dump, load, override, to_json, to_plain
 from slipstream.config.scenario import Scenario
+from slipstream.data.client import ServedReplay
+from slipstream.data.disk import replace_file
 from slipstream.data.replay import ReplayStore
 from slipstream.train import checkpoint, run_folder
-from slipstream.train.arrays_file import content_hash
-from slipstream.train.certify import Candidate, Question, Stand, certify, make_stand
 from slipstream.train.checkpoint import Checkpoint
-from slipstream.train.curriculum import (
-    CurriculumState,
-    after_episodes,
-    first_assignment,
-    following,
-    mastered,
-    reassigned,
-)
-from slipstream.train.disk import replace_file
+from slipstream.train.curriculum import CurriculumState
 from slipstream.train.evaluation import Evaluator, clean_flags, make_evaluator, summary
 from slipstream.train.export import export
+from slipstream.train.federation import Client, ClientState, begin_alike
 from slipstream.train.feed import make_feed
 from slipstream.train.metrics import MetricsWriter, cut_back
+from slipstream.train.phases import Phases
 from slipstream.train.progress import Display, Interrupts, Quiet, clock
 from slipstream.train.quarantine import Quarantine
 from slipstream.train.replay_files import SegmentRecord, check_segments, load_replay, prune_segments, save_replay
@@ -53,10 +47,11 @@ from slipstream.train.setup import Cast, choose_threads, make_cast, make_trainin
 from slipstream.train.source import make_source
 from slipstream.train.stopping import StopState, after_evaluation
 from slipstream.worlds.registry import keep_records, proportions
-from slipstream.worlds.spec import WorldSpec
 from slipstream.worlds.vec_env import VecEnv
 
 T = TypeVar("T")
+
+PARKED = "a round of the federation is not over, and this run was asked not to wait for it"
 
 
 class Counters(msgspec.Struct, frozen=True):
@@ -78,7 +73,7 @@ class Result:
     run: Path
     checkpoint: Path
     model: Path | None  # None when interrupted, or when there was no room for it
-    interrupted: bool  # by Ctrl+C or SIGTERM
+    interrupted: bool  # by Ctrl+C or SIGTERM, or because it does not wait for a round
     reason: str
     counters: Counters
     stop: StopState
@@ -98,6 +93,8 @@ def train(
     worlds = make_training_worlds(scenario)
     scenario = choose_threads(scenario, worlds.spec)
     cast = make_cast(scenario, worlds.spec)
+    if scenario.federated.has_others:
+        begin_alike(scenario, cast, worlds.spec)
     now = datetime.now().astimezone()
     with run_folder.create(
         root,
@@ -171,10 +168,9 @@ class Session:
         self.evaluator: Evaluator | None = None
         if scenario.evaluate.evaluation_interval is not None:
             self.evaluator = make_evaluator(scenario, cast.teams)
-        self.stand: Stand | None = None  # made for the first certificate
-        self.curriculum = first_phase(scenario, worlds.spec, scenario.collect.num_worlds)
-        self._play_phases()  # before the collector begins the first episodes
-        self.source = make_source(scenario, worlds, cast, self._tell_worker)
+        judging = None if self.evaluator is None else self.evaluator.worlds
+        self.phases = Phases(scenario, worlds, judging, run.path, self._announce)
+        self.source = make_source(scenario, worlds, cast, self._announce)  # which begins the first episodes
         self.quarantines = {
             name: Quarantine(run.path / "quarantine", name, learner, scenario.stop.bad_batches, self._tell_bad_batch)
             for name, learner in cast.learners.items()
@@ -186,6 +182,9 @@ class Session:
             for name, learner in cast.learners.items()
         }
         self.segments: dict[str, list[SegmentRecord]] = {name: [] for name in self.feeds}
+        self.client: Client | None = None
+        if scenario.federated.has_others:
+            self.client = Client(scenario, cast.learners, judged_agents(cast.teams), self._announce)
         self.counters = Counters()
         self.stop = StopState()
         self.ended_by_rule: str | None = None
@@ -193,7 +192,9 @@ class Session:
         self.evaluation: dict[str, float] = {}
         if saved is not None:
             self._restore(saved)
-        self._play_phases()
+            self.phases.play()
+        elif self.client is not None:
+            self.client.begin()
         self.writer = MetricsWriter(run.path, display.note)
         self._began = time.monotonic() - self.counters.seconds
         self._saved_at = self.counters.steps
@@ -211,28 +212,30 @@ class Session:
             self.worlds.close()
             if self.evaluator is not None:
                 self.evaluator.worlds.close()
-            if self.stand is not None:
-                self.stand.worlds.close()
+            self.phases.close()
 
     def _run(self, title: str) -> Result:
         scenario = self.scenario
         self.writer.log(title)
         self.display.start(title, self.counters.steps, scenario.timesteps)
-        if scenario.federated.enabled:
+        if scenario.federated.enabled and self.client is None:
             self._tell("federated: this run is the only client, so every round is skipped")
         with self.writer, Interrupts() as interrupts:
             try:
+                reason = self._exchange()  # where a run was parked before a round
                 self.source.begin(self.counters.updates)
                 for quarantine in self.quarantines.values():
                     quarantine.trust()
-                reason = self._already_done()
+                reason = reason or self._already_done()
                 while reason is None:
                     reason = self._advance()
                     reason = self._problem() or reason or interrupts.signal
             finally:
                 self.display.stop()
             problem = self._problem()
-            finished = interrupts.signal is None and problem is None
+            finished = interrupts.signal is None and problem is None and reason != PARKED
+            if finished and self.client is not None:
+                self.client.leave()
             self._save()
             model = self._finish(reason) if finished else None
             self._say_goodbye(reason, finished)
@@ -261,7 +264,6 @@ class Session:
         self._seconds |= slab.seconds
         progress = self._progress(self.scenario.rollout_steps)
         stats = self._timed("update", lambda: self._learn(slab, progress))
-        self.source.publish(self.counters.updates + 1)
         for selves in self.cast.past.values():
             selves.after_update(self.counters.updates + 1)
         rows = sum(int(s.get("rows", 0)) for s in stats.values())
@@ -273,6 +275,10 @@ class Session:
             updates=self.counters.updates + 1,
             episodes=self.counters.episodes + len(slab.episodes),
         )
+        if self.client is not None:
+            self.client.watch(slab.episodes)
+        if not self._is_due():
+            self.source.publish(self.counters.updates)
         reason, is_best = self._maybe_evaluate()
         self._follow_phases(slab.episodes)
         self.counters = msgspec.structs.replace(self.counters, seconds=time.monotonic() - self._began)
@@ -280,14 +286,38 @@ class Session:
         self._report(stats, slab)  # before any checkpoint of this step: a resumed run must not miss the row
         if is_best:
             self._write(checkpoint.best_path(self.run.checkpoints, self.counters.steps), "best")
+        if self._is_due():
+            reason = self._exchange() or reason
+            self.source.publish(self.counters.updates)
         if reason is None and self.counters.steps >= self.scenario.timesteps:
             reason = f"the budget of {self.scenario.timesteps:,} steps is spent"
+        most = self.scenario.stop.episodes
+        if reason is None and most is not None and self.counters.episodes >= most:
+            reason = f"{self.counters.episodes:,} episodes have ended, where {most:,} were asked for"
         limit = self.scenario.stop.wall_time_s
         if reason is None and limit is not None and self.counters.seconds >= limit:
             reason = f"{limit:g} s of wall time are over"
         if reason is None and self.counters.steps - self._saved_at >= self.scenario.checkpoint_steps:
             self._save()
         return reason
+
+    def _is_due(self) -> bool:
+        """Whether weights are to be exchanged with other runs before anyone acts with them."""
+        return self.client is not None and self.client.is_due(self.counters.episodes)
+
+    def _exchange(self) -> str | None:
+        """One round with the other clients, if it is due; why to stop, where this run does not wait for its end."""
+        if self.client is None or not self._is_due():
+            return None
+        client, counters = self.client, self.counters
+        said = self._timed("federate", lambda: client.exchange(counters.episodes, counters.steps))
+        if said.parked:
+            return PARKED
+        if self.scenario.federated.checkpoint_after_sync:
+            if said.best:
+                self._write(checkpoint.averaged_path(self.run.checkpoints, counters.steps), "averaged")
+            self._save()
+        return None
 
     def _progress(self, new_steps: int) -> Progress:
         """Where the run stands; `new_steps` were taken since its counters moved."""
@@ -318,96 +348,28 @@ class Session:
         self._tell(sentence)
         self.writer.event("quarantine", self.counters.steps, **event)
 
-    def _tell_worker(self, event: str, sentence: str, **fields: Any) -> None:
+    def _announce(self, event: str, sentence: str, **fields: Any) -> None:
+        """An event for programs, a sentence for people."""
         self._tell(sentence)
         self.writer.event(event, self.counters.steps, **fields)
 
-    # --- phases of the world ---
-
     def _follow_phases(self, episodes: Sequence[Episode]) -> None:
-        """Go on to the next of the world's phases where the present one is mastered, or share out all of them anew."""
-        config, spec = self.scenario.curriculum, self.worlds.spec
-        if config is None:
+        """Where the next of the world's phases has come, all worlds begin anew."""
+        if self.scenario.curriculum is None:
             return
-        success = spec.stats.index("success")
-        if config.order == "adaptive":
-            updates = self.counters.updates
-            self.curriculum = reassigned(config, self.curriculum, episodes, success, self.scenario.seed, updates)
-            self._play_phases()
-            return
-        self.curriculum = after_episodes(config, self.curriculum, episodes, success)
-        judged = self.evaluation.get("eval/success_mean", self.curriculum.judged)
-        self.curriculum = msgspec.structs.replace(self.curriculum, judged=judged)
-        is_last = self.curriculum.phase + 1 == len(spec.phases)
-        if is_last and config.certificate is None:
-            return
-        why = mastered(config, self.curriculum, self.counters.updates)
-        if why is not None and config.certificate is not None:
-            why = self._certified(why)
-        if why is not None and not is_last:
-            self._next_phase(why)
-
-    def _next_phase(self, why: str) -> None:
-        """All worlds begin anew, so that no batch holds two phases."""
-        spec = self.worlds.spec
-        self.curriculum = following(self.curriculum)
-        self._play_phases()
-        self.source.restart()
-        for feed in self.feeds.values():
-            feed.restart()
-        # What was best at an easier phase is no measure for this one.
-        self.counters = msgspec.structs.replace(self.counters, best_return=None)
-        name = spec.phases[self.curriculum.phase]
-        self._tell(f"phase {self.curriculum.phase + 1} of {len(spec.phases)}, {name}: {why}")
-        self.writer.event("phase", self.counters.steps, phase=self.curriculum.phase, name=name, why=why)
-
-    def _certified(self, why: str) -> str | None:
-        """Hold the policy still and ask for a certificate; what it was given for, or None."""
-        assert self.scenario.curriculum is not None
-        config = self.scenario.curriculum.certificate
-        assert config is not None
-        if self.stand is None:
-            self.stand = make_stand(self.scenario, config.max_episodes)
-        stand, state = self.stand, self.curriculum
-        acting = ((name, learner.actor_arrays()) for name, learner in self.cast.learners.items())
-        policy = content_hash({f"{name}.{key}": array for name, arrays in acting for key, array in arrays.items()})
-        candidate = Candidate(policy, self.counters.steps, state.phase, "training")
-        question = Question("success", config.at_least, config.alpha, config.max_episodes, config.expected)
-        try:
-            attempt, found = self._timed(
-                "certify",
-                lambda: certify(self.run.path, self.scenario, stand, self._judged_teams(), question, candidate),
-            )
-        except ScenarioError as error:  # so many attempts were made that too little of alpha is left
-            self._tell(f"no more certificates: {error}")
-            self.curriculum = msgspec.structs.replace(state, failed_at=sys.maxsize)
-            return None
-        self.writer.event("certificate", self.counters.steps, **msgspec.to_builtins(attempt))
-        shown = f"{found.successes} of {found.trials} {attempt.population}"
-        if attempt.verdict != "pass":
-            self.curriculum = msgspec.structs.replace(state, failed_at=self.counters.updates)
-            self._tell(
-                f"{attempt.phase}: success above {config.at_least:g} was not shown ({shown}; attempt {attempt.attempt})"
-            )
-            return None
-        self.curriculum = msgspec.structs.replace(state, certified=(*state.certified, state.phase))
-        spends = f"attempt {attempt.attempt}, alpha {found.alpha:.2g}"
-        said = f"certified, success above {config.at_least:g} ({shown}; {spends})"
-        self._tell(f"{attempt.phase}: {said}")
-        return f"{why}; {said}"
-
-    def _play_phases(self) -> None:
-        """Let episodes that start from now on belong to the phases the curriculum says."""
-        config = self.scenario.curriculum
-        if config is None:
-            return
-        adaptive = config.order == "adaptive"
-        if not self.scenario.is_offline:
-            phases = self.curriculum.assigned if adaptive else [self.curriculum.phase] * self.worlds.num_worlds
-            self.worlds.phases = phases
-        if self.evaluator is not None:
-            count, worlds = len(self.worlds.spec.phases), self.evaluator.worlds
-            worlds.phases = [i % count if adaptive else self.curriculum.phase for i in range(worlds.num_worlds)]
+        updates, steps = self.counters.updates, self.counters.steps
+        come = self._timed(
+            "certify",
+            lambda: self.phases.after_update(
+                updates, steps, episodes, self.evaluation, self._judged_teams(), self.cast.learners
+            ),
+        )
+        if come:
+            self.source.restart()
+            for feed in self.feeds.values():
+                feed.restart()
+            # What was best at an easier phase is no measure for this one.
+            self.counters = msgspec.structs.replace(self.counters, best_return=None)
 
     def _maybe_evaluate(self) -> tuple[str | None, bool]:
         """Evaluate when it is due; returns why to stop, if a rule was met, and whether this was the best so far."""
@@ -457,12 +419,13 @@ class Session:
             "time_total_s": counters.seconds,
             **({"global_step_frames_total": counters.ticks} if self.worlds.spec.has_durations else {}),
             "stop/zero_conflict_streak": self.stop.streak,
-            **self._phase_rows(),
+            **self.phases.rows(),
             **episode_summary(episodes, self.worlds.spec.stats, judged_agents(self.cast.teams)),
             **{key: value for name, s in stats.items() for key, value in _named(name, s, len(stats)).items()},
             **self.evaluation,
             **self._shares(slab),
             **{f"collector/{name}": value for name, value in slab.health.items()},
+            **({} if self.client is None else self.client.rows()),
         }
         self.writer.report(row)
         if self.evaluation:
@@ -490,16 +453,6 @@ class Session:
             if not self._lost_records:
                 self._tell(f"records are not kept from here on: {error}")
             self._lost_records = True
-
-    def _phase_rows(self) -> dict[str, float]:
-        """Where the curriculum is."""
-        config, spec = self.scenario.curriculum, self.worlds.spec
-        if config is None:
-            return {}
-        if config.order == "adaptive":
-            return {f"curriculum/success/{n}": rate for n, rate in zip(spec.phases, self.curriculum.rates, strict=True)}
-        row: dict[str, float] = {"curriculum/phase": self.curriculum.phase}
-        return row if config.certificate is None else {**row, "curriculum/certified": len(self.curriculum.certified)}
 
     def _shares(self, slab: Slab) -> dict[str, float]:
         """Rates, and what the time was spent on."""
@@ -537,15 +490,18 @@ class Session:
             arrays |= {f"feed.{name}.{k}": v for k, v in self.feeds[name].state_arrays().items()}
         for name, selves in self.cast.past.items():
             arrays |= {f"past.{name}.{k}": v for k, v in selves.state_arrays().items()}
+        if self.client is not None:
+            arrays |= {f"federated.{k}": v for k, v in self.client.arrays().items()}
         meta = {
             "kind": "run",
             "scenario": to_plain(self.scenario),
             "counters": msgspec.to_builtins(self.counters),
             "segments": msgspec.to_builtins(self.segments),
             "stop": msgspec.to_builtins(self.stop),
-            "curriculum": msgspec.to_builtins(self.curriculum),
+            "curriculum": msgspec.to_builtins(self.phases.state),
             "ended_by_rule": self.ended_by_rule,
             "policies": msgspec.to_builtins(dict(self.cast.records)),
+            **({} if self.client is None else {"federated": msgspec.to_builtins(self.client.state)}),
         }
         return Checkpoint(arrays, meta)
 
@@ -563,7 +519,10 @@ class Session:
             for name, selves in self.cast.past.items():
                 selves.load_state(under(saved.arrays, f"past.{name}."), self.counters.updates)
             if "curriculum" in meta:  # older checkpoints have none
-                self.curriculum = msgspec.convert(meta["curriculum"], CurriculumState)
+                self.phases.state = msgspec.convert(meta["curriculum"], CurriculumState)
+            if self.client is not None:
+                client = msgspec.convert(meta["federated"], ClientState)
+                self.client.load(client, under(saved.arrays, "federated."))
             self.source.load_state(under(saved.arrays, "source."))
             self.segments = msgspec.convert(meta["segments"], dict[str, list[SegmentRecord]])
         except (KeyError, TypeError, ValueError, msgspec.ValidationError) as error:
@@ -584,16 +543,32 @@ class Session:
     def _write(self, path: Path, kind: str) -> None:
         self.writer.sync()
         with self.writer.surviving_full_disk("checkpoint"):
-            state = self._state()
-            for name, replay in self._replays():  # first what the checkpoint will point to
-                self.segments[name] = save_replay(self._replay_folder(name), replay, self.segments[name])
-            state.meta["segments"] = msgspec.to_builtins(self.segments)
-            checkpoint.save(path, state)
+            checkpoint.save(path, self._state_with_rows())
             self.newest = path
             checkpoint.prune(self.run.checkpoints, self.scenario.checkpoint.keep)
             for name, _ in self._replays():
                 prune_segments(self._replay_folder(name), self._needed_segments(name))
             self.writer.event("checkpoint", self.counters.steps, path=path.name, why=kind)
+
+    def _state_with_rows(self) -> Checkpoint:
+        """The state, once the rows it points to are on the disk; anew where a replay service died in between."""
+        while True:
+            epochs = self._epochs()
+            try:
+                state = self._state()
+                for name, replay in self._replays():
+                    self.segments[name] = save_replay(self._replay_folder(name), replay, self.segments[name])
+            except ReplayRefusedError:  # rows that were there before are not any more
+                if self._epochs() == epochs:
+                    raise
+                continue
+            if self._epochs() == epochs:
+                state.meta["segments"] = msgspec.to_builtins(self.segments)
+                return state
+
+    def _epochs(self) -> list[int]:
+        """Which connection each replay of a service is read through."""
+        return [replay.epoch for _, replay in self._replays() if isinstance(replay, ServedReplay)]
 
     def _replays(self) -> Iterator[tuple[str, ReplayStore]]:
         """Replays that are part of the run's state; a dataset is not."""
@@ -650,16 +625,6 @@ class Session:
                 for agent, values in zip(spec.agents, frame.tolist(), strict=True):
                     rows.writerow([number, step, step * spec.tick_seconds, agent, *values])
             replace_file(folder / f"traj_ep_{update:06d}_{number:04d}.csv", text.getvalue().encode(), durable=False)
-
-
-def first_phase(scenario: Scenario, spec: WorldSpec, num_worlds: int) -> CurriculumState:
-    """Where a curriculum begins."""
-    config = scenario.curriculum
-    if config is None:
-        return CurriculumState()
-    if config.order == "adaptive":
-        return first_assignment(len(spec.phases), num_worlds)
-    return CurriculumState(phase=0 if config.start_phase is None else spec.phases.index(config.start_phase))
 
 
 def episode_summary(episodes: Sequence[Episode], stats: Sequence[str], agents: Sequence[int]) -> dict[str, float]:

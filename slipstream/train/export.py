@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import itertools
+import os
+import secrets
+import shutil
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,9 +15,9 @@ import msgspec
 
 from slipstream.algos.protocol import Arrays
 from slipstream.config.load import to_plain
+from slipstream.data.disk import replace_file
 from slipstream.train import checkpoint
 from slipstream.train.checkpoint import Checkpoint
-from slipstream.train.disk import replace_file
 from slipstream.train.policy_file import policy_arrays
 
 if TYPE_CHECKING:
@@ -24,11 +29,6 @@ def export(session: Session, reason: str) -> Path:
     scenario, counters = session.scenario, session.counters
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
     name = f"{scenario.algo.kind.upper()}_{scenario.name}_{stamp}"
-    path = session.models / name
-    for attempt in range(2, 1000):
-        if not path.exists():
-            break
-        path = session.models / f"{name}-{attempt}"
     arrays: Arrays = {}
     for policy, learner in session.cast.learners.items():
         arrays |= policy_arrays(policy, learner)
@@ -42,11 +42,30 @@ def export(session: Session, reason: str) -> Path:
         "zero_conflict_streak": session.stop.streak,
         "policies": msgspec.to_builtins(dict(session.cast.records)),
     }
-    session.models.mkdir(parents=True, exist_ok=True)
-    checkpoint.save(path, Checkpoint(arrays, record))
+    new = session.models / f"unfinished-{secrets.token_hex(8)}"
+    try:
+        checkpoint.save(new, Checkpoint(arrays, record))
+        path = _claim(new, name)
+    except BaseException:
+        shutil.rmtree(new, ignore_errors=True)
+        raise
     replace_file(path / "metadata.json", msgspec.json.format(msgspec.json.encode(record), indent=2))
     replace_file(path / "README.txt", _readme(session, path, reason).encode())
     return path
+
+
+def _claim(new: Path, name: str) -> Path:
+    """Give a folder its name, or the next one that is free; two runs that end in the same second get two names."""
+    for attempt in itertools.count(1):
+        path = new.with_name(name if attempt == 1 else f"{name}-{attempt}")
+        try:
+            os.rename(new, path)  # fails where a folder with something in it has that name
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+        else:
+            return path
+    raise AssertionError("there is always a free name")
 
 
 def _readme(session: Session, path: Path, reason: str) -> str:

@@ -15,13 +15,13 @@ from slipstream.config.algos.offpolicy import ReplayLearnerConfig
 from slipstream.config.algos.schedule import schedule_at
 from slipstream.config.errors import CheckpointError
 from slipstream.config.scenario import Scenario
+from slipstream.data.arrays_file import content_hash, not_finite
 from slipstream.data.chain import Chain
 from slipstream.data.client import ServedReplay, Service
 from slipstream.data.limiter import Limit
 from slipstream.data.replay import Prioritised, Replay, ReplayStore
 from slipstream.data.rollout import Rollout, allocate_rollout
 from slipstream.data.transitions import Transitions, to_fields
-from slipstream.train.arrays_file import content_hash, not_finite
 from slipstream.train.dataset_file import load_dataset
 from slipstream.train.quarantine import Quarantine
 from slipstream.train.replay_service import OwnService, read_token

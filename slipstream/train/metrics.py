@@ -23,11 +23,11 @@ from typing import Any
 import msgspec
 
 from slipstream.config.errors import RunFolderError
-from slipstream.train.disk import is_disk_full, write_all
+from slipstream.data.disk import is_disk_full, write_all
 from slipstream.train.run_folder import EVENTS_FILE, LOG_FILE, METRICS_FILE, PROGRESS_FILE
 
 # Keys whose values depend on the clock: the only ones that may differ between a run and its repetition.
-TIME_KEYS = ("perf/*", "collector/*", "time", "time_total_s", "steps_per_s")
+TIME_KEYS = ("perf/*", "collector/*", "replay/wait_*", "time", "time_total_s", "steps_per_s", "fed/round_time_s")
 
 # Columns of training_progress.csv, by names that users of other libraries know, and the metric each shows.
 CSV_COLUMNS = {

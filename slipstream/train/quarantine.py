@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from slipstream.algos.protocol import Algorithm, Arrays, Progress, Stats
-from slipstream.train.arrays_file import array_chunks, not_finite
-from slipstream.train.disk import is_disk_full, write_synced
+from slipstream.data.arrays_file import array_chunks, not_finite
+from slipstream.data.disk import is_disk_full, write_synced
 
 MOST_FILES = 20  # kept in the run folder; later ones are counted and named in the log
 MOST_NAMES = 4  # said in a sentence

@@ -26,11 +26,11 @@ from slipstream.collect.teams import Player, Team, columns
 from slipstream.config.errors import CheckpointError, ScenarioError, WorldContractError, suggest
 from slipstream.config.load import load, to_plain
 from slipstream.config.scenario import LearningPolicy, PastPolicy, Scenario, ScriptedPolicy, assign_teams
+from slipstream.data.arrays_file import not_finite
 from slipstream.data.chain import Chain
 from slipstream.data.rollout import F32, U8, Blocks
 from slipstream.data.transitions import to_fields
 from slipstream.nets.actor import Acted
-from slipstream.train.arrays_file import not_finite
 from slipstream.train.checkpoint import Checkpoint
 from slipstream.train.dataset_file import (
     Dataset,

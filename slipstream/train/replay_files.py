@@ -17,16 +17,16 @@ import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from slipstream.config.errors import CheckpointError
 from slipstream.config.names import is_name
+from slipstream.data.arrays_file import array_chunks, read_arrays
+from slipstream.data.disk import TEMP_PREFIX, sync_folder, write_synced
 from slipstream.data.replay import ReplayStore
 from slipstream.data.transitions import Fields
-from slipstream.train.arrays_file import array_chunks, read_arrays
-from slipstream.train.disk import TEMP_PREFIX, sync_folder, write_synced
 
 MERGED = 16  # segments that become one
 MAX_BYTES = 2**27
@@ -50,6 +50,14 @@ class SegmentRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return range(int(match[1]), int(match[2]))
 
 
+class Piece(NamedTuple):
+    """Rows that become a segment."""
+
+    start: int
+    end: int
+    tier: int
+
+
 # --- saving ---
 
 
@@ -59,23 +67,26 @@ def save_replay(folder: Path, replay: ReplayStore, known: Sequence[SegmentRecord
     A known segment that is no longer there is written again. Raises OSError when the disk does not take it; what was
     there stays.
     """
+    kept, pieces = plan_segments(folder, replay, known, MAX_BYTES)
+    return kept + [write_segment(folder, piece, replay.read(piece.start, piece.end)) for piece in pieces]
+
+
+def plan_segments(
+    folder: Path, replay: ReplayStore, known: Sequence[SegmentRecord], max_bytes: int
+) -> tuple[list[SegmentRecord], list[Piece]]:
+    """Which of the known segments stay, and what is to be written behind them."""
     oldest, newest = replay.total_added - len(replay), replay.total_added
     kept = _usable(folder, known, oldest, newest)
     first = kept[-1].rows.stop if kept else oldest
     if first == newest:
-        return kept
-    most = max(1, MAX_BYTES // sum(field.size for field in replay.fields))
+        return kept, []
+    most = max(1, max_bytes // sum(field.size for field in replay.fields))
     tier = 0
     while (run := _trailing(kept, tier, most)) and len(run) >= MERGED - 1:
         kept = kept[: -len(run)]
         first = max(run[0].rows.start, oldest)
         tier += 1
-    _make_folder(folder)
-    for start in range(first, newest, most):
-        end = min(start + most, newest)
-        kept.append(_write(folder, f"{start}_{end}.safetensors", replay.read(start, end), tier))
-    sync_folder(folder)
-    return kept
+    return kept, [Piece(start, min(start + most, newest), tier) for start in range(first, newest, most)]
 
 
 def _usable(folder: Path, known: Sequence[SegmentRecord], oldest: int, newest: int) -> list[SegmentRecord]:
@@ -108,7 +119,10 @@ def _trailing(kept: Sequence[SegmentRecord], tier: int, most: int) -> list[Segme
     return run
 
 
-def _write(folder: Path, name: str, fields: Fields, tier: int) -> SegmentRecord:
+def write_segment(folder: Path, piece: Piece, fields: Fields) -> SegmentRecord:
+    """Write the rows of a piece; OSError when the disk does not take them."""
+    _make_folder(folder)
+    name = f"{piece.start}_{piece.end}.safetensors"
     temp = folder / (TEMP_PREFIX + name)
     temp.unlink(missing_ok=True)  # a killed writer's
     digest, size = hashlib.sha256(), 0
@@ -126,7 +140,8 @@ def _write(folder: Path, name: str, fields: Fields, tier: int) -> SegmentRecord:
     except BaseException:
         temp.unlink(missing_ok=True)
         raise
-    return SegmentRecord(name, size, digest.hexdigest(), tier)
+    sync_folder(folder)
+    return SegmentRecord(name, size, digest.hexdigest(), piece.tier)
 
 
 def _make_folder(folder: Path) -> None:

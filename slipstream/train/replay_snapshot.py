@@ -12,23 +12,35 @@ import math
 import os
 import re
 import shutil
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from slipstream.config.errors import CheckpointError, RunFolderError
+from slipstream.data.arrays_file import Arrays, array_chunks, read_arrays
+from slipstream.data.disk import open_regular, replace_file, sync_folder, write_synced
 from slipstream.data.limiter import Flow
 from slipstream.data.replay import Replay
 from slipstream.data.table import Lane, Table
+from slipstream.data.transitions import Fields
 from slipstream.data.wire import LaneSpec, TableSpec, WireError, like, prioritised_of
-from slipstream.train.arrays_file import Arrays, array_chunks, read_arrays
-from slipstream.train.disk import open_regular, replace_file, sync_folder, write_synced
-from slipstream.train.replay_files import SegmentRecord, load_replay, prune_segments, save_replay
+from slipstream.train.replay_files import (
+    Piece,
+    SegmentRecord,
+    load_replay,
+    plan_segments,
+    prune_segments,
+    write_segment,
+)
 
 VERSION = 1
 FILE, LOCK = "snapshot.json", "lock"
 MAX_BYTES = 1 << 26  # of snapshot.json
+SEGMENT_BYTES = 1 << 24  # clients wait while so much is copied
+EARLY_BYTES = 1 << 22  # of rows that are written before the last write
 STATE = re.compile(r"state_[0-9]+\.safetensors")
 LANE = re.compile(r"lane_[0-9]+_[0-9]+_[0-9]+")
 
@@ -97,21 +109,66 @@ class Snapshots:
         """Give up the lock."""
         os.close(self._lock)
 
-    def save(self, tables: dict[str, Table]) -> None:
-        """Write what is new; OSError where the disk does not take it, and the snapshot before stays."""
-        number = self._number + 1
+    def save(self, tables: dict[str, Table]) -> Iterator[Callable[[], None]]:
+        """What there is to write, one after the other; a write needs no table, so that any thread can do it.
+
+        Between writes tables may change: most rows go first, and the last write holds all lanes as they are when it is
+        made. OSError where the disk does not take it, and the snapshot before stays.
+        """
+        for t, table in enumerate(tables.values()):
+            for lane in table.lanes:
+                where = _lane_folder(t, lane.number, lane.generation)
+                for piece in self._plan(where, lane)[1]:
+                    if (piece.end - piece.start) * lane.replay.stride < EARLY_BYTES:
+                        continue
+                    if piece.start < lane.replay.total_added - len(lane.replay):
+                        break  # overwritten meanwhile
+                    yield partial(self._write_rows, where, piece, lane.replay.read(piece.start, piece.end))
+        yield self._last(tables)
+
+    def _plan(self, where: str, lane: Lane) -> tuple[list[SegmentRecord], list[Piece]]:
+        return plan_segments(self._folder / where, lane.replay, self._segments.get(where, []), SEGMENT_BYTES)
+
+    def _write_rows(self, where: str, piece: Piece, rows: Fields) -> None:
+        kept = [record for record in self._segments.get(where, []) if record.rows.stop <= piece.start]
+        self._segments[where] = [*kept, write_segment(self._folder / where, piece, rows)]
+
+    def _last(self, tables: dict[str, Table]) -> Callable[[], None]:
+        """Copies of what is new, of cursors and of priorities, all of one moment; and what writes them."""
+        rows: list[tuple[str, Piece, Fields]] = []
         arrays: Arrays = {}
-        records: dict[str, TableRecord] = {}
+        made: dict[str, TableRecord] = {}
         for t, (name, table) in enumerate(tables.items()):
             lanes = []
             for lane in table.lanes:
                 where = _lane_folder(t, lane.number, lane.generation)
-                segments = save_replay(self._folder / where, lane.replay, self._segments.get(where, []))
-                self._segments[where] = segments
+                self._segments[where], pieces = self._plan(where, lane)
+                rows += [(where, piece, lane.replay.read(piece.start, piece.end)) for piece in pieces]
                 prefix = f"{t}.{lane.number}."
                 arrays |= {prefix + key: array for key, array in lane.replay.state_arrays().items()}
-                lanes.append(_record(lane, segments))
-            records[name] = TableRecord(table.spec, table.flow, lanes)
+                lanes.append(_record(lane))
+            made[name] = TableRecord(table.spec, table.flow, lanes)
+
+        def write() -> None:
+            for where, piece, fields in rows:
+                self._segments[where].append(write_segment(self._folder / where, piece, fields))
+            self._replace(made, arrays)
+
+        return write
+
+    def _replace(self, made: dict[str, TableRecord], arrays: Arrays) -> None:
+        """Put a new list of everything in the place of the old."""
+        number = self._number + 1
+        records = {
+            name: msgspec.structs.replace(
+                table,
+                lanes=[
+                    msgspec.structs.replace(lane, segments=self._segments[_lane_folder(t, n, lane.generation)])
+                    for n, lane in enumerate(table.lanes)
+                ],
+            )
+            for t, (name, table) in enumerate(made.items())
+        }
         state = self._write_state(f"state_{number}.safetensors", arrays)
         body = msgspec.json.encode(SnapshotRecord(VERSION, number, state, records))
         sealed = Sealed(hashlib.sha256(body).hexdigest(), msgspec.Raw(body))
@@ -186,7 +243,7 @@ class Snapshots:
         )
 
 
-def _record(lane: Lane, segments: list[SegmentRecord]) -> LaneRecord:
+def _record(lane: Lane) -> LaneRecord:
     return LaneRecord(
         spec=lane.spec,
         generation=lane.generation,
@@ -196,7 +253,7 @@ def _record(lane: Lane, segments: list[SegmentRecord]) -> LaneRecord:
         recent=lane.recent,
         weight=lane.weight,
         performance=None if math.isnan(lane.performance) else lane.performance,
-        segments=segments,
+        segments=[],  # they are not written yet
     )
 
 

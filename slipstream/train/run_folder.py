@@ -21,7 +21,7 @@ import msgspec
 
 from slipstream.config.errors import RunFolderError
 from slipstream.config.names import check_name
-from slipstream.train.disk import TEMP_PREFIX, open_regular, replace_file, sync_folder
+from slipstream.data.disk import TEMP_PREFIX, open_regular, replace_file, sync_folder
 
 SCENARIO_FILE = "scenario.yaml"
 CONFIG_FILE = "config.json"

@@ -22,11 +22,11 @@ import torch
 
 from slipstream.algos.state import load_module, module_arrays
 from slipstream.config.errors import CheckpointError
+from slipstream.data.arrays_file import Arrays, content_hash, not_finite
 from slipstream.data.rollout import F32, F64, Blocks
 from slipstream.nets.actor import tensors
 from slipstream.nets.times import TimesNet, TimesSpec
 from slipstream.train import checkpoint
-from slipstream.train.arrays_file import Arrays, content_hash, not_finite
 from slipstream.worlds.spec import WorldSpec
 
 VERSION = 1

@@ -216,3 +216,31 @@ def test_parameters_that_are_not_float32_are_refused():
     with pytest.raises(ValueError, match=r"torch\.float64 .* must be float32"):
         FlatAdam({"actor": weights})
     assert weights.all[0].dtype == torch.float32
+
+
+def test_a_pull_is_the_gradient_of_half_the_squared_distance():
+    weights, adam = make()
+    theirs = copy.deepcopy(weights)
+    torch_adam = torch.optim.Adam(theirs.parameters(), eps=EPS)
+    generator = torch.Generator().manual_seed(7)
+    anchor = {name: torch.randn(shape, generator=generator).numpy() for name, (_, shape) in adam.places.items()}
+    adam.pull_towards({**anchor, "critic.of.another": np.zeros(3)}, 0.3)
+    for step in range(50):
+        grads = gradients(step)
+        adam.step(weights.loss(grads), 1e-3, None)
+        torch_adam.zero_grad()
+        far = sum(((p - torch.from_numpy(a)) ** 2).sum() for p, a in zip(theirs.all, anchor.values(), strict=True))
+        (theirs.loss(grads) + 0.15 * far).backward()
+        torch_adam.step()
+    assert torch.allclose(weights.flat(), theirs.flat(), atol=2e-6)
+
+
+def test_without_strength_nothing_pulls():
+    weights, adam = make()
+    free, free_adam = make()
+    adam.pull_towards({name: np.zeros(shape, np.float32) for name, (_, shape) in adam.places.items()}, 0.3)
+    adam.pull_towards({}, 0.0)
+    for step in range(5):
+        adam.step(weights.loss(gradients(step)), 1e-3, 0.5)
+        free_adam.step(free.loss(gradients(step)), 1e-3, 0.5)
+    assert bits(weights, adam) == bits(free, free_adam)

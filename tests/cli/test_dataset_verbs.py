@@ -10,9 +10,9 @@ import pytest
 from learning import python
 
 from slipstream.cli.main import main
+from slipstream.data.arrays_file import content_hash
 from slipstream.data.transitions import to_fields
 from slipstream.train import progress
-from slipstream.train.arrays_file import content_hash
 from slipstream.train.checkpoint import Checkpoint, save
 from slipstream.train.dataset_file import read_dataset, save_dataset
 from slipstream.train.record import record

@@ -11,6 +11,7 @@ from learning import build, digest, scenario_of, tiny
 
 from slipstream.collect.memory import Board, Shelf, ShelfPlan, make_memory, open_memory, shares
 from slipstream.collect.merge import beside, join_states, split_state
+from slipstream.collect.messages import Channel, Collect, Ready, make_channel
 from slipstream.config.errors import WorldContractError
 from slipstream.data.layout import layout_of
 from slipstream.worlds.registry import make_worlds, world_config
@@ -176,3 +177,16 @@ def part_of(rollout, columns: slice):
         if rollout.ends.state is not None:
             ends = replace(ends, state=rollout.ends.state[inside])
     return replace(rollout_from(cut), ends=ends)
+
+
+def test_what_was_said_before_a_death_is_heard_though_orders_lie_unread():
+    """Of a slab that was delivered, or it would be collected again and its worker taken for one that delivers none."""
+    mine, theirs = (Channel(end) for end in make_channel())
+    for number in range(3):
+        mine.send(Collect(number, 0, 0))
+    assert theirs.receive() == Collect(0, 0, 0)
+    theirs.send(Ready(0, 0))
+    theirs.close()  # with two orders unread, as a killed worker's end is
+    assert mine.receive() == Ready(0, 0)
+    assert mine.receive() is None
+    mine.close()

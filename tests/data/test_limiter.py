@@ -4,6 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
+from replay_faults import operate_limiter
 
 from slipstream.config.errors import ScenarioError
 from slipstream.data.limiter import Flow, Limit, may_add, may_draw, refuse_deadlock
@@ -76,33 +77,9 @@ def test_a_tolerance_that_is_too_small_is_refused_with_the_smallest_that_will_do
 
 
 @pytest.mark.parametrize("spi", [0.25, 1.0, 7.5])
-def test_a_million_random_operations_never_deadlock_and_stay_within_the_bound(spi):
-    """The same rule, written out for speed, decides; every thousandth state is asked of the limiter itself."""
-    rng = np.random.default_rng(int(4 * spi))
-    block, batch, min_size = 16, 64, 100
-    tolerance = max((spi * block + batch) / 2, spi * (block - 1))
-    limit = Limit(min_size, spi, tolerance)
-    refuse_deadlock(limit, 1000, block, batch)
-    added = drawn = 0
-    adds, rows_added, rows_drawn = (
-        rng.random(340_000) < 0.5,
-        rng.integers(1, block + 1, 340_000),
-        rng.integers(1, batch + 1, 340_000),
-    )
-    for step, (wants_add, n, b) in enumerate(zip(adds.tolist(), rows_added.tolist(), rows_drawn.tolist(), strict=True)):
-        can_add = added + n <= min_size or spi * (added + n - min_size) - drawn <= tolerance
-        can_draw = added >= min_size and spi * (added - min_size) - drawn - b >= -tolerance
-        if step % 1000 == 0:
-            flow = Flow(added, drawn)
-            assert (can_add, can_draw) == (may_add(limit, flow, n), may_draw(limit, flow, b))
-        assert can_add or can_draw, f"stuck after {added} added and {drawn} drawn"
-        if can_add and (wants_add or not can_draw):
-            added += n
-        else:
-            drawn += b
-        if added >= min_size:
-            assert abs(spi * (added - min_size) - drawn) <= tolerance
-    assert drawn > 100_000
+def test_random_operations_never_deadlock_and_stay_within_the_bound(spi):
+    """A million of them are in studies/faults.py."""
+    assert operate_limiter(100_000, spi, np.random.default_rng(int(4 * spi))) == []
 
 
 def test_without_a_ratio_only_the_minimum_counts():

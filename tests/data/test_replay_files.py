@@ -11,10 +11,10 @@ import pytest
 from test_replay import filled, numbered
 
 from slipstream.config.errors import CheckpointError
+from slipstream.data.arrays_file import content_hash
 from slipstream.data.replay import Prioritised, Replay
 from slipstream.data.transitions import Fields
 from slipstream.train import replay_files
-from slipstream.train.arrays_file import content_hash
 from slipstream.train.replay_files import SegmentRecord, load_replay, prune_segments, save_replay
 
 PER = Prioritised()

@@ -10,13 +10,14 @@ import time
 import numpy as np
 import psutil
 import pytest
-from harness import Process, check_whole, client, descriptors, made_by, service, until
+from replay_faults import Process, besiege, client, cycle_service, is_whole, kill_service, made_by, service, until
 
 from slipstream.config.errors import ReplayRefusedError, ReplayTimeoutError, ScenarioError
 from slipstream.data.address import connect, listen, parse_address
 from slipstream.data.client import ask
 from slipstream.data.limiter import Limit
-from slipstream.data.replay import Prioritised, Replay
+from slipstream.data.replay import Prioritised, Replay, lay_out
+from slipstream.data.table import Table
 from slipstream.data.transitions import to_fields
 from slipstream.data.wire import (
     HEAD,
@@ -25,14 +26,18 @@ from slipstream.data.wire import (
     VERSION,
     Enqueue,
     Enter,
+    LaneSpec,
     Refused,
     Snapshot,
     Statistics,
+    TableSpec,
     Weigh,
     WireError,
+    describe,
     frame,
     parse_head,
 )
+from slipstream.train.replay_snapshot import Snapshots
 
 
 @pytest.mark.parametrize("tcp", [False, True])
@@ -104,7 +109,7 @@ def test_several_producers_and_a_learner_see_whole_rows_and_every_row_is_counted
             thread.start()
         drawn = 0
         while drawn < 200 or any(thread.is_alive() for thread in threads):
-            check_whole(learner.sample(64, drawn).rows)
+            assert is_whole(learner.sample(64, drawn).rows)
             drawn += 1
         for thread in threads:
             thread.join()
@@ -202,41 +207,9 @@ def test_weights_and_performance_move_draws(tmp_path):
 
 
 def test_ten_kills_lose_at_most_an_interval_and_duplicate_nothing(tmp_path):
-    with service(tmp_path, keep=True) as process:
-        served = client(process, capacity=2000, prioritised=Prioritised(), mixing="local")
-        rng = np.random.default_rng(0)
-        sent = draw = 0
-        for kill in range(10):
-            for _ in range(8):
-                count = int(rng.integers(1, 100))
-                served.add(made_by(1, sent, count))
-                sent += count
-                drawn = served.sample(64, draw)
-                draw += 1
-                check_whole(drawn.rows)
-                served.update_priorities(drawn.index.copy(), rng.normal(size=64))
-            if kill % 2:
-                ask(process.address, "", Snapshot())
-                kept = served.total_added
-            process.kill()
-            restarter = threading.Timer(0.05, process.start)
-            restarter.start()
-            served.sample(64, draw)
-            draw += 1
-            restarter.join()
-            served.settle()
-            if kill % 2:
-                assert served.total_added == kept, "what was saved is there"
-            table = process.stats(check=True).tables["t"]
-            assert table.priority_gap < 1e-9
-            (lane,) = table.lanes
-            assert lane.added + lane.lost == sent
-            held = served.read(max(0, lane.added - 2000), lane.added)["reward"]
-            assert len(np.unique(held)) == len(held), "a row is there twice"
-            assert (np.diff(held) > 0).all()
-            assert held[-1] == sent - 1, "the newest block is sent again"
-        assert [event["what"] for event in served.events] == ["reconnected"] * len(served.events)
-        assert len(served.events) >= 10
+    kills = kill_service(tmp_path, 10, np.random.default_rng(0))
+    assert kills.faults == []
+    assert len(kills.back_s) == 10
 
 
 def test_a_connection_that_breaks_loses_and_repeats_nothing(tmp_path):
@@ -265,24 +238,7 @@ def test_a_service_that_stays_away_is_an_error_that_says_so(tmp_path):
 
 
 def test_starting_and_killing_leaves_nothing_behind(tmp_path):
-    shared, files = len(os.listdir("/dev/shm")), None
-    for cycle in range(20):
-        process = Process(tmp_path)
-        served = client(process)
-        served.add(made_by(0, 0, 100))
-        served.sample(64, 0)
-        if cycle % 2:
-            process.kill()
-            served.close()
-        else:
-            served.close()
-            process.close()
-        del served
-        if cycle == 1:
-            files, threads = descriptors(), threading.active_count()
-    assert descriptors() == files
-    assert threading.active_count() == threads
-    assert len(os.listdir("/dev/shm")) <= shared
+    assert cycle_service(tmp_path, 20) == []
     assert not multiprocessing.active_children()
 
 
@@ -309,6 +265,32 @@ def test_rows_that_were_put_back_are_saved_though_their_numbers_were_saved_befor
         process.start()
         served.settle()
         assert (served.read(0, 150)["action"] == 7).all()
+
+
+def test_rows_that_come_while_a_snapshot_is_written_are_in_it_or_in_the_next(tmp_path):
+    """Between any two writes rows are added and old ones overwritten; what is read back is one moment's, exactly."""
+    made = Table(TableSpec(describe(lay_out(to_fields(made_by(0, 0, 0)))), "", (0.6, 1e-6), Limit()))
+    lane = made.join(LaneSpec("a", "all", 200_000, 1), 64, 64, 1 << 30)
+    lane.replay.add(made_by(1, 0, 190_000))
+    snapshots = Snapshots(tmp_path / "s")
+    for _ in range(3):
+        writes = 0
+        for write in snapshots.save({"t": made}):
+            seen, state = lane.replay.total_added, lane.replay.state_arrays()
+            lane.replay.add(made_by(1, lane.replay.total_added, 150_000))
+            lane.replay.update_priorities(np.arange(100), np.full(100, 3.0 + seen))
+            write()
+            writes += 1
+        assert writes == 2, "most rows go before the last write"
+        snapshots.close()
+        snapshots = Snapshots(tmp_path / "s")
+        (found,) = snapshots.load()["t"].lanes
+        assert found.replay.total_added == seen
+        for name, array in found.replay.state_arrays().items():
+            np.testing.assert_array_equal(array, state[name])
+        held = found.replay.read(seen - len(found.replay), seen)
+        np.testing.assert_array_equal(held["reward"], np.arange(seen - len(found.replay), seen))
+    snapshots.close()
 
 
 # --- who may talk to it ---
@@ -351,53 +333,12 @@ def test_a_head_is_judged_before_anything_follows_it(head, complaint):
     assert parse_head(HEAD.pack(MAGIC, VERSION, 0, MAX_REQUEST, 8), MAX_REQUEST, 8) == (MAX_REQUEST, 8)
 
 
-def hostile(rng: np.random.Generator) -> bytes:
-    """Bytes that no client sends, most of them nearly right."""
-    kind = int(rng.integers(6))
-    noise = rng.bytes(int(rng.integers(1, 400)))
-    if kind == 0:
-        return noise
-    if kind == 1:  # lengths that would fill the memory
-        return HEAD.pack(MAGIC, VERSION, 0, int(rng.integers(MAX_REQUEST + 1, 2**32)), int(rng.integers(2**32))) + noise
-    if kind == 2:
-        return HEAD.pack(MAGIC, VERSION, 0, len(noise), 0) + noise
-    whole = frame(Enter("x" * int(rng.integers(0, 200)), rng.bytes(8).hex())) + frame(Enqueue(0, 10**6, -8))
-    if kind == 3:  # half a message
-        return whole[: int(rng.integers(1, len(whole)))]
-    if kind == 4:  # a message with a byte changed
-        at = int(rng.integers(len(whole)))
-        return whole[:at] + bytes([whole[at] ^ 1 << int(rng.integers(8))]) + whole[at + 1 :]
-    return whole + noise
-
-
 @pytest.mark.parametrize("tcp", [False, True])
 def test_hostile_bytes_neither_stop_nor_bloat_the_service_and_honest_clients_are_served(tcp, tmp_path):
-    with service(tmp_path, tcp=tcp) as process:
-        honest = client(process)
-        honest.add(made_by(1, 0, 64))
-        honest.sample(64, 0)
-        served = psutil.Process(process.child.pid)
-        address, rng = parse_address(process.address), np.random.default_rng(int(tcp))
-        memory = None
-        for case in range(1000):
-            link = connect(address, 5.0)
-            try:
-                link.sendall(hostile(rng))
-                if case % 3 == 0:
-                    link.shutdown(socket.SHUT_WR)
-                    while link.recv(1 << 16):
-                        pass
-            except OSError:
-                pass  # the service has hung up
-            link.close()
-            if case % 50 == 0:
-                check_whole(honest.sample(64, case).rows)
-            if case == 200:
-                memory = served.memory_info().rss
-        until(lambda: process.stats().clients == 2)
-        assert served.memory_info().rss - memory < 8 << 20
-        assert process.stats().dropped > 300
-        assert served.num_fds() < 30
+    siege = besiege(tmp_path, 1000, np.random.default_rng(int(tcp)), tcp=tcp)
+    assert siege.faults == []
+    assert siege.dropped > 300
+    assert len(siege.draws_s) == 20
 
 
 def test_who_is_slow_or_silent_is_hung_up_on(tmp_path):

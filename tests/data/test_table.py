@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from harness import check_whole, made_by
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from replay_faults import is_whole, made_by
 from scipy import stats
 
 from slipstream import _core
@@ -108,7 +108,7 @@ def test_draws_follow_share_times_priority(mixing, prioritised):
     buffers, draws = batch(1000), 60
     for draw in range(draws):
         made.draw(mixture, share, buffers, draw, 1.0)
-        check_whole(buffers.sample.rows)
+        assert is_whole(buffers.sample.rows)
         numbers = buffers.sample.index >> LANE_BITS
         np.testing.assert_array_equal(buffers.sample.rows.action, numbers)
         for key in zip(numbers.tolist(), buffers.sample.rows.reward.astype(int).tolist(), strict=True):

@@ -25,6 +25,8 @@ SMALLER = {
     "resume": ["--timesteps", "8192"],
     "eval": ["--episodes", "2"],
     "arena": ["--max-games", "4"],
+    "replay": ["--seconds", "1"],
+    "federate": ["--dry-run"],  # replicas are processes; tests/cli/test_federate.py runs them
     "bench": ["--worlds", "1", "8", "--threads", "1", "--seconds", "0.01"],
 }
 RUNNABLE = {"bash", "console", "python", "yaml"}
@@ -109,7 +111,7 @@ def run(command: str, capsys, shrink: bool = True) -> tuple[int, str]:
 
 def smaller(words: list[str]) -> list[str]:
     """Flags that cut down the budget of a command; only algorithms that learn from rollouts have epochs."""
-    from_replay = {"sac", "td3", "dqn", "cql"} & {word.lower() for word in words}
+    from_replay = {"sac", "td3", "dqn", "cql", "convoy_lock_td3"} & {word.lower() for word in words}
     epochs = ["--algo.epochs", "1"] if words[0] == "train" and not from_replay else []
     return SMALLER.get(words[0], []) + epochs
 

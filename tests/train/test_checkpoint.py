@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from slipstream.config.errors import CheckpointError
+from slipstream.data.arrays_file import DTYPES, content_hash
 from slipstream.train import checkpoint as ck
-from slipstream.train.arrays_file import DTYPES, content_hash
 
 DTYPE_NAMES = st.sampled_from(sorted(DTYPES.values(), key=str))
 ARRAY = DTYPE_NAMES.flatmap(lambda d: hnp.arrays(d, hnp.array_shapes(min_dims=0, min_side=0, max_side=4)))

@@ -1,7 +1,6 @@
 """Whatever happens while a checkpoint is saved, the old state or the new is there; damage is always seen."""
 
 import errno
-import importlib.util
 import os
 import random
 import shutil
@@ -9,15 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from checkpoint_faults import damage_once, kill_once, make_pair
 
 from slipstream.config.errors import CheckpointError
 from slipstream.train import checkpoint as ck
 
 SYSCALLS = ("open", "write", "fsync", "rename", "mkdir", "unlink", "rmdir")
-
-_spec = importlib.util.spec_from_file_location("faults", Path(__file__).parents[2] / "studies" / "faults.py")
-faults = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(faults)
 
 
 def state(value: int) -> ck.Checkpoint:
@@ -136,15 +132,15 @@ def test_content_is_on_the_disk_before_its_name_and_the_name_before_save_returns
 
 def test_ten_kills_leave_every_checkpoint_whole_and_no_stray_file(tmp_path):
     rng = random.Random(20)
-    kills = [faults.kill_once(tmp_path / "run", rng.uniform(0.0, 0.2)) for _ in range(10)]
+    kills = [kill_once(tmp_path / "run", rng.uniform(0.0, 0.2)) for _ in range(10)]
     assert [kill.faults for kill in kills] == [[]] * 10
     assert kills[-1].loaded > 0
 
 
 def test_flipped_bits_and_truncations_are_detected_and_the_previous_checkpoint_is_used(tmp_path):
-    faults.make_pair(tmp_path)
+    make_pair(tmp_path)
     rng = random.Random(7)
-    damages = [faults.damage_once(tmp_path, rng) for _ in range(100)]
+    damages = [damage_once(tmp_path, rng) for _ in range(100)]
     assert [damage for damage in damages if damage.faults] == []
     assert ck.load_latest(tmp_path).path.name == "checkpoint_200", "the damage was mended after each trial"
 

@@ -9,10 +9,10 @@ from walked import assert_rows, by_script, in_recorded_order, uniformly, walk
 
 from slipstream.config.errors import CheckpointError, ScenarioError, WorldContractError
 from slipstream.config.load import override
+from slipstream.data.arrays_file import content_hash
 from slipstream.data.transitions import TERMINATED, TRUNCATED, to_fields
 from slipstream.train import checkpoint
 from slipstream.train import record as recording
-from slipstream.train.arrays_file import content_hash
 from slipstream.train.dataset_file import Dataset, DatasetRecord, merge
 from slipstream.train.experiment import train
 from slipstream.train.policy_file import load_policy

@@ -12,9 +12,9 @@ from learning import python, scenario_of
 
 from slipstream.config.errors import CheckpointError, ScenarioError
 from slipstream.data import replay
+from slipstream.data.arrays_file import content_hash
 from slipstream.data.transitions import TERMINATED, TRUNCATED, from_fields, to_fields
 from slipstream.train import checkpoint, dataset_file
-from slipstream.train.arrays_file import content_hash
 from slipstream.train.dataset_file import (
     Dataset,
     DatasetRecord,

@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slipstream.config.errors import RunFolderError
+from slipstream.data.disk import replace_file
 from slipstream.train import checkpoint as ck
 from slipstream.train import metrics as mt
-from slipstream.train.disk import replace_file
 
 
 def row(step: int, **more: float) -> dict[str, float]:

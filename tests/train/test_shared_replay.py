@@ -3,22 +3,20 @@
 import json
 import os
 import signal
-import sys
-from pathlib import Path
 
 import numpy as np
 import psutil
 import pytest
 from learning import build, digest, scenario_of, tiny
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
-
-from harness import service, until
+from replay_faults import service, until
 
 from slipstream.cli.main import main
 from slipstream.config.errors import ScenarioError
 from slipstream.config.load import load
+from slipstream.data.client import ServedReplay
+from slipstream.data.window import SLOTS
 from slipstream.train.experiment import resume, train
+from slipstream.train.metrics import metrics_hash
 from slipstream.train.replay_service import OwnService, read_token
 
 WORLD = {"sac": "probe_target", "td3": "probe_target", "dqn": "probe_bandit"}
@@ -57,6 +55,7 @@ def test_a_run_starts_a_service_of_its_own_and_goes_on_exactly_after_an_interrup
     rest = resume(half.run, timesteps=8 * 32, models=models)
     found = [(path / "arrays.safetensors").read_bytes() for path in (whole.checkpoint, rest.checkpoint)]
     assert found[0] == found[1]
+    assert metrics_hash(whole.run / "metrics.jsonl") == metrics_hash(rest.run / "metrics.jsonl")
     row = json.loads((rest.run / "metrics.jsonl").read_text().splitlines()[-1])
     assert 0 < row["replay/fill"] <= 1
     assert row["replay/sample_insert_ratio"] > 0
@@ -81,6 +80,24 @@ def test_a_run_whose_own_service_is_killed_starts_it_again_and_tells(tmp_path):
         assert len(feed.replay) > 0
     finally:
         feed.close()
+
+
+def test_a_service_killed_in_the_middle_of_a_checkpoint_is_read_again(tmp_path, monkeypatch):
+    """It comes back without the rows the checkpoint was to hold; the run goes on and what it saved can be resumed."""
+    read, killed = ServedReplay.read, []
+
+    def read_from_a_killed_service(self, first, end):
+        if len(killed) < 2:
+            killed.append(end)
+            self._blocks = [None] * SLOTS  # as if the rows were too old to be sent again
+            os.kill(self._revive.__self__.pid, signal.SIGKILL)
+        return read(self, first, end)
+
+    monkeypatch.setattr(ServedReplay, "read", read_from_a_killed_service)
+    changes = tiny("dqn", **{"replay.kind": "service", "replay.prioritised": {}})
+    done = train(scenario_of("probe_bandit", changes), root=tmp_path / "a", models=tmp_path / "models")
+    assert len(killed) == 2
+    assert resume(done.run, timesteps=12 * 32, models=tmp_path / "models").checkpoint is not None
 
 
 def test_two_runs_share_a_service_and_draw_from_each_other(tmp_path, capsys):

@@ -19,7 +19,11 @@ import pytest
 from broken_env import BROKEN
 from interrupted import PPO, StopAfter, learned_by
 from learning import TINY, digest, recast, scenario_of, tiny
+from worker_faults import scenario_of as small
+from worker_faults import training
+from worker_faults import workers as living
 
+from slipstream.collect.nursery import Nursery
 from slipstream.config.errors import ScenarioError, WorkerDied
 from slipstream.config.load import dump, from_plain, load, override, to_plain
 from slipstream.config.scenario import Scenario
@@ -41,7 +45,11 @@ def nothing_is_left() -> Iterator[None]:
 
 def run(scenario: Scenario, folder: Path, name: str, display: Any = None, **collect: Any) -> Path:
     changed = override(scenario, {f"collect.{key}": value for key, value in collect.items()})
-    return train(changed, out=folder / name, models=folder / "models", display=display or Quiet()).run
+    result = train(changed, out=folder / name, models=folder / "models", display=display or Quiet())
+    # A signal meant for the tests (`timeout` sends SIGTERM) ends a run as it should, and the tests go on: say so here,
+    # or a run that is short would be taken for one with other bits.
+    assert result.interrupted == isinstance(display, StopAfter), f"the run was stopped: {result.reason}"
+    return result.run
 
 
 def fingerprint(folder: Path) -> tuple[str, str]:
@@ -165,6 +173,13 @@ def test_an_exception_in_a_worker_reaches_the_caller_with_its_traceback(mode, tm
     assert 'broken_env.py", line' in caught.value.trace
 
 
+def test_an_exception_is_heard_though_more_had_been_ordered(tmp_path):
+    """The system reports what was left unread before it gives what was said."""
+    scenario = foreign(f"broken_env:{BROKEN}", **tiny("impala"), **LAGGED)
+    with pytest.raises(WorkerDied, match="the simulator lost its licence"):  # in the first slab of three
+        run(scenario, tmp_path, "run", rollout_length=24, workers=2, mode="thread")
+
+
 class Worker(Quiet):
     """Does something to a worker process after every update."""
 
@@ -172,9 +187,7 @@ class Worker(Quiet):
         self.act, self.notes, self.seconds = act, [], []
 
     def advance(self, done: int, text: str) -> None:
-        nursery = psutil.Process().children()
-        found = [child for process in nursery for child in process.children()]
-        self.act(found)
+        self.act(living())
 
     def note(self, text: str) -> None:
         self.notes.append(text)
@@ -197,6 +210,17 @@ def test_workers_killed_ten_times_change_nothing(tmp_path):
     events = Counter(row["event"] for row in read_rows(killed / "events.jsonl"))
     assert events["worker_died"] == events["worker_restarted"] >= 10
     assert any("was killed by SIGKILL while waiting, and is replaced" in note for note in display.notes)
+
+
+def test_a_worker_killed_at_any_line_of_its_code_loses_and_repeats_nothing(monkeypatch):
+    """Each of twelve lives ends at another line; a collector that nobody disturbs makes the same slabs beside."""
+    monkeypatch.setattr(workers, "Nursery", lambda module: Nursery("doomed"))
+    with training(small("deterministic", rollout_length=4, num_worlds=2)) as run:
+        while len(run.of("worker_died")) < 12:
+            run.advance()
+    assert run.faults == []
+    assert len({heard.fields["phase"] for heard in run.of("worker_died")}) >= 3
+    assert not run.of("worker_stuck")
 
 
 def test_a_stopped_worker_is_named_with_its_phase_and_replaced(tmp_path):

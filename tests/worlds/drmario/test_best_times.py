@@ -13,7 +13,7 @@ import pytest
 
 from slipstream.config.drmario import DrMarioConfig
 from slipstream.config.errors import ScenarioError, TrainingError
-from slipstream.train.disk import is_disk_full
+from slipstream.data.disk import is_disk_full
 from slipstream.worlds.drmario import best_times
 from slipstream.worlds.drmario.best_times import (
     KEEP,

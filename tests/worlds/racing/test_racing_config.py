@@ -207,8 +207,8 @@ def test_a_curriculum_needs_phases_and_past_selves_a_learner():
         load("gaplock_curriculum", {"curriculum.start_phase": "standart"})
     with pytest.raises(ScenarioError, match=r"policies.past.of.*'mian'.*did you mean 'main'"):
         load("head_to_head_past_selves", {"policies.past.of": "mian"})
-    with pytest.raises(ScenarioError, match=r"federated.clients"):
-        load("convoy_lock_td3", {"federated.clients": 2})
+    with pytest.raises(ScenarioError, match=r"federated.agents.*'atacker'.*did you mean 'attacker'"):
+        load("convoy_lock_td3", {"federated.agents": ["atacker"]})
 
 
 def test_a_choice_called_kind_is_a_flag_and_a_fixed_kind_is_none():

@@ -13,7 +13,7 @@ import math
 import os
 import reprlib
 from collections.abc import Iterator, Mapping
-from io import BufferedReader
+from io import BufferedReader, BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slipstream.config.errors import CheckpointError
-from slipstream.train.disk import open_regular
+from slipstream.data.disk import open_regular
 
 # The limits hold for writing too, so that what was saved can always be loaded.
 MAX_HEADER_BYTES = 2 * 2**20
@@ -65,11 +65,19 @@ def content_hash(arrays: Mapping[str, NDArray[Any]]) -> str:
     return digest.hexdigest()
 
 
-def array_chunks(arrays: Mapping[str, NDArray[Any]]) -> Iterator[memoryview]:
+class Content(NamedTuple):
+    """What a file holds."""
+
+    arrays: Arrays
+    metadata: dict[str, str]
+    digest: str  # SHA-256 of every byte
+
+
+def array_chunks(arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str] | None = None) -> Iterator[memoryview]:
     """The bytes of a safetensors file, header first and then array by array."""
     # Widest types first keeps every array aligned in the file, as the safetensors library does.
     names = sorted(arrays, key=lambda name: (-arrays[name].dtype.itemsize, name))
-    yield memoryview(_encode_header({name: arrays[name] for name in names}))
+    yield memoryview(_encode_header({name: arrays[name] for name in names}, metadata))
     for name in names:
         dtype = arrays[name].dtype.newbyteorder("<")
         yield _bytes_of(np.ascontiguousarray(arrays[name], dtype=dtype))
@@ -80,13 +88,13 @@ def refuse_unsavable(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
     for name, array in arrays.items():
         if array.dtype.newbyteorder("<") not in CODES:
             raise CheckpointError(
-                f"{path}: array {reprlib.repr(name)} has type {array.dtype}, which a checkpoint cannot hold"
+                f"{path}: array {reprlib.repr(name)} has type {array.dtype}, which a file of arrays cannot hold"
             )
         if name == "__metadata__" or array.ndim > MAX_DIMENSIONS:
             raise CheckpointError(f"{path}: array {reprlib.repr(name)} of {array.ndim} dimensions cannot be saved")
     if len(arrays) > MAX_ARRAYS or len(_encode_header(arrays)) > MAX_HEADER_BYTES:
         raise CheckpointError(
-            f"{path}: {len(arrays)} arrays with their names are too many for a checkpoint; join some of them"
+            f"{path}: {len(arrays)} arrays with their names are too many for a file; join some of them"
         )
 
 
@@ -100,18 +108,25 @@ def read_arrays(path: Path, size: int, digest: str) -> Arrays:
         found = os.fstat(fd).st_size
         if found != size:
             raise _damaged(path, f"{found} bytes where {size} were written")
-        if size > _memory_bytes():
-            raise CheckpointError(f"{path}: {size} bytes are more than the memory of this machine")
-        running = hashlib.sha256()
-        header = _read_header_text(path, file, size)
-        running.update(header)
-        arrays: Arrays = {}
-        for entry in _parse_header(path, header[8:], size - len(header)):
-            arrays[entry.name] = _read_array(path, file, entry)
-            running.update(_bytes_of(arrays[entry.name]))
-    if running.hexdigest() != digest:
+        content = read_content(path, file, size)
+    if content.digest != digest:
         raise _damaged(path, "the checksum differs from what was written")
-    return arrays
+    return content.arrays
+
+
+def read_content(path: Path, file: BufferedReader | BytesIO, size: int) -> Content:
+    """What `size` bytes hold, or CheckpointError, which names the path; allocates no more than there are bytes."""
+    if size > _memory_bytes():
+        raise CheckpointError(f"{path}: {size} bytes are more than the memory of this machine")
+    running = hashlib.sha256()
+    header = _read_header_text(path, file, size)
+    running.update(header)
+    arrays: Arrays = {}
+    entries, metadata = _parse_header(path, header[8:], size - len(header))
+    for entry in entries:
+        arrays[entry.name] = _read_array(path, file, entry)
+        running.update(_bytes_of(arrays[entry.name]))
+    return Content(arrays, metadata, running.hexdigest())
 
 
 def parse_object(path: Path, text: bytes) -> dict[str, Any]:
@@ -133,8 +148,8 @@ def _bytes_of(array: NDArray[Any]) -> memoryview:
     return array.reshape(-1).view(np.uint8).data
 
 
-def _encode_header(arrays: Mapping[str, NDArray[Any]]) -> bytes:
-    header: dict[str, Any] = {}
+def _encode_header(arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str] | None = None) -> bytes:
+    header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
     offset = 0
     for name, array in arrays.items():
         code, end = CODES[array.dtype.newbyteorder("<")], offset + array.nbytes
@@ -145,7 +160,7 @@ def _encode_header(arrays: Mapping[str, NDArray[Any]]) -> bytes:
     return len(text).to_bytes(8, "little") + text
 
 
-def _read_header_text(path: Path, file: BufferedReader, size: int) -> bytes:
+def _read_header_text(path: Path, file: BufferedReader | BytesIO, size: int) -> bytes:
     prefix = file.read(8)
     length = int.from_bytes(prefix, "little")
     if len(prefix) < 8 or length > min(MAX_HEADER_BYTES, size - 8):
@@ -153,12 +168,14 @@ def _read_header_text(path: Path, file: BufferedReader, size: int) -> bytes:
     return prefix + file.read(length)
 
 
-def _parse_header(path: Path, text: bytes, data_bytes: int) -> list[Entry]:
-    """The arrays in file order, once their claims fill the file exactly."""
+def _parse_header(path: Path, text: bytes, data_bytes: int) -> tuple[list[Entry], dict[str, str]]:
+    """The arrays in file order, once their claims fill the file exactly, and the metadata."""
     header = parse_object(path, text)
-    header.pop("__metadata__", None)
+    metadata = header.pop("__metadata__", {})
+    if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
+        raise _damaged(path, "metadata that is not text by name")
     if len(header) > MAX_ARRAYS:
-        raise CheckpointError(f"{path}: {len(header)} arrays are more than the {MAX_ARRAYS} that a checkpoint may hold")
+        raise CheckpointError(f"{path}: {len(header)} arrays are more than the {MAX_ARRAYS} that a file may hold")
     entries = sorted((_parse_entry(path, name, entry) for name, entry in header.items()), key=lambda e: e[3:])
     end = 0
     for entry in entries:
@@ -167,7 +184,7 @@ def _parse_header(path: Path, text: bytes, data_bytes: int) -> list[Entry]:
         end = entry.stop
     if end != data_bytes:
         raise _damaged(path, f"arrays of {end} bytes in {data_bytes} bytes of data")
-    return entries
+    return entries, metadata
 
 
 def _parse_entry(path: Path, name: str, entry: object) -> Entry:
@@ -178,7 +195,7 @@ def _parse_entry(path: Path, name: str, entry: object) -> Entry:
             raise _damaged(path, f"array {reprlib.repr(name)} is not described as safetensors does")
     if dtype is None:
         raise CheckpointError(
-            f"{path}: array {reprlib.repr(name)} has type {reprlib.repr(code)}, which a checkpoint cannot hold"
+            f"{path}: array {reprlib.repr(name)} has type {reprlib.repr(code)}, which a file of arrays cannot hold"
         )
     possible = len(shape) <= MAX_DIMENSIONS and all(type(count) is int and count >= 0 for count in shape)
     # Python's integers do not overflow, so a shape such as [2**62, 4] cannot pass for an empty array.
@@ -187,7 +204,7 @@ def _parse_entry(path: Path, name: str, entry: object) -> Entry:
     return Entry(name, dtype, tuple(shape), start, stop)
 
 
-def _read_array(path: Path, file: BufferedReader, entry: Entry) -> NDArray[Any]:
+def _read_array(path: Path, file: BufferedReader | BytesIO, entry: Entry) -> NDArray[Any]:
     try:
         array: NDArray[Any] = np.empty(entry.shape, entry.dtype)
     except (ValueError, MemoryError, OverflowError) as error:

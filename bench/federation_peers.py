@@ -1,0 +1,223 @@
+"""Rounds without a coordinator, and rounds through Flower: how long they take.
+
+    python bench/federation_peers.py peers [--repeats 5]       ring and gossip beside gloo's own all_reduce, one machine
+    python bench/federation_peers.py flower [--clients 8] [--parameters 1000000] [--rounds 5]    needs Flower and Ray
+
+`peers` starts 2 and then 4 processes, which do the same things in turn, each from a barrier on. For each thing the
+slowest process counts, and of the repeats the best; the median is kept too, and processor time per process, which says
+more where the machine is shared. `ring` is a whole round: meeting, new group, reduction, agreement; `reduction` is the
+part of it that moves and merges arrays, as all_reduce does. `gossip` is a round in which all meet in pairs.
+
+`flower` is a round on Flower's simulation (Ray, one core per client): all clients are sent the arrays and send them
+back changed, and our mean merges them. Writes docs/results/federation_peers.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import socket
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "studies"))
+
+from cells import RESULTS, machine
+
+SIZES_MB = (0.3, 4.0, 40.0)
+PROCESSES = (2, 4)
+NAMES = ("all_reduce", "reduction", "ring", "gossip")
+FILE = RESULTS / "federation_peers.json"
+
+
+def free_ports(count: int) -> list[int]:
+    servers = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [int(server.getsockname()[1]) for server in servers]
+    for server in servers:
+        server.close()
+    return ports
+
+
+def whole(there: tuple[str, ...], expected: int) -> None:
+    """A figure of a round in which somebody was missing is none."""
+    assert len(there) == expected, f"{there} were there, {expected} expected"
+
+
+def clocks() -> tuple[float, float]:
+    return time.perf_counter(), time.process_time()
+
+
+def since(began: tuple[float, float]) -> tuple[float, float]:
+    """Seconds that went by, and of the processor for all threads of this process."""
+    wall, cpu = clocks()
+    return wall - began[0], cpu - began[1]
+
+
+def take_part(pipe: Any, rank: int, ports: list[int], repeats: int) -> None:
+    """One process: whatever it is told to time, it times so often."""
+    import torch
+    import torch.distributed
+
+    from slipstream.federate import ring as ring_module
+    from slipstream.federate.gossip import Gossip
+    from slipstream.federate.peers import Schedule
+    from slipstream.federate.ring import Ring
+
+    torch.set_num_threads(1)
+    dist: Any = torch.distributed
+    size = (len(ports) - 1) // 2
+    me = f"c{rank}"
+    ring = Ring(me, {f"c{i}": f"tcp://127.0.0.1:{ports[i]}" for i in range(size)}, "bench")
+    addresses = {f"c{i}": f"tcp://127.0.0.1:{ports[size + i]}" for i in range(size)}
+    gossip = Gossip(me, addresses, "bench", Schedule("matching"))
+    options = dist.ProcessGroupGloo._Options()
+    options._devices = [dist.ProcessGroupGloo.create_device(hostname="127.0.0.1")]
+    options._timeout = timedelta(seconds=60)
+    store = dist.TCPStore("127.0.0.1", ports[-1], is_master=rank == 0, wait_for_workers=False)
+    group = dist.ProcessGroupGloo(store, rank, size, options)
+    reductions: list[tuple[float, float]] = []
+    reduce = ring_module._Group.reduce
+
+    def timed_reduce(self: Any, *args: Any) -> Any:
+        group.barrier().wait()
+        began = clocks()
+        result = reduce(self, *args)
+        reductions.append(since(began))
+        return result
+
+    ring_module._Group.reduce = timed_reduce  # type: ignore[method-assign]
+    for megabytes in SIZES_MB:
+        arrays = {f"layer.{i}": np.random.default_rng(rank).normal(size=int(megabytes * 1e6 / 16)) for i in range(4)}
+        arrays = {name: array.astype(np.float32) for name, array in arrays.items()}
+        tensor = torch.cat([torch.from_numpy(array) for array in arrays.values()])
+
+        calls: dict[str, Callable[[int], Any]] = {
+            "all_reduce": lambda number, tensor=tensor: group.allreduce([tensor]).wait(),
+            "ring": lambda number, arrays=arrays: whole(ring.reduce(arrays, number)[1].members, size),
+            "gossip": lambda number, arrays=arrays: whole(gossip.exchange(arrays, number)[1].met, 1),
+        }
+        took: dict[str, list[tuple[float, float]]] = {name: [] for name in NAMES}
+        for repeat in range(repeats + 1):
+            for name, call in calls.items():
+                group.barrier().wait()
+                began = clocks()
+                call(repeat)
+                if repeat:  # the first one makes buffers
+                    took[name].append(since(began))
+        took["reduction"] = reductions[-repeats:]
+        pipe.send(took)
+    group.barrier().wait()
+    ring.close()
+    gossip.close()
+
+
+def measure_peers(repeats: int) -> list[dict[str, Any]]:
+    context = multiprocessing.get_context("spawn")
+    rows = []
+    for size in PROCESSES:
+        ports = free_ports(2 * size + 1)
+        pipes, processes = [], []
+        for rank in range(size):
+            ours, theirs = context.Pipe(duplex=False)
+            processes.append(context.Process(target=take_part, args=(theirs, rank, ports, repeats), daemon=True))
+            processes[-1].start()
+            theirs.close()
+            pipes.append(ours)
+        try:
+            for megabytes in SIZES_MB:
+                took = [pipe.recv() for pipe in pipes]
+                row: dict[str, Any] = {"processes": size, "mb": megabytes}
+                for name in NAMES:
+                    slowest = [max(one[name][repeat][0] for one in took) for repeat in range(repeats)]
+                    row[f"{name}_ms"] = round(1e3 * min(slowest), 2)
+                    row[f"{name}_median_ms"] = round(1e3 * statistics.median(slowest), 2)
+                    work = [cpu for one in took for _, cpu in one[name]]
+                    row[f"{name}_cpu_ms"] = round(1e3 * statistics.median(work), 2)
+                rows.append(row)
+                shown = {key: value for key, value in row.items() if not key.endswith("median_ms")}
+                print("  ".join(f"{key} {value:>8}" for key, value in shown.items()), flush=True)
+        finally:
+            for process in processes:
+                process.join(10)
+                process.kill()
+    return rows
+
+
+def measure_flower(clients: int, parameters: int, rounds: int) -> dict[str, Any]:
+    import logging
+
+    from slipstream.federate import flower
+    from slipstream.federate.aggregate import mean
+
+    flower._flower("common")
+    from flwr.simulation import run_simulation  # type: ignore[import-not-found, unused-ignore]
+
+    logging.getLogger("flwr").setLevel(logging.ERROR)
+
+    def make_fit() -> Callable[..., Any]:
+        def fit(arrays: Any, config: Any) -> Any:
+            return {name: array + 1 for name, array in arrays.items()}, 1, {}
+
+        return fit
+
+    seconds: list[float] = []
+
+    def note(report: Any, arrays: Any, details: Any) -> None:
+        assert len(report.accepted) == clients, report
+        seconds.append(report.seconds)
+
+    merging: list[float] = []
+
+    def merge(updates: Any, reference: Any) -> Any:
+        began = time.perf_counter()
+        merged = mean({update.client: update.arrays for update in updates})
+        merging.append(time.perf_counter() - began)
+        return merged, None
+
+    initial = {f"layer.{i}": np.zeros(parameters // 4, np.float32) for i in range(4)}
+    rules = flower.Rules(min_train_nodes=clients, quorum=clients, nodes_s=120, round_s=120)
+    server = flower.server_app(merge, initial, rounds + 1, rules, note)
+    app = flower.client_app(make_fit())
+    config = {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}}
+    run_simulation(server, app, clients, backend_config=config)
+    row = {
+        "clients": clients,
+        "parameters": parameters,
+        "rounds": rounds,
+        "round_ms": round(1e3 * statistics.median(seconds[1:]), 1),  # the first starts Ray's workers
+        "first_round_ms": round(1e3 * seconds[0], 1),
+        "of_it_merging_ms": round(1e3 * statistics.median(merging[1:]), 1),
+    }
+    print("  ".join(f"{key} {value}" for key, value in row.items()))
+    return row
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    peers = verbs.add_parser("peers")
+    peers.add_argument("--repeats", type=int, default=5)
+    through = verbs.add_parser("flower")
+    through.add_argument("--clients", type=int, default=8)
+    through.add_argument("--parameters", type=int, default=1_000_000)
+    through.add_argument("--rounds", type=int, default=5)
+    args = parser.parse_args()
+    found: Any
+    if args.verb == "peers":
+        found = measure_peers(args.repeats)
+    else:
+        found = measure_flower(args.clients, args.parameters, args.rounds)
+    known = json.loads(FILE.read_text()) if FILE.exists() else {}
+    FILE.write_text(json.dumps({**known, args.verb: found, f"{args.verb}_machine": machine()}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,229 @@
+"""Several runs that learn together: planned, supervised, tried out."""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+import sys
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from slipstream.config.errors import FederationError
+from slipstream.config.names import check_name
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from slipstream.train.replicas import Plan, Watched
+
+HOME = Path("federations")
+SMOKE = ("convoy_lock_td3", "--collect.num-worlds", "2", "--algo.learning-starts", "500", "--algo.batch-size", "64")
+USAGE = """slipstream federate SCENARIO [options] [--field.of.the.scenario VALUE …]
+       slipstream federate FOLDER            go on with a federation that was stopped
+       slipstream federate serve SCENARIO …  coordinate replicas elsewhere (federated.transport tcp)
+       slipstream federate smoke [options]   two clients, a few episodes: does it work here?"""
+
+
+def federate(argv: Sequence[str]) -> int:
+    """Start replicas of a scenario and watch over them; or go on with those of a folder; or try it out."""
+    words = list(argv)
+    if not words or words[0] in ("-h", "--help"):
+        _parser().print_help()
+        return 0
+    if words[0] == "smoke":
+        return _smoke(words[1:])
+    if words[0] == "serve":
+        return _serve(words[1:])
+    from slipstream.train.replicas import PLAN_FILE, read_plan
+
+    if (Path(words[0]) / PLAN_FILE).is_file():
+        if words[1:]:
+            raise FederationError(f"{words[1]}: a federation goes on as it was begun; leave the options out")
+        return _run(Path(words[0]), read_plan(Path(words[0])))
+    known, fields = _parser().parse_known_args(words[1:])
+    what, root = _plan([words[0], *fields], known)
+    if known.dry_run:
+        _print_commands(root, what)
+        return 0
+    return _begin(root, what)
+
+
+def _plan(words: Sequence[str], known: argparse.Namespace) -> tuple[Plan, Path]:
+    from slipstream.cli.run import scenario_of
+    from slipstream.train.replicas import plan
+
+    scenario = scenario_of(words)  # what is wrong is refused here, once, not by every replica
+    now = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
+    root = (known.root or HOME / f"{scenario.name}_{now}").absolute()
+    base = known.seed_base
+    if base is None:
+        base = secrets.randbelow(2**31) if known.auto_seed else scenario.seed
+    seeds = [base + index * known.seed_step for index in range(known.repeat)]
+    parallel = known.repeat if known.max_parallel is None else known.max_parallel
+    prefix = known.wandb_prefix
+    check_name(f"{prefix}0", "--wandb-prefix")
+    return plan(
+        words,
+        root,
+        repeat=known.repeat,
+        max_parallel=parallel,
+        seeds=seeds,
+        prefix=prefix,
+        transport=scenario.federated.transport,
+    ), root
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        "slipstream federate",
+        usage=USAGE,
+        description="Run several replicas of a scenario that exchange weights every federated.interval episodes.",
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("--repeat", type=int, default=2, metavar="N", help="replicas that learn together (default: 2)")
+    add("--max-parallel", type=int, metavar="N", help="replicas that run at a time; fewer take turns (default: all)")
+    add("--auto-seed", action="store_true", help="draw the first seed, unless --seed-base gives it")
+    add("--seed-base", type=int, metavar="SEED", help="seed of the first replica (default: the scenario's)")
+    add("--seed-step", type=int, default=1, metavar="N", help="distance between the replicas' seeds (default: 1)")
+    add("--wandb-prefix", default="client-", metavar="TEXT", help="what the names of the replicas' runs begin with")
+    add("--root", type=Path, help=f"folder for everything (default: {HOME}/SCENARIO_TIME)")
+    add("--dry-run", action="store_true", help="print the commands and start nothing")
+    return parser
+
+
+def _begin(root: Path, what: Plan) -> int:
+    from slipstream.train.replicas import write_plan
+
+    write_plan(root, what)
+    return _run(root, what)
+
+
+def _run(root: Path, what: Plan) -> int:
+    """Supervise until all have ended; returns the exit code."""
+    from rich.console import Console
+    from rich.live import Live
+
+    from slipstream.train.replicas import supervise
+
+    console = Console(width=None if sys.stdout.isatty() else 120)
+    console.print(f"{len(what.replicas)} replicas, {what.max_parallel} at a time, in {root}", highlight=False)
+    try:
+        if console.is_terminal:
+            with Live(console=console, refresh_per_second=2) as live:
+                watched = supervise(root, what, lambda now: live.update(_table(now, root)))
+        else:
+            shown: dict[str, str] = {}
+            watched = supervise(root, what, lambda now: _say_changes(now, shown))
+            console.print(_table(watched, root))
+    except KeyboardInterrupt:
+        print(f"stopped; every replica has saved what it has. Go on with: slipstream federate {root}")
+        return 130
+    failed = [one.replica.name for one in watched if one.state == "failed"]
+    rounds = _print_rounds(root)
+    if failed:
+        print(f"failed: {', '.join(failed)}; see {root / 'logs'}", file=sys.stderr)
+    return 1 if failed or not rounds else 0
+
+
+def _table(watched: Sequence[Watched], root: Path) -> Table:
+    from rich.table import Table
+
+    from slipstream.train.replicas import last_row
+
+    table = Table(title=f"federation, {sum(_closed(root).values())} rounds closed", title_justify="left")
+    for column in ("replica", "seed", "state", "steps", "episodes", "return", "steps/s", "deaths"):
+        table.add_column(column, justify="left" if column in ("replica", "state") else "right")
+    for one in watched:
+        row = last_row(one.replica.folder(root))
+        table.add_row(
+            one.replica.name,
+            str(one.replica.seed),
+            one.state,
+            f"{row.get('timesteps_total', 0):,}",
+            f"{row.get('episodes_total', 0):,}",
+            _number(row.get("env/return_mean")),
+            _number(row.get("perf/steps_per_s"), 0),
+            str(one.deaths),
+        )
+    return table
+
+
+def _number(value: object, digits: int = 2) -> str:
+    return f"{value:,.{digits}f}" if isinstance(value, int | float) else "–"
+
+
+def _say_changes(watched: Sequence[Watched], shown: dict[str, str]) -> None:
+    """Where there is no terminal: a line whenever a replica's state changes."""
+    for one in watched:
+        if shown.get(one.replica.name) != one.state:
+            shown[one.replica.name] = one.state
+            print(f"{one.replica.name}: {one.state}", flush=True)
+
+
+def _closed(root: Path) -> dict[str, int]:
+    """Rounds that have closed, by policy, as the replicas tell."""
+    from slipstream.train.metrics import read_rows
+    from slipstream.train.replicas import RUNS
+
+    found: dict[str, set[int]] = {}
+    for events in (root / RUNS).glob("*/events.jsonl"):
+        for row in read_rows(events):
+            if row.get("event") == "round" and row.get("state") == "closed":
+                found.setdefault(row["policy"], set()).add(row["round"])
+    return {policy: len(rounds) for policy, rounds in sorted(found.items())}
+
+
+def _print_rounds(root: Path) -> int:
+    """How many rounds came of it, and where everything is; returns how many closed."""
+    from slipstream.train.replicas import LOGS, ROUNDS, RUNS
+
+    closed = _closed(root)
+    for policy, count in closed.items():
+        print(f"rounds of {policy}: {count} closed")
+    for history in sorted((root / ROUNDS).glob("*/rounds.jsonl")):
+        print(f"rounds: {history}")
+    print(f"runs:   {root / RUNS}\nlogs:   {root / LOGS}")
+    return sum(closed.values())
+
+
+def _print_commands(root: Path, what: Plan) -> None:
+    for replica in what.replicas:
+        print(replica.command(root))
+
+
+def _serve(words: Sequence[str]) -> int:
+    """Coordinate; the words after it are those of `slipstream train`, so that both sides agree."""
+    if not words or words[0].startswith("-"):
+        raise FederationError("serve: name the scenario that the clients train, and its --federated.address")
+    from slipstream.cli.run import scenario_of
+    from slipstream.train.setup import resolve
+    from slipstream.train.transports import serve
+
+    scenario = scenario_of([*words, "--federated.enabled", "--federated.transport", "tcp"])
+    serve(resolve(scenario), lambda text: print(text, file=sys.stderr, flush=True))
+    return 0
+
+
+def _smoke(argv: Sequence[str]) -> int:
+    """Two clients for a few episodes: how many rounds there were, and what was written where."""
+    parser = argparse.ArgumentParser("slipstream federate smoke", description=_smoke.__doc__, allow_abbrev=False)
+    parser.add_argument("--episodes", type=int, default=1, help="training episodes of each client (default: 1)")
+    parser.add_argument("--eval-episodes", type=int, default=0, help="episodes of an evaluation; 0: none")
+    parser.add_argument("--max-parallel", type=int, default=2, help="clients that run at a time (default: 2)")
+    parser.add_argument("--root", type=Path, help=f"folder for everything (default: {HOME}/smoke_TIME)")
+    parser.add_argument("--dry-run", action="store_true", help="print the commands and start nothing")
+    args = parser.parse_args(argv)
+    judged = ["--evaluate.evaluation-interval", "None"]
+    if args.eval_episodes:
+        judged = ["--evaluate.evaluation-interval", "10", "--evaluate.evaluation-duration", str(args.eval_episodes)]
+    words = [*SMOKE, *judged, "--federated.interval", "1", "--stop.episodes", str(args.episodes)]
+    given = ["--repeat", "2", "--max-parallel", str(args.max_parallel), "--seed-base", "1"]
+    known = _parser().parse_args([*given, *(["--root", str(args.root)] if args.root else [])])
+    what, root = _plan(words, known)
+    if args.dry_run:
+        _print_commands(root, what)
+        return 0
+    return _begin(root, what)

@@ -1,0 +1,47 @@
+"""Arrays of several clients, walked block by block: no rule ever holds a second copy of all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slipstream.config.errors import FederationError
+from slipstream.federate.update import Arrays
+
+Clients = Mapping[str, Arrays]  # by id
+F64 = NDArray[np.float64]
+Rows = Sequence[NDArray[Any]]  # a stretch of the same array, of each client
+Combine = Callable[[Rows], F64]
+
+BLOCK = 1 << 14  # numbers; those of eight clients fit a core's cache
+
+
+def flat(arrays: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+    """The arrays as vectors, without a copy where they are contiguous."""
+    return [np.ascontiguousarray(array).reshape(-1) for array in arrays]
+
+
+def blocks(size: int) -> Iterator[slice]:
+    """Stretches that cover so many numbers."""
+    for start in range(0, size, BLOCK):
+        yield slice(start, min(size, start + BLOCK))
+
+
+def combine_arrays(arrays: Sequence[NDArray[Any]], combine: Combine) -> NDArray[Any]:
+    """One array of several, in their own dtype: computed in float64, rounded once."""
+    out = np.empty(arrays[0].shape, arrays[0].dtype)
+    vectors, merged = flat(arrays), out.reshape(-1)
+    for block in blocks(merged.size):
+        merged[block] = combine([vector[block] for vector in vectors])
+    return out
+
+
+def refuse_not_finite(clients: Clients, name: str) -> NoReturn:
+    """Name who sent what is not finite."""
+    for client in sorted(clients):
+        if name in clients[client] and not np.isfinite(clients[client][name]).all():
+            raise FederationError(f"client {client}: {name} has numbers that are not finite")
+    raise FederationError(f"{name}: the clients' numbers are too large to be added up")

@@ -1,0 +1,164 @@
+"""Takes part in the federation of a coordinator: connects, sends once, waits, and comes back when it is cut off."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from io import BytesIO
+from pathlib import Path
+from typing import TypeVar
+
+from slipstream.config.errors import CheckpointError, FederationError
+from slipstream.data.address import Address, connect
+from slipstream.data.arrays_file import read_content
+from slipstream.data.wire import HEAD, WireError
+from slipstream.federate import rounds
+from slipstream.federate.messages import (
+    MAX_ANSWER,
+    Await,
+    CatchUp,
+    Ended,
+    Enter,
+    Kept,
+    Leave,
+    Refused,
+    Request,
+    Say,
+    Send,
+    Stands,
+    Submit,
+    Welcome,
+    frame,
+    parse_answer,
+    parse_head,
+)
+from slipstream.federate.rounds import Model, Outcome, Rules
+from slipstream.federate.update import Update, check_id
+from slipstream.federate.update_file import update_chunks
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 1.0
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Coordinated:
+    """Takes part through a coordinator; a connection is made for every exchange, and lost ones are made again."""
+
+    address: Address
+    client: str
+    token: str
+    timeouts: Rules  # how long to wait for a coordinator that cannot be asked
+    max_bytes: int = (1 << 32) - 1  # of an aggregate
+
+    def catch_up(self, base: str) -> Model:
+        """Where the federation stands; FederationError if nobody answers."""
+        until = time.monotonic() + self.timeouts.closing_s
+        return self._until(until, lambda link: link.catch_up(base))
+
+    def exchange(self, update: Update, patient: bool = True) -> Outcome | None:
+        """Take part in the current round and wait for its end, never past its deadline; None: it is not over."""
+        check_id(update.client, "client id")
+        until = time.monotonic() + self.timeouts.timeout_s + self.timeouts.closing_s
+        try:
+            return self._until(until, lambda link: link.exchange(update, patient))
+        except FederationError as error:
+            model = Model(update.round, update.base, None)
+            return Outcome(update.round, "undecided", False, str(error), model)
+
+    def leave(self, client: str) -> None:
+        """Say that no more updates will come; a coordinator that does not answer finds out by its deadline."""
+        until = time.monotonic() + self.timeouts.closing_s
+        with contextlib.suppress(FederationError):
+            self._until(until, lambda link: link.leave())
+
+    def _until(self, until: float, talk: Callable[[Link], T]) -> T:
+        """Talk to the coordinator, again from the start when it goes away, until one has heard all."""
+        pause = FIRST_PAUSE_S
+        while True:
+            try:
+                with connect(self.address, _left(until)) as link:
+                    return talk(Link(link, self, until))
+            except (OSError, WireError) as error:
+                if time.monotonic() + pause >= until or isinstance(error, WireError):
+                    raise FederationError(f"the coordinator at {self.address} does not answer: {error}") from None
+            time.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE_S)
+
+
+class Link:
+    """A connection that has entered."""
+
+    def __init__(self, link: socket.socket, client: Coordinated, until: float) -> None:
+        self._link, self._client, self._until = link, client, until
+        answer, _ = self._call(Enter(client.client, client.token))
+        if not isinstance(answer, Welcome):
+            raise WireError(answer.reason if isinstance(answer, Refused) else "it answers as no coordinator does")
+        rules = answer.rules
+        self._until = min(until, time.monotonic() + rules.timeout_s + rules.closing_s)
+
+    def catch_up(self, base: str) -> Model:
+        """Where the federation stands."""
+        answer, data = self._call(CatchUp(base))
+        if not isinstance(answer, Stands):
+            raise WireError("it answers as no coordinator does")
+        return self._model(answer.round, answer.base, base, data)
+
+    def leave(self) -> None:
+        """No more updates will come."""
+        self._call(Leave())
+
+    def exchange(self, update: Update, patient: bool) -> Outcome | None:
+        """Ask what became of the update, send it if it is not known, and wait."""
+        aimed = update.round
+        answer, data = self._call(Await(update.nonce, update.base, patient))
+        while isinstance(answer, Send):
+            update = replace(update, round=max(aimed, answer.round))
+            body = b"".join(update_chunks(update))
+            answer, data = self._call(Submit(update.nonce, update.base, answer.round, patient), body)
+        if isinstance(answer, Kept):
+            return None
+        if isinstance(answer, Refused):
+            return Outcome(answer.round, "refused", False, answer.reason, self.catch_up(update.base))
+        if not isinstance(answer, Ended):
+            raise WireError("it answers as no coordinator does")
+        return rounds.outcome(answer.record, update, self._model(answer.round, answer.base, update.base, data))
+
+    def _model(self, number: int, base: str, known: str, data: bytes) -> Model:
+        if base in (known, ""):
+            return Model(number, base, None)
+        try:
+            content = read_content(Path("the aggregate"), BytesIO(data), len(data))
+        except CheckpointError as error:
+            raise WireError(str(error).removesuffix("; use an earlier checkpoint")) from error
+        if content.digest != base:
+            raise WireError("the aggregate is another than the coordinator says")
+        return Model(number, base, content.arrays)
+
+    def _call(self, request: Request, data: bytes = b"") -> tuple[Say, bytes]:
+        self._link.settimeout(_left(self._until))
+        self._link.sendall(frame(request, len(data)))
+        self._link.sendall(data)
+        head = parse_head(self._receive(HEAD.size), MAX_ANSWER, self._client.max_bytes)
+        answer = parse_answer(self._receive(head.body))
+        return answer, self._receive(head.data)
+
+    def _receive(self, size: int) -> bytes:
+        """Exactly so many bytes; OSError if they do not come in time."""
+        got = bytearray()
+        while len(got) < size:
+            self._link.settimeout(_left(self._until))
+            part = self._link.recv(min(size - len(got), 1 << 20))
+            if not part:
+                raise ConnectionResetError("it has hung up")
+            got += part
+        return bytes(got)
+
+
+def _left(until: float) -> float:
+    left = until - time.monotonic()
+    if left <= 0:
+        raise TimeoutError("there was no answer in time")
+    return left

@@ -1,0 +1,109 @@
+"""Federation through a folder that all clients see: no server, and any client may close a round.
+
+A client writes its update beside the round's others and waits. When all are there, or at the deadline, whoever gets
+the lock first decides and aggregates; the others read the result. A killed closer loses the lock, and the next to look
+finishes what it began (rounds.py). What a client meets on the way, it is back in the next round: the number of the
+round, and the aggregate to go on from, are read from the folder every time.
+
+Whoever can write to the folder could delete it: this is for replicas of one owner. What they write is still not
+trusted (update_file.py, defence.py), so a broken one harms nobody.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+
+from slipstream.config.errors import FederationError
+from slipstream.federate import rounds
+from slipstream.federate.rounds import Federation, Model, Outcome
+from slipstream.federate.update import Update, check_id
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.005, 0.25
+
+
+@dataclass(frozen=True)
+class Files:
+    """Takes part through the folder of a federation that was joined (`rounds.join`)."""
+
+    federation: Federation
+
+    def catch_up(self, base: str) -> Model:
+        """Where the federation stands; arrays if they are not those that `base` names."""
+        return rounds.model(self.federation, rounds.standing(self.federation), base)
+
+    def exchange(self, update: Update, patient: bool = True) -> Outcome | None:
+        """Take part in the current round and wait for its end, never past its deadline; None: it is not over."""
+        check_id(update.client, "client id")
+        check_id(update.nonce, "nonce")
+        began, rules = time.monotonic(), self.federation.rules
+        try:
+            filed = self._file(update, began, began + rules.timeout_s + rules.closing_s)
+            if isinstance(filed, Outcome):
+                return filed
+            return self._wait(replace(update, round=filed), began, patient)
+        except (OSError, FederationError) as error:  # a full disk, a share that is away, a file that was damaged
+            model = Model(update.round, update.base, None)
+            return Outcome(update.round, "undecided", False, str(error), model)
+
+    def leave(self, client: str) -> None:
+        """Say that no more updates will come; the others then do not wait for them."""
+        rounds.mark_gone(self.federation, client)
+
+    def _file(self, update: Update, began: float, until: float) -> int | Outcome:
+        """Put the update into the current round, and say which it is; or what became of it instead."""
+        federation, aimed = self.federation, update.round
+        while True:
+            where = rounds.standing(federation)
+            for record in where.closed:
+                if rounds.has_seat(record, update):
+                    return rounds.outcome(record, update, self.catch_up(update.base))
+            # Rounds may have gone by; how far behind that leaves the update is for its base to say.
+            update = replace(update, round=max(aimed, where.round))
+            temp = rounds.write_update(federation, where.round, update)
+            with rounds.locked(federation, until) as is_mine:
+                if not is_mine:
+                    temp.unlink(missing_ok=True)
+                    return self._undecided(update)
+                if self._close(where.round, began) or rounds.standing(federation).round != where.round:
+                    temp.unlink(missing_ok=True)
+                    continue  # the next round has come
+                refusal = rounds.file_update(federation, where, update, temp)
+            if refusal is None or refusal.kind == "duplicate":
+                return where.round
+            return Outcome(where.round, "refused", False, refusal.reason, self.catch_up(update.base))
+
+    def _wait(self, update: Update, began: float, patient: bool) -> Outcome | None:
+        federation, number = self.federation, update.round
+        pause = FIRST_PAUSE_S
+        looked_at: frozenset[str] = frozenset()
+        while (record := rounds.read_record(federation, number)) is None:
+            due = rounds.deadline(federation, number, began) or began + federation.rules.timeout_s
+            now = time.monotonic()
+            accounted = rounds.accounted(federation, number)
+            is_full = len(accounted) >= federation.rules.clients and accounted != looked_at
+            if is_full or now >= due or rounds.is_closing(federation, number):
+                with rounds.locked(federation, now) as is_mine:
+                    if is_mine:
+                        looked_at = accounted
+                        if rounds.advance(federation, number, overdue=now >= due) is not None:
+                            continue
+            if not patient:
+                return None
+            if now > due + federation.rules.closing_s:
+                return self._undecided(update)
+            time.sleep(min(pause, max(due - now, FIRST_PAUSE_S)))
+            pause = min(1.5 * pause, LONGEST_PAUSE_S)
+        return rounds.outcome(record, update, self.catch_up(update.base))
+
+    def _close(self, number: int, began: float) -> bool:
+        """Finish the current round first, if it is overdue or another was killed in closing it."""
+        due = rounds.deadline(self.federation, number, began)
+        overdue = due is not None and time.monotonic() >= due
+        if not overdue and not rounds.is_closing(self.federation, number):
+            return False
+        return rounds.advance(self.federation, number, overdue=overdue) is not None
+
+    def _undecided(self, update: Update) -> Outcome:
+        reason = f"whoever closes round {update.round} did not finish in time; is it stopped?"
+        return Outcome(update.round, "undecided", False, reason, self.catch_up(update.base))

@@ -1,0 +1,521 @@
+"""Ring all-reduce: peers without a coordinator hold the same aggregate after a round, at a cost that does not grow.
+
+A round begins with a meeting. The living peer with the smallest id leads it: everybody calls it, it waits for those who
+may still come, and tells all who takes part. They form a group (torch.distributed, gloo) of this meeting alone, and
+reduce. First every member sends each other member the part of its arrays that the other is to work on, which merges
+what it holds of all by a rule; then the merged parts travel around the ring until all have all of them. Both halves
+move what a classical ring moves, 2 (n - 1) / n of the arrays per peer; but parts are not added up on their way, so they
+are merged in float64 in the order of ids: **the result has the same bits on every peer, and the same as
+`federate.aggregate` on the same arrays** (any rule that works number by number). Of whole numbers (counters) the
+largest is taken.
+
+Where somebody dies or hangs, the waits of the others end (gloo's own are `step_s` long), the group is given up, and the
+next attempt begins with a new meeting among the living, until the round's deadline. Nobody takes a result before it
+knows that every member has it; who holds one and does not know brings its hash to the next meeting: if all there hold
+the same one it is the round's, and otherwise nobody has taken it and all reduce again. So a death at any point leaves
+the living with the same bits. A cut network may leave them with different ones (one half took the result, the other
+could not know); the next round that succeeds makes all the same again. With fewer members than the quorum (more than
+half of the peers unless said) nothing changes, so two halves never both go on.
+
+What this cannot do: a member that lies about its arrays is held off by the rule alone (mean: not at all), and one that
+lies about the part it merges is not found out. Arrays that are not finite are refused by name, and the ring re-forms
+without the one who sent them. gloo neither encrypts nor asks who connects: the token guards the meeting, not the group;
+use the ring among machines you trust, or the coordinator.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import secrets
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, NamedTuple, Self
+
+import msgspec
+import numpy as np
+from msgspec.structs import replace
+from numpy.typing import NDArray
+
+from slipstream.config.errors import FederationError
+from slipstream.data.address import connect, listen
+from slipstream.data.wire import WireError
+from slipstream.federate.aggregate import clip_weights, weighted_mean
+from slipstream.federate.blocks import Clients
+from slipstream.federate.peers import (
+    CONNECT_S,
+    ENTER_S,
+    Hello,
+    Member,
+    Refused,
+    Roster,
+    Wait,
+    answer_calls,
+    count_misses,
+    describe,
+    digest,
+    is_ours,
+    left_s,
+    parse_members,
+    patience_s,
+    pauses,
+    receive,
+    send,
+    unpack,
+    why,
+    why_differ,
+    why_not_finite,
+)
+from slipstream.federate.update import Arrays
+
+Merge = Callable[[Clients, Mapping[str, float]], Arrays]  # parts of all members and their claimed weights
+
+LOOK_S = 0.2  # between looks whether those who are awaited still live
+CLOSED = 2  # a peer whose port was found closed so many times in a row is not waited for
+
+
+class RingReport(msgspec.Struct, frozen=True):
+    """One round of a ring, as one peer saw it."""
+
+    round: int  # the latest that any member thought it was
+    peer: str
+    members: tuple[str, ...]  # whose arrays are in the result; empty where there is none
+    attempts: int
+    failures: tuple[str, ...]  # why attempts came to nothing
+    absent: dict[str, str]  # peer: why it was not at the last meeting
+    refused: dict[str, str]  # peer: why what it sent does not count
+    reason: str  # why nothing changed; empty where there is a result
+    seconds: float
+
+
+def clipped_mean(clients: Clients, weights: Mapping[str, float]) -> Arrays:
+    """The mean by claimed weights, none of which counts more than twice their median."""
+    return weighted_mean(clients, clip_weights(weights))
+
+
+class Ring:
+    """One peer of a ring: it listens from the start, and reduces when asked to."""
+
+    def __init__(
+        self,
+        me: str,
+        addresses: Mapping[str, str],
+        token: str,
+        *,
+        quorum: int | None = None,
+        deadline_s: float = 60.0,
+        meet_s: float = 20.0,
+        step_s: float = 10.0,
+        merge: Merge = clipped_mean,
+    ) -> None:
+        """`addresses`: of all peers by id, this one's too.
+
+        A round ends within `deadline_s`, at most one `step_s` later; a peer is waited for up to `meet_s` at a meeting;
+        a group is formed, and reduces, within `step_s` each. `merge` works number by number, as all rules of
+        `federate.aggregate` do but those that choose clients.
+        """
+        self.me = me
+        self._members = parse_members(addresses, me)
+        self._ids = tuple(member.id for member in self._members)
+        self._quorum = len(self._ids) // 2 + 1 if quorum is None else quorum
+        if not 1 <= self._quorum <= len(self._ids):
+            raise FederationError(f"quorum: {self._quorum} of {len(self._ids)} peers can never be there")
+        self._token, self._merge = token, merge
+        self._deadline_s, self._meet_s, self._step_s = deadline_s, meet_s, step_s
+        self._misses: dict[str, int] = {}
+        own = next(member for member in self._members if member.id == me)
+        self._host = _host_of(own)
+        self._server, _ = listen(own.address, token)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._server.close()
+
+    def reduce(self, arrays: Arrays, number: int, weight: float = 1.0) -> tuple[Arrays, RingReport]:
+        """Merge with all who are there; returns what to go on with, which is `arrays` where nothing came of it."""
+        began = time.monotonic()
+        if (reason := why_not_finite(arrays)) is not None:
+            raise FederationError(f"round {number}: {self.me} has nothing to share: {reason}")
+        story = _Story(Hello(self._token, self.me, number, describe(arrays), weight))
+        for pause in pauses():
+            try:
+                self._attempt(arrays, story, began + self._deadline_s)
+                break
+            except _FailedError as error:
+                story.failures.append(str(error))
+            if time.monotonic() + pause >= began + self._deadline_s:
+                break
+            time.sleep(pause)
+        self._misses = count_misses(self._misses, [name for name in self._ids if name != self.me], story.there)
+        is_done = bool(story.members)
+        report = RingReport(
+            round=story.round,
+            peer=self.me,
+            members=story.members,
+            attempts=len(story.failures) + is_done,
+            failures=tuple(story.failures),
+            absent=story.absent,
+            refused=story.refused,
+            reason="" if is_done else story.failures[-1],
+            seconds=time.monotonic() - began,
+        )
+        return story.result if is_done else arrays, report
+
+    def _attempt(self, arrays: Arrays, story: _Story, deadline: float) -> None:
+        """One meeting and what comes of it; returns when the round is over for this peer."""
+        seen = self._meet(story, deadline)
+        roster = seen.roster
+        story.there, story.absent, story.round = roster.members, seen.absent, roster.round
+        if roster.keep:
+            if roster.keep == story.hello.have:
+                story.members = story.held_by
+            else:
+                story.failures.append("the round was decided without this peer")
+            return
+        if len(roster.members) < self._quorum:
+            there = f"{len(roster.members)} of {len(self._ids)} peers were there"
+            raise _FailedError(f"{there}, and the quorum is {self._quorum}")
+        story.hello = replace(story.hello, generation=roster.generation, have="")
+        try:
+            group = _Group(seen, self.me, self._host, self._step_s)
+            story.result, fault = group.reduce(arrays, self._merge)
+            if not fault:
+                story.hello, story.held_by = replace(story.hello, have=digest(story.result)), roster.members
+            culprits = group.agree()
+        except RuntimeError as error:  # what gloo raises, whatever has happened
+            raise _FailedError(f"the ring of {', '.join(roster.members)} broke: {why(error)}") from None
+        story.hello = replace(story.hello, have="")  # all know what all have
+        story.refused |= dict.fromkeys(culprits, "its arrays arrived with numbers that are not finite")
+        if not fault:
+            story.members = roster.members
+        elif culprits and self.me not in culprits:
+            raise _FailedError(f"{', '.join(culprits)} sent numbers that are not finite")
+        else:  # another attempt would end the same way
+            story.failures.append(story.refused.get(self.me, fault))
+
+    # --- the meeting ---
+
+    def _meet(self, story: _Story, deadline: float) -> _Seen:
+        """Who takes part in an attempt: asked of the first who lives, or decided where that is this peer."""
+        absent: dict[str, str] = {}
+        for member in self._members:
+            if member.id == self.me:
+                break
+            if member.id in story.refused:
+                continue
+            patience = min(deadline, time.monotonic() + patience_s(self._meet_s, self._misses.get(member.id, 0)))
+            try:
+                return self._join(member, story.hello, patience, deadline)
+            except TimeoutError:
+                absent[member.id] = "it did not answer in time"
+            except (OSError, EOFError, WireError) as error:
+                absent[member.id] = why(error)
+        return self._lead(story, absent, deadline)
+
+    def _join(self, leader: Member, hello: Hello, patience: float, deadline: float) -> _Seen:
+        """Call a leader and wait for what it decides; it says first that it is there, and how long it may take."""
+        with connect(leader.address, min(CONNECT_S, left_s(patience))) as link:
+            send(link, hello, patience)
+            said, _ = receive(link, patience)
+            if isinstance(said, Wait):
+                said, _ = receive(link, min(deadline, time.monotonic() + max(said.seconds, 0.0) + CONNECT_S))
+        if isinstance(said, Refused):
+            raise _FailedError(f"{leader.id} refused {self.me}: {said.reason:.200}")
+        if not isinstance(said, Roster):
+            raise WireError(f"it said {type(said).__name__} where a roster was expected")
+        in_order = said.members == tuple(sorted(set(said.members)))
+        if not in_order or not {self.me, leader.id} <= set(said.members) <= set(self._ids):
+            raise WireError("it sent a roster of others")
+        if len(said.weights) != len(said.members) or not 0 <= said.port < 65536:
+            raise WireError("it sent a roster that cannot be right")
+        absent = {name: f"{leader.id} did not see it" for name in self._ids if name not in said.members}
+        return _Seen(said, _host_of(leader), None, absent)
+
+    def _lead(self, story: _Story, absent: dict[str, str], deadline: float) -> _Seen:
+        """Wait for the others, decide who takes part, and tell them."""
+        now = time.monotonic()
+        awaited = [m for m in self._members if m.id != self.me and m.id not in absent and m.id not in story.refused]
+        waits = {m.id: min(deadline, now + patience_s(self._meet_s, self._misses.get(m.id, 0))) for m in awaited}
+        meeting = _Meeting(story.hello, self._ids, story.refused, awaited, waits)
+        try:
+            answer_calls(self._server, meeting.answer, meeting.is_over, meeting.latest)
+            joined = {name: call for name, call in meeting.joined.items() if _is_open(call.link)}
+            hellos = {self.me: story.hello, **{name: call.hello for name, call in joined.items()}}
+            members = tuple(sorted(hellos))
+            keep = _result_to_keep(list(hellos.values()))
+            store = None if keep or len(members) < self._quorum else self._open_store()
+            roster = Roster(
+                round=max(hello.round for hello in hellos.values()),
+                members=members,
+                weights=tuple(hellos[name].weight for name in members),
+                generation=secrets.token_hex(8),
+                port=0 if store is None else store.getsockname()[1],
+                keep=keep,
+            )
+            for call in joined.values():
+                with contextlib.suppress(OSError):  # it died just now: the ring will break, and the next be without it
+                    send(call.link, roster, time.monotonic() + CONNECT_S)
+        finally:
+            for call in meeting.joined.values():
+                call.link.close()
+        gone = {name: meeting.gone.get(name, "it did not come in time") for name in self._ids if name not in members}
+        return _Seen(roster, self._host, store, {**gone, **absent})
+
+    def _open_store(self) -> socket.socket:
+        """Where members will find each other: open before anybody is told, on this peer's own interface alone."""
+        family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
+        return socket.create_server((self._host, 0), family=family)
+
+
+@dataclass
+class _Story:
+    """What has happened to one peer in one round so far."""
+
+    hello: Hello  # what it says at the next meeting
+    result: Arrays = field(default_factory=dict)
+    held_by: tuple[str, ...] = ()  # members of the ring that made the result
+    members: tuple[str, ...] = ()  # the same, once the result is the round's
+    there: tuple[str, ...] = ()
+    round: int = 0
+    failures: list[str] = field(default_factory=list)
+    absent: dict[str, str] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.round = self.hello.round
+
+
+class _FailedError(Exception):
+    """This attempt came to nothing; the next may not."""
+
+
+class _Seen(NamedTuple):
+    """What a meeting decided."""
+
+    roster: Roster
+    host: str  # of the leader
+    store: socket.socket | None  # where members find each other: it listens at the leader's
+    absent: dict[str, str]
+
+
+class _Call(NamedTuple):
+    """Somebody who has come to a meeting, and waits."""
+
+    hello: Hello
+    link: socket.socket
+
+
+def _host_of(member: Member) -> str:
+    return member.address.host or "127.0.0.1"
+
+
+def _result_to_keep(hellos: Sequence[Hello]) -> str:
+    """The hash of a result that somebody may have taken: all who are here and were in its ring hold it.
+
+    Whoever took it knew that all had it. So if one of its ring does not, nobody took it, and it is made again.
+    """
+    made = {(hello.generation, hello.have) for hello in hellos if hello.have}
+    if len(made) != 1:
+        return ""
+    generation, have = made.pop()
+    return have if all(hello.have for hello in hellos if hello.generation == generation) else ""
+
+
+class _Meeting:
+    """Who has come to a meeting; answers run in threads, each writing what is its own."""
+
+    def __init__(
+        self,
+        hello: Hello,
+        ids: Sequence[str],
+        refused: Mapping[str, str],
+        awaited: Sequence[Member],
+        waits: dict[str, float],
+    ) -> None:
+        self.joined: dict[str, _Call] = {}
+        self.gone: dict[str, str] = {}
+        self.latest = max(waits.values(), default=time.monotonic())
+        self._hello, self._ids, self._refused, self._waits = hello, ids, refused, waits
+        self._watched = {member.id: member for member in awaited}
+        self._closed = dict.fromkeys(waits, 0)
+        self._looked = time.monotonic()
+
+    def is_over(self) -> bool:
+        """Whether all have come who may come."""
+        now = time.monotonic()
+        if now >= self._looked + LOOK_S:
+            for name in list(self._watched):
+                self._look_for(name)
+            self._looked = time.monotonic()
+        return all(name in self.joined or now >= until for name, until in self._waits.items())
+
+    def _look_for(self, name: str) -> None:
+        """End the wait for one whose port is closed: it is dead."""
+        call = self.joined.get(name)
+        if call is not None:
+            if _is_open(call.link):
+                return
+            del self.joined[name]
+            call.link.close()
+        try:
+            connect(self._watched[name].address, LOOK_S).close()
+            if call is None:
+                del self._watched[name]  # it lives and is busy; each look takes a place in the queue of its socket
+        except ConnectionRefusedError as error:
+            self._closed[name] += 1
+            if self._closed[name] >= CLOSED:
+                self._waits[name] = 0.0
+                self.gone.setdefault(name, why(error))
+                del self._watched[name]
+        except OSError:
+            del self._watched[name]  # nobody says no
+
+    def answer(self, link: socket.socket) -> None:
+        """Let somebody in, or say why not."""
+        try:
+            said, _ = receive(link, min(self.latest, time.monotonic() + ENTER_S))
+            if not isinstance(said, Hello) or not is_ours(said.token, self._hello.token):
+                raise WireError("the token is not this run's")
+            if said.id not in self._ids or said.id == self._hello.id:
+                raise WireError(f"{said.id!r:.80} is not one of the other peers")
+            reason = self._refused.get(said.id) or why_differ(self._hello.records, said.records)
+            if reason is None and not (math.isfinite(said.weight) and said.weight >= 0):
+                reason = f"a weight of {said.weight}"
+            if reason is not None:
+                self.gone[said.id] = f"refused: {reason}"
+                self._waits[said.id] = 0.0
+                raise WireError(reason)
+            send(link, Wait(max(self.latest - time.monotonic(), 0.0)), time.monotonic() + CONNECT_S)
+            before, self.joined[said.id] = self.joined.get(said.id), _Call(said, link)
+            if before is not None:  # it has called again, and waits for this call's answer alone
+                before.link.close()
+        except WireError as error:
+            with link, contextlib.suppress(OSError):
+                send(link, Refused(str(error)), time.monotonic() + 1.0)
+        except (OSError, EOFError):
+            link.close()
+
+
+def _is_open(link: socket.socket) -> bool:
+    """Whether the other side is still there, as far as its kernel has said."""
+    link.settimeout(0.0)
+    try:
+        return bool(link.recv(1, socket.MSG_PEEK))
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+
+
+# --- the group ---
+
+
+class _Group:
+    """A process group of one meeting, apart from what else the process does with torch.distributed."""
+
+    def __init__(self, seen: _Seen, me: str, host: str, step_s: float) -> None:
+        import torch.distributed
+
+        dist: Any = torch.distributed  # its stubs leave out what is used here
+        self._members, self._weights = seen.roster.members, seen.roster.weights
+        self._rank, self._size = self._members.index(me), len(self._members)
+        self._step_s = step_s
+        self._culprits: set[str] = set()
+        limit = timedelta(seconds=step_s)
+        self._store = dist.TCPStore(
+            seen.host,
+            seen.roster.port,
+            is_master=seen.store is not None,
+            timeout=limit,
+            wait_for_workers=False,
+            master_listen_fd=None if seen.store is None else seen.store.detach(),
+        )
+        options = dist.ProcessGroupGloo._Options()
+        options._devices = [dist.ProcessGroupGloo.create_device(hostname=host)]
+        options._timeout = limit
+        store = dist.PrefixStore(seen.roster.generation, self._store)
+        self._group: Any = dist.ProcessGroupGloo(store, self._rank, self._size, options)
+
+    def reduce(self, arrays: Arrays, merge: Merge) -> tuple[Arrays, str]:
+        """The merged arrays, and why they are none where somebody's numbers made that impossible."""
+        deadline = time.monotonic() + self._step_s
+        records = describe(arrays)
+        merged: Arrays = {}
+        fault = ""
+        for dtype in sorted({record.dtype for record in records}):
+            same = tuple(record for record in records if record.dtype == dtype)
+            vectors = [arrays[record.name].reshape(-1) for record in same]
+            parts = self._scatter(vectors, deadline)
+            try:
+                own = self._merge_part(parts, merge)
+            except FederationError as error:
+                fault = str(error)
+                own = np.full(parts.shape[1], np.nan if parts.dtype.kind == "f" else 0, parts.dtype)
+            merged |= unpack(self._gather(own, deadline).view(np.uint8), same)
+        return {name: merged[name] for name in arrays}, fault or why_not_finite(merged) or ""
+
+    def agree(self) -> tuple[str, ...]:
+        """Wait until all members have the result; returns those whose numbers were not finite, by all accounts."""
+        deadline = time.monotonic() + self._step_s
+        votes = np.zeros((self._size, self._size), np.uint8)
+        votes[self._rank] = [name in self._culprits for name in self._members]
+        self._swap(np.broadcast_to(votes[self._rank], votes.shape).copy(), votes, deadline)
+        return tuple(name for name, count in zip(self._members, votes.sum(0), strict=True) if count)
+
+    def _scatter(self, vectors: Sequence[NDArray[Any]], deadline: float) -> NDArray[Any]:
+        """The part of all numbers that is this member's to merge, of all members: one row each."""
+        count = sum(vector.size for vector in vectors)
+        padded = np.zeros((self._size, -(-count // self._size)), vectors[0].dtype)
+        np.concatenate(vectors, out=padded.reshape(-1)[:count])
+        parts = np.empty_like(padded)
+        parts[self._rank] = padded[self._rank]
+        self._swap(padded, parts, deadline)
+        return parts
+
+    def _merge_part(self, parts: NDArray[Any], merge: Merge) -> NDArray[Any]:
+        if parts.dtype.kind != "f":
+            return np.asarray(parts.max(axis=0))
+        self._culprits |= {name for name, part in zip(self._members, parts, strict=True) if not np.isfinite(part).all()}
+        if self._culprits:
+            raise FederationError(f"{', '.join(sorted(self._culprits))} sent numbers that are not finite")
+        clients = {name: {"part": part} for name, part in zip(self._members, parts, strict=True)}
+        return merge(clients, dict(zip(self._members, self._weights, strict=True)))["part"]
+
+    def _gather(self, own: NDArray[Any], deadline: float) -> NDArray[Any]:
+        """All merged parts: each travels around the ring, handed on by every member but the last."""
+        parts = np.empty((self._size, own.size), own.dtype)
+        parts[self._rank] = own
+        before, behind = (self._rank - 1) % self._size, (self._rank + 1) % self._size
+        for step in range(self._size - 1):
+            there = self._group.recv([_bytes(parts[(self._rank - step - 1) % self._size])], before, 0)
+            gone = self._group.send([_bytes(parts[(self._rank - step) % self._size])], behind, 0)
+            self._finish([there, gone], deadline)
+        return parts.reshape(-1)
+
+    def _swap(self, out: NDArray[Any], back: NDArray[Any], deadline: float) -> None:
+        """Send row i of `out` to member i and receive its row for this one into row i of `back`."""
+        works = []
+        for step in range(1, self._size):
+            to, of = (self._rank + step) % self._size, (self._rank - step) % self._size
+            works += [self._group.recv([_bytes(back[of])], of, 0), self._group.send([_bytes(out[to])], to, 0)]
+        self._finish(works, deadline)
+
+    def _finish(self, works: Sequence[Any], deadline: float) -> None:
+        for work in works:
+            work.wait(timedelta(seconds=max(deadline - time.monotonic(), 0.001)))
+
+
+def _bytes(row: NDArray[Any]) -> Any:
+    """A row as a tensor over the same memory; gloo moves bytes, whatever they mean."""
+    import torch
+
+    return torch.from_numpy(row.view(np.uint8))

@@ -1,0 +1,103 @@
+"""What becomes of an aggregate before clients go on from it: the server's own optimisers, and meta-learning.
+
+FedAdam and FedYogi (Reddi et al. 2021, arXiv:2003.00295) take the way from the last aggregate to the new one as a
+gradient; reptile (Nichol et al. 2018, arXiv:1803.02999) goes a share of that way. The state travels as named arrays in
+the aggregate itself, so that whoever closes the next round can go on.
+
+FedAdam corrects the bias of its moments as Adam does, which the paper leaves out. Flower 1.41 corrects too, but counts
+the rounds from 2 where we count from 1. Both moments begin at 0, as Flower's do; the paper's second begins at tau².
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from slipstream.config.errors import FederationError
+from slipstream.federate.blocks import blocks, flat
+from slipstream.federate.update import Arrays
+
+STATE = "server."  # begins the names of a server optimiser's state, which no client has
+Gradient = Callable[[Arrays], Arrays]
+
+
+class ServerStep(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How to go from the last aggregate towards the new one."""
+
+    kind: Literal["fedadam", "fedyogi", "reptile"]
+    rate: float = 0.1  # reptile: the share of the way, 1 takes the new aggregate
+    beta1: float = 0.9
+    beta2: float = 0.99
+    tau: float = 1e-3  # how small a change is taken in full rather than by its sign
+
+    def __post_init__(self) -> None:
+        if not (0 < self.rate < float("inf") and 0 <= self.beta1 < 1 and 0 <= self.beta2 < 1 and self.tau > 0):
+            raise FederationError(f"{self}: rate and tau are above 0, the betas within 0 and 1")
+
+
+def server_step(how: ServerStep, last: Arrays | None, new: Arrays, state: Arrays) -> tuple[Arrays, Arrays]:
+    """The arrays clients go on from, and the optimiser's state; the first aggregate is taken as it is."""
+    if last is None:
+        return new, {}
+    if how.kind == "reptile":
+        return reptile(last, new, how.rate), {}
+    count = int(state.get(STATE + "steps", np.array(0))) + 1
+    # Adam's correction of both moments' bias at once (Kingma & Ba 2015, before section 2.1).
+    rate = how.rate * np.sqrt(1.0 - how.beta2**count) / (1.0 - how.beta1**count) if how.kind == "fedadam" else how.rate
+    arrays: Arrays = {}
+    following: Arrays = {STATE + "steps": np.array(count, np.int64)}
+    for name, old in last.items():
+        first, second = (
+            np.array(state[key], np.float64) if key in state else np.zeros(old.shape)
+            for key in (f"{STATE}first.{name}", f"{STATE}second.{name}")
+        )
+        out = np.empty_like(old)
+        before, after, m, v, x = flat([old, new[name], first, second, out])
+        for block in blocks(x.size):
+            change = np.subtract(after[block], before[block], dtype=np.float64)
+            square = np.square(change)
+            m[block] = how.beta1 * m[block] + (1.0 - how.beta1) * change
+            if how.kind == "fedadam":
+                v[block] = how.beta2 * v[block] + (1.0 - how.beta2) * square
+            else:
+                v[block] -= (1.0 - how.beta2) * square * np.sign(v[block] - square)
+            x[block] = before[block] + rate * m[block] / (np.sqrt(v[block]) + how.tau)
+        _refuse_not_finite(name, x)
+        arrays[name] = out
+        following |= {f"{STATE}first.{name}": first, f"{STATE}second.{name}": second}
+    return arrays, following
+
+
+def reptile(last: Arrays, new: Arrays, rate: float) -> Arrays:
+    """last + rate (new - last), in float64."""
+    return _moved(last, {name: new[name].astype(np.float64) - array for name, array in last.items()}, rate)
+
+
+def maml(weights: Arrays, inner: Gradient, outer: Gradient, inner_rate: float, outer_rate: float, steps: int) -> Arrays:
+    """First-order MAML (Finn et al. 2017, arXiv:1703.03400) of one client: what it sends to the round.
+
+    The weights are adapted by `steps` steps down the inner gradient; the outer gradient there moves the weights as they
+    were. The mean of several clients' results is then the step down the mean of their outer gradients.
+    """
+    if steps < 1:
+        raise FederationError(f"maml with {steps} inner steps: without any it is plain gradient descent; try 1")
+    adapted = weights
+    for _ in range(steps):
+        adapted = _moved(adapted, inner(adapted), -inner_rate)
+    return _moved(weights, outer(adapted), -outer_rate)
+
+
+def _moved(arrays: Arrays, direction: Arrays, rate: float) -> Arrays:
+    moved = {name: (a.astype(np.float64) + rate * direction[name]).astype(a.dtype) for name, a in arrays.items()}
+    for name, array in moved.items():
+        _refuse_not_finite(name, array)
+    return moved
+
+
+def _refuse_not_finite(name: str, array: NDArray[Any]) -> None:
+    if not np.isfinite(array).all():
+        raise FederationError(f"{name}: the step leads to numbers that are not finite; try a smaller rate")

@@ -1,0 +1,250 @@
+"""A run as one client of a federation: when a round is due, what it sends, and what it goes on with."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import msgspec
+
+from slipstream.algos.protocol import Algorithm, Arrays
+from slipstream.algos.rules import rules_for
+from slipstream.collect.pool import Tell
+from slipstream.collect.serial import Episode
+from slipstream.config.errors import CheckpointError, FederationError
+from slipstream.config.federated import FederatedConfig
+from slipstream.config.load import override
+from slipstream.config.scenario import Scenario, shared_policies
+from slipstream.data.arrays_file import content_hash
+from slipstream.federate.aggregate import adopt, outgoing
+from slipstream.federate.moments import OPTIMISER
+from slipstream.federate.privacy import Privacy, apply_changes, private_update, spent
+from slipstream.federate.rounds import Model, Outcome
+from slipstream.federate.update import Update
+from slipstream.train.setup import Cast, make_cast
+from slipstream.train.transports import make_transport
+from slipstream.worlds.spec import WorldSpec
+
+
+class ClientState(msgspec.Struct, frozen=True):
+    """Where a client stands; saved in checkpoints."""
+
+    exchanges: int = 0  # intervals of episodes that have passed
+    rounds: int = 0  # that this client has sent something for
+    bases: dict[str, str] = {}  # hash of the aggregate each policy goes on from
+    settled: tuple[str, ...] = ()  # policies whose round is over, where this run was parked before that of another
+    steps: int = 0  # environment steps at the last exchange
+    returns: tuple[float, int] = (0.0, 0)  # sum and number of episodes' returns since then
+    last_return: float | None = None  # mean of the interval before
+    best_return: float | None = None  # over all clients, of any round
+    row: dict[str, float] = {}  # metrics of the last exchange, for the next report
+
+
+class Exchanged(NamedTuple):
+    """What an exchange has come to."""
+
+    parked: bool  # the round is not over, and this run does not wait for it
+    best: bool  # the clients' mean return is the best so far
+
+
+def begin_alike(scenario: Scenario, cast: Cast, spec: WorldSpec) -> None:
+    """Give all clients the same first weights, whatever their seeds: means of unlike networks are no networks."""
+    common = make_cast(override(scenario, {"seed": scenario.federated.init_seed}), spec)
+    for policy in shared_policies(scenario):
+        cast.learners[policy].load_state_dict(common.learners[policy].state_dict(include_optim=False))
+
+
+class Client:
+    """Takes part in rounds, with one federation for every policy that is shared."""
+
+    def __init__(
+        self, scenario: Scenario, learners: Mapping[str, Algorithm], agents: Sequence[int], tell: Tell
+    ) -> None:
+        """`agents`: those whose rewards make an episode's return."""
+        self._config, self._tell, self._agents = scenario.federated, tell, agents
+        self._learners = {policy: learners[policy] for policy in shared_policies(scenario)}
+        self._transports = {
+            policy: make_transport(scenario, policy, rules_for(own.state_dict()))
+            for policy, own in self._learners.items()
+        }
+        self.state = ClientState()
+        # What each policy goes on from: the last aggregate's weights, or the first ones.
+        self._references = {policy: own.state_dict(include_optim=False) for policy, own in self._learners.items()}
+
+    # --- what the loop calls ---
+
+    def begin(self) -> None:
+        """Before the first update of a new run: refuse a federation that does not stand where it was expected to."""
+        wanted = self._config.first_round
+        for policy, transport in self._transports.items():
+            if wanted is not None and (found := transport.catch_up("").round) != wanted:
+                raise FederationError(
+                    f"federated.first_round: the federation of {policy} stands at round {found}, not {wanted}; is its "
+                    "folder one of an earlier run?"
+                )
+
+    def watch(self, episodes: Sequence[Episode]) -> None:
+        """Take note of episodes that have ended."""
+        total, count = self.state.returns
+        for episode in episodes:
+            total += sum(episode.returns[agent] for agent in self._agents)
+        self.state = msgspec.structs.replace(self.state, returns=(total, count + len(episodes)))
+
+    def is_due(self, episodes: int) -> bool:
+        """Whether enough episodes have ended, in all worlds and workers together, since the last exchange."""
+        return episodes // self._config.interval > self.state.exchanges
+
+    def exchange(self, episodes: int, steps: int) -> Exchanged:
+        """One round of every shared policy; afterwards the learners go on from what came of it."""
+        total, count = self.state.returns
+        mean_return = total / count if count else 0.0
+        rise = 0.0 if self.state.last_return is None else mean_return - self.state.last_return
+        facts = {"samples": float(steps - self.state.steps), "mean_return": mean_return, "reward_delta": rise}
+        bases, returns = dict(self.state.bases), [mean_return]
+        row: dict[str, float] = {}
+        began = time.monotonic()
+        for policy in [policy for policy in self._learners if policy not in self.state.settled]:
+            outcome = self._take_part(policy, bases.get(policy, ""), facts)
+            if outcome is None:
+                return Exchanged(parked=True, best=False)
+            bases[policy] = outcome.model.base
+            settled = (*self.state.settled, policy)
+            self.state = msgspec.structs.replace(self.state, bases=bases, settled=settled)
+            returns += _mean_returns(outcome)
+            row |= _row(outcome, policy if len(self._learners) > 1 else "")
+        row["fed/round_time_s"] = time.monotonic() - began
+        overall = sum(returns[1:]) / len(returns[1:]) if len(returns) > 1 else mean_return
+        best = self.state.best_return is None or overall > self.state.best_return
+        self.state = ClientState(
+            exchanges=episodes // self._config.interval,
+            rounds=self.state.rounds + 1,
+            bases=bases,
+            steps=steps,
+            last_return=mean_return,
+            best_return=overall if best else self.state.best_return,
+            row=row,
+        )
+        return Exchanged(parked=False, best=best)
+
+    def leave(self) -> None:
+        """Say that no more updates will come, so that the others do not wait for them."""
+        for transport in self._transports.values():
+            transport.leave(self._config.client)
+
+    def rows(self) -> dict[str, float]:
+        """For the next report: the last exchange."""
+        row, self.state = self.state.row, msgspec.structs.replace(self.state, row={})
+        return row
+
+    # --- one policy ---
+
+    def _take_part(self, policy: str, base: str, facts: Mapping[str, float]) -> Outcome | None:
+        config, learner = self._config, self._learners[policy]
+        own = learner.state_dict()
+        rules = rules_for(own)
+        travels = outgoing(own, rules, config.optimizer_strategy)
+        transport = self._transports[policy]
+        try:
+            model = transport.catch_up(base)
+        except FederationError as error:  # nobody answers, for now: the next round may find them there
+            outcome = Outcome(0, "undecided", False, str(error), Model(0, base, None))
+            self._report(policy, outcome)
+            return outcome
+        update = Update(config.client, model.round, base, _nonce(travels, base), travels, _weight(config), facts)
+        if config.privacy is not None:
+            update = self._hidden(update, policy, [name for name, rule in rules.items() if rule.kind == "merge"])
+        said = transport.exchange(update, patient=not config.park)
+        if said is None:
+            return None
+        outcome = said
+        if outcome.model.arrays is not None:
+            taken = adopt(own, outcome.model.arrays, rules, config.optimizer_strategy, config.merge_mu)
+            stays = {name: array for name, array in own.items() if rules[name].kind not in OPTIMISER}
+            learner.load_state_dict(stays | taken)
+            self._refer(policy, outcome.model.arrays)
+        self._report(policy, outcome)
+        return outcome
+
+    def _hidden(self, update: Update, policy: str, names: Sequence[str]) -> Update:
+        """The update as it may travel: the last aggregate, and a change that is clipped and has noise on it."""
+        assert self._config.privacy is not None
+        privacy, start = Privacy(**self._config.privacy.model_dump()), self._references[policy]
+        private = private_update(update, start, names, privacy)
+        moved = apply_changes(start, private.arrays)
+        report = spent(privacy, self.state.rounds + 1)
+        self._tell("privacy", str(report), policy=policy, **msgspec.to_builtins(report))
+        return replace(private, arrays={name: moved[name] for name in names})
+
+    def _refer(self, policy: str, arrays: Arrays) -> None:
+        """Go on from these weights: losses are pulled towards them, where that was asked for."""
+        known = self._references[policy]
+        self._references[policy] = {name: arrays.get(name, array) for name, array in known.items()}
+        if self._config.proximal_mu:
+            self._learners[policy].pull_towards(self._references[policy], self._config.proximal_mu)
+
+    def _report(self, policy: str, outcome: Outcome) -> None:
+        what = {
+            "closed": "is closed" if outcome.took_part else f"was closed without this run: {outcome.reason}",
+            "failed": f"has failed, and nothing changes: {outcome.reason}",
+            "refused": f"has refused this run's update: {outcome.reason}",
+            "undecided": f"was not decided in time, and this run goes on alone until the next: {outcome.reason}",
+        }[outcome.state]
+        fields = {"policy": policy, "round": outcome.round, "state": outcome.state, "took_part": outcome.took_part}
+        self._tell("round", f"round {outcome.round} of {policy} {what}", reason=outcome.reason, **fields)
+
+    # --- saving ---
+
+    def arrays(self) -> Arrays:
+        """What must be saved beside `state`: the weights that losses are pulled towards."""
+        return {
+            f"{policy}.{name}": array for policy, known in self._references.items() for name, array in known.items()
+        }
+
+    def load(self, state: ClientState, arrays: Arrays) -> None:
+        """Go on as saved."""
+        self.state = state
+        for policy, known in self._references.items():
+            try:
+                self._refer(policy, {name: arrays[f"{policy}.{name}"] for name in known})
+            except KeyError as error:
+                raise CheckpointError(f"{error}: the checkpoint lacks this array of the federation") from None
+
+
+# --- what is sent, and what is reported ---
+
+
+def _weight(config: FederatedConfig) -> float:
+    """What this client counts, where numbers were given."""
+    if not isinstance(config.weights, Mapping):
+        return 1.0
+    if config.client not in config.weights:
+        known = ", ".join(config.weights)
+        raise FederationError(f"federated.weights: there is none for client '{config.client}' (they are for {known})")
+    return config.weights[config.client]
+
+
+def _nonce(arrays: Arrays, base: str) -> str:
+    """The same for the same update, so that one sent again after a restart is still one."""
+    return hashlib.sha256(f"{base} {content_hash(arrays)}".encode()).hexdigest()[:32]
+
+
+def _row(outcome: Outcome, policy: str) -> dict[str, float]:
+    prefix = f"fed/{policy}/" if policy else "fed/"
+    row = {"round": float(outcome.round), "took_part": float(outcome.took_part)}
+    record = outcome.record
+    if record is not None:
+        row["clients"] = float(len(record.seats))
+        row["refused"] = float(sum(record.refused.values()))
+        if record.report is not None:
+            row["variance"] = record.report.variance
+            if record.report.drift is not None:
+                row["drift_l2"] = record.report.drift
+    return {prefix + name: value for name, value in row.items()}
+
+
+def _mean_returns(outcome: Outcome) -> list[float]:
+    seats = () if outcome.record is None else outcome.record.seats
+    return [seat.facts["mean_return"] for seat in seats if "mean_return" in seat.facts]

@@ -1,0 +1,256 @@
+"""Several runs of a scenario that learn together on one machine: planned, started, watched, revived, stopped.
+
+Each replica is a process of its own, `slipstream train` with the variables of a manual launch, so what is done here can
+be done by hand. One that dies goes on from its last checkpoint. Where fewer may run at a time than there are replicas,
+each ends when a round is not over yet ("parked") and makes room for the next: the bits are those of all at once.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from slipstream.config.errors import FederationError
+from slipstream.data.disk import replace_file
+from slipstream.train.checkpoint import list_checkpoints
+
+PARKED_CODE = 75  # exit code of a run that waits for others (EX_TEMPFAIL: try again later)
+PLAN_FILE, ROUNDS, RUNS, LOGS, MODELS = "replicas.json", "rounds", "runs", "logs", "models"
+MAX_DEATHS = 3  # of one replica without a checkpoint in between
+LOOK_S = 0.5
+FAREWELL_S = 30.0  # in which replicas save what they have when they are told to stop
+
+State = Literal["waiting", "running", "parked", "finished", "failed"]
+
+
+class Replica(msgspec.Struct, frozen=True):
+    """One run of a federation."""
+
+    name: str  # of its run folder
+    client: str
+    seed: int
+    words: tuple[str, ...]  # after `slipstream train`
+    variables: dict[str, str]
+
+    def folder(self, root: Path) -> Path:
+        """Its run folder."""
+        return root / RUNS / self.name
+
+    def command(self, root: Path) -> str:
+        """What a person would type."""
+        given = " ".join(f"{name}={shlex.quote(value)}" for name, value in self.variables.items())
+        return f"{given} slipstream train {shlex.join([*self.words, *self._where(root)])}"
+
+    def verb(self, root: Path) -> list[str]:
+        """What is run: from its beginning, or from its last checkpoint."""
+        folder = self.folder(root)
+        if list_checkpoints(folder / "checkpoints"):
+            return ["resume", str(folder), "--models", str(root / MODELS)]
+        return ["train", *self.words, *self._where(root)]
+
+    def _where(self, root: Path) -> list[str]:
+        return ["--seed", str(self.seed), "--out", str(self.folder(root)), "--models", str(root / MODELS)]
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """What is to be run; kept in the federation's folder, so that it can be gone on with."""
+
+    max_parallel: int
+    replicas: tuple[Replica, ...]
+    coordinator: tuple[str, ...] = ()  # words after `slipstream federate serve`, where there is one
+
+
+@dataclass
+class Watched:
+    """A replica as it is now."""
+
+    replica: Replica
+    state: State = "waiting"
+    process: subprocess.Popen[bytes] | None = None
+    deaths: int = 0
+    saved: str = ""  # its newest checkpoint when it was started last
+    starts: int = 0
+
+
+Show = Callable[[Sequence[Watched]], None]
+
+
+def plan(
+    words: Sequence[str],
+    root: Path,
+    *,
+    repeat: int,
+    max_parallel: int,
+    seeds: Sequence[int],
+    prefix: str,
+    transport: str = "files",
+) -> Plan:
+    """Replicas of `slipstream train WORDS`, which meet in the root's own folder, or by sockets in it."""
+    if max_parallel < 1:
+        raise FederationError(f"--max-parallel {max_parallel}: at least one replica must run at a time")
+    if repeat < 2:
+        raise FederationError(f"--repeat {repeat}: a federation has at least two replicas")
+    if max_parallel < repeat and transport != "files":
+        raise FederationError(
+            f"--max-parallel {max_parallel}: {repeat} replicas that meet by {transport} must all run at once; with "
+            "--federated.transport files they may take turns"
+        )
+    parks = ["--federated.park"] if max_parallel < repeat else []
+    meeting = {"FED_ENABLED": "1", "FED_TOTAL_CLIENTS": str(repeat), "FED_ROOT": str(root / ROUNDS)}
+    if transport == "tcp":
+        meeting["FED_ADDRESS"] = f"ipc://{root / 'coordinator.sock'}"
+    elif transport != "files":
+        meeting["FED_PEERS"] = ",".join(f"{index}=ipc://{root / f'{index}.sock'}" for index in range(repeat))
+    replicas = tuple(
+        Replica(
+            name=f"{prefix}{index}",
+            client=str(index),
+            seed=seed,
+            words=(*words, *parks),
+            variables={**meeting, "FED_CLIENT_ID": str(index)},
+        )
+        for index, seed in enumerate(seeds)
+    )
+    return Plan(min(max_parallel, repeat), replicas, tuple(words) if transport == "tcp" else ())
+
+
+def write_plan(root: Path, what: Plan) -> None:
+    """Begin a federation's folder; one that is in use is refused."""
+    if root.exists() and any(root.iterdir()):
+        raise FederationError(f"{root}: is not empty; choose another --root, or go on with: slipstream federate {root}")
+    for folder in (ROUNDS, RUNS, LOGS):
+        (root / folder).mkdir(parents=True, exist_ok=True)
+    replace_file(root / PLAN_FILE, msgspec.json.format(msgspec.json.encode(what), indent=1))
+
+
+def read_plan(root: Path) -> Plan:
+    """What a folder's federation was to run."""
+    try:
+        return msgspec.json.decode((root / PLAN_FILE).read_bytes(), type=Plan)
+    except (OSError, msgspec.DecodeError) as error:
+        raise FederationError(
+            f"{root / PLAN_FILE}: cannot be read ({error}); is {root} a federation's folder?"
+        ) from None
+
+
+def supervise(root: Path, what: Plan, show: Show) -> list[Watched]:
+    """Run all replicas to their end, or until Ctrl+C; each has saved what it has by then."""
+    watched = [Watched(replica) for replica in what.replicas]
+    coordinator: subprocess.Popen[bytes] | None = None
+    try:
+        while any(one.state in ("waiting", "running", "parked") for one in watched):
+            if what.coordinator and (coordinator is None or coordinator.poll() is not None):
+                verb = ["federate", "serve", *what.coordinator]
+                coordinator = _spawn(root, "coordinator", verb, what.replicas[0].variables)
+            for one in watched:
+                _look_at(one, root)
+            _start_some(watched, what.max_parallel, root)
+            show(watched)
+            if all(one.state in ("finished", "failed") for one in watched):
+                break
+            time.sleep(LOOK_S)
+    finally:
+        _stop([one.process for one in watched] + [coordinator])
+    return watched
+
+
+def _look_at(one: Watched, root: Path) -> None:
+    if one.process is None or one.process.poll() is None:
+        return
+    code, one.process = one.process.returncode, None
+    if code == 0:
+        one.state = "finished"
+        return
+    if code == PARKED_CODE:
+        one.state, one.deaths = "parked", 0
+        return
+    newest = _newest(one, root)
+    one.deaths = 1 if newest != one.saved else one.deaths + 1
+    one.state = "failed" if one.deaths >= MAX_DEATHS or code == 2 else "waiting"
+    if one.state == "waiting" and not newest:
+        shutil.rmtree(one.replica.folder(root), ignore_errors=True)  # it had saved nothing, and begins anew
+
+
+def _start_some(watched: Sequence[Watched], max_parallel: int, root: Path) -> None:
+    """Those that wait first, then parked ones; among these the ones that had the fewest turns, so that all get on."""
+    running = sum(one.state == "running" for one in watched)
+    ready = [one for one in watched if one.state in ("waiting", "parked")]
+    for one in sorted(ready, key=lambda one: (one.state == "parked", one.starts))[: max(0, max_parallel - running)]:
+        _start(one, root)
+
+
+def _start(one: Watched, root: Path) -> None:
+    one.saved = _newest(one, root)
+    one.starts += 1
+    one.process = _spawn(root, one.replica.name, one.replica.verb(root), one.replica.variables)
+    one.state = "running"
+
+
+def _spawn(root: Path, name: str, verb: Sequence[str], variables: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    with open(root / LOGS / f"{name}.log", "ab") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "slipstream.cli.main", *verb],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env={**os.environ, **variables},
+            process_group=0,  # Ctrl+C reaches them through us, once
+            preexec_fn=_end_with_parent,
+        )
+
+
+def _end_with_parent() -> None:
+    """Let the kernel send this process SIGTERM, on which a run saves and ends, when the supervisor dies."""
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+
+
+def _newest(one: Watched, root: Path) -> str:
+    found = list_checkpoints(one.replica.folder(root) / "checkpoints")
+    return found[0].name if found else ""
+
+
+def _stop(processes: Sequence[subprocess.Popen[bytes] | None]) -> None:
+    """Ask all that run to save and end; who does not is killed."""
+    running = [process for process in processes if process is not None and process.poll() is None]
+    for process in running:
+        process.send_signal(signal.SIGINT)
+    deadline = time.monotonic() + FAREWELL_S
+    for process in running:
+        try:
+            process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+# --- what is seen of them ---
+
+
+def last_row(run: Path) -> dict[str, Any]:
+    """The newest line of a run's metrics; empty where there is none."""
+    try:
+        with open(run / "metrics.jsonl", "rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - 65_536))
+            lines = file.read().split(b"\n")[:-1]
+    except OSError:
+        return {}
+    for line in reversed(lines):
+        try:
+            row = msgspec.json.decode(line)
+        except msgspec.DecodeError:
+            continue
+        if isinstance(row, dict):
+            return row
+    return {}

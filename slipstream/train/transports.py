@@ -1,0 +1,172 @@
+"""How a run's shared policies meet those of other runs: a folder, a coordinator, a ring, or gossip."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from slipstream.algos.rules import rules_for
+from slipstream.config.errors import FederationError
+from slipstream.config.federated import FederatedConfig
+from slipstream.config.load import override
+from slipstream.config.scenario import Scenario, shared_policies
+from slipstream.data.address import listen, parse_address
+from slipstream.data.arrays_file import content_hash
+from slipstream.data.rules import Rule
+from slipstream.federate.aggregate import Base, Report, Settings, aggregate
+from slipstream.federate.coordinator import Coordinator
+from slipstream.federate.coordinator_client import Coordinated
+from slipstream.federate.defence import Defence, Names
+from slipstream.federate.files import Files
+from slipstream.federate.gossip import Gossip
+from slipstream.federate.moments import OPTIMISER
+from slipstream.federate.peers import Schedule
+from slipstream.federate.ring import Ring
+from slipstream.federate.rounds import Federation, Model, Outcome, Rules, Transport, join, run_folder
+from slipstream.federate.server_optim import ServerStep
+from slipstream.federate.update import Arrays, Update
+from slipstream.train.replay_service import read_token
+from slipstream.train.setup import make_cast, make_training_worlds
+
+
+def make_transport(scenario: Scenario, policy: str, rules: Mapping[str, Rule]) -> Transport:
+    """The one that a scenario asks for; `rules` are those of the policy's arrays."""
+    config = scenario.federated
+    token = read_token(None if config.token_file is None else Path(config.token_file))
+    if config.transport == "files":
+        federation = make_federation(scenario, policy, rules)
+        join(federation)
+        return Files(federation)
+    if len(shared_policies(scenario)) > 1:
+        raise FederationError(
+            f"federated.transport: {config.transport} carries one policy, and {', '.join(shared_policies(scenario))} "
+            "are shared; name one in federated.agents, or use files"
+        )
+    if config.transport == "tcp":
+        assert config.address is not None
+        return Coordinated(parse_address(config.address), config.client, token, _round_rules(config))
+    if config.transport == "ring":
+        ring = Ring(config.client, config.peers, token, quorum=config.needed, deadline_s=config.timeout_s)
+        return ByRing(ring)
+    return ByGossip(Gossip(config.client, config.peers, token, Schedule(config.schedule), config.timeout_s))
+
+
+def make_federation(scenario: Scenario, policy: str, rules: Mapping[str, Rule]) -> Federation:
+    """What all who may close a policy's rounds have in common."""
+    config = scenario.federated
+    settings = _settings(config)
+
+    def merge(updates: Sequence[Update], base: Base | None) -> tuple[Arrays, Report]:
+        names = {name for update in updates for name in update.arrays}
+        return aggregate(settings, rules_for(names | rules.keys()), updates, base)
+
+    return Federation(
+        folder=run_folder(Path(config.root), policy),
+        rules=_round_rules(config),
+        aggregate=merge,
+        aggregator=msgspec.json.encode(settings).decode(),
+        defence=Defence(**config.defence.model_dump()),
+        names=Names(
+            judged=frozenset(name for name, rule in rules.items() if rule.kind == "merge"),
+            optional=lambda name: rules_for([name])[name].kind in OPTIMISER,  # none before the first update
+        ),
+    )
+
+
+def _round_rules(config: FederatedConfig) -> Rules:
+    return Rules(config.clients, config.needed, timeout_s=config.timeout_s, discount=config.staleness)
+
+
+def _settings(config: FederatedConfig) -> Settings:
+    server = config.server
+    return Settings(
+        rule=config.aggregator,
+        liars=config.liars,
+        weights=config.weights if isinstance(config.weights, str) else "custom",
+        optimiser=config.optimizer_strategy,
+        server=None if server is None else ServerStep(server.kind, server.rate, tau=server.tau),
+    )
+
+
+def serve(scenario: Scenario, say: Callable[[str], None]) -> None:
+    """Coordinate a scenario's federation (transport tcp) until Ctrl+C or SIGTERM; goes on where an earlier one was."""
+    config = scenario.federated
+    (policy, *others) = shared_policies(scenario)
+    if others or config.address is None:
+        raise FederationError(
+            "a coordinator serves one policy at one address: give --federated.address tcp://127.0.0.1:7777, and "
+            f"name one of {', '.join(shared_policies(scenario))} in federated.agents"
+        )
+    worlds = make_training_worlds(override(scenario, {"collect.num_worlds": 1}))
+    rules = rules_for(make_cast(scenario, worlds.spec).learners[policy].state_dict())
+    worlds.close()
+    token = read_token(None if config.token_file is None else Path(config.token_file))
+    server, address = listen(parse_address(config.address), token)
+    coordinator = Coordinator(server, make_federation(scenario, policy, rules), token, say=say)
+
+    def stop(number: int, frame: object) -> None:
+        coordinator.stopping = True
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, stop)
+    say(f"coordinating {config.clients} clients of {scenario.name} ({policy}) at {address}")
+    coordinator.run()
+
+
+# --- peers: no folder knows where they are, so each counts its own rounds ---
+
+
+class ByRing:
+    """All peers hold the mean after a round."""
+
+    def __init__(self, ring: Ring) -> None:
+        self._ring, self._next = ring, 1
+
+    def catch_up(self, base: str) -> Model:
+        """What it has; the others say in which round they are when they meet."""
+        return Model(self._next, base, None)
+
+    def exchange(self, update: Update, patient: bool = True) -> Outcome | None:
+        """Reduce with all who are there."""
+        merged, report = self._ring.reduce(update.arrays, update.round, update.weight)
+        self._next = max(update.round, report.round) + 1
+        if not report.members:
+            return Outcome(update.round, "failed", False, report.reason, Model(self._next, update.base, None))
+        model = Model(self._next, content_hash(merged), merged)
+        return Outcome(report.round, "closed", True, _absent(report.absent), model)
+
+    def leave(self, client: str) -> None:
+        """Stop listening: the others find the port closed."""
+        self._ring.close()
+
+
+class ByGossip:
+    """Every peer moves towards those it meets."""
+
+    def __init__(self, gossip: Gossip) -> None:
+        self._gossip, self._next = gossip, 1
+
+    def catch_up(self, base: str) -> Model:
+        """What it has."""
+        return Model(self._next, base, None)
+
+    def exchange(self, update: Update, patient: bool = True) -> Outcome | None:
+        """Meet the partners of the round."""
+        mixed, report = self._gossip.exchange(update.arrays, update.round)
+        self._next = max(update.round, report.ahead) + 1
+        if not report.met:
+            reason = _absent({**report.missed, **report.refused}) or "nobody was to be met in this round"
+            return Outcome(update.round, "failed", False, reason, Model(self._next, update.base, None))
+        model = Model(self._next, content_hash(mixed), mixed)
+        return Outcome(report.round, "closed", True, _absent({**report.missed, **report.refused}), model)
+
+    def leave(self, client: str) -> None:
+        """Stop listening."""
+        self._gossip.close()
+
+
+def _absent(why: Mapping[str, str]) -> str:
+    return "; ".join(f"without {name}: {reason}" for name, reason in sorted(why.items()))

@@ -1,0 +1,150 @@
+"""`slipstream federate`: what it prints and starts, and that replicas which die or take turns come to their end."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+import psutil
+import pytest
+
+from slipstream.cli.main import main
+from slipstream.config.errors import FederationError
+from slipstream.federate.rounds import Record
+from slipstream.train import replicas
+from slipstream.train.replicas import PARKED_CODE, plan, read_plan, supervise, write_plan
+
+WORDS = [
+    "probe_target", "--algo", "td3", "--timesteps", "512", "--federated.interval", "32",
+    "--collect.num-worlds", "8", "--evaluate.evaluation-interval", "None",
+]  # fmt: skip
+
+
+def records(root: Path) -> list[Record]:
+    lines = (root / "rounds" / "main" / "rounds.jsonl").read_bytes().splitlines()
+    return [msgspec.json.decode(line, type=Record) for line in lines]
+
+
+def test_a_dry_run_prints_commands_that_a_person_could_type(capsys, tmp_path):
+    argv = ["convoy_lock_td3", "--repeat", "3", "--max-parallel", "3", "--auto-seed", "--seed-base", "12345"]
+    assert main(["federate", *argv, "--wandb-prefix", "fed-", "--root", str(tmp_path / "f"), "--dry-run"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 3
+    for index, line in enumerate(lines):
+        assert f"FED_TOTAL_CLIENTS=3 FED_ROOT={tmp_path}/f/rounds FED_CLIENT_ID={index}" in line
+        assert f"slipstream train convoy_lock_td3 --seed {12345 + index} --out {tmp_path}/f/runs/fed-{index}" in line
+    assert not (tmp_path / "f").exists()
+
+
+@pytest.mark.parametrize("words", [["--dry-run"], ["head_on", "parallel", "--dry-run"]])
+def test_one_scenario_is_named_first(words, capsys):
+    assert main(["federate", *words]) == 2
+    assert "name one scenario first" in capsys.readouterr().err
+
+
+def test_the_smoke_command_has_a_dry_run_too(capsys):
+    argv = ["--episodes", "1", "--eval-episodes", "0", "--max-parallel", "2", "--dry-run"]
+    assert main(["federate", "smoke", *argv]) == 0
+    assert capsys.readouterr().out.count("--stop.episodes 1") == 2
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["--repeat", "1"], "at least two replicas"),
+        (["--repeat", "3", "--max-parallel", "0"], "at least one replica"),
+        (["--repeat", "3", "--max-parallel", "2", "--federated.transport", "ring"], "must all run at once"),
+        (["--repeat", "2", "--federated.aggregator", "krumm"], "krum"),
+        (["--repeat", "2", "--wandb-prefix", "../"], "not a name"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_anything_is_started(argv, said, capsys, tmp_path):
+    root = tmp_path / "f"
+    try:
+        code = main(["federate", *WORDS, *argv, "--root", str(root)])
+    except SystemExit as error:  # the flags' own parser
+        code = error.code
+    assert code == 2
+    printed = capsys.readouterr()
+    assert said in printed.err + printed.out
+    assert not root.exists()
+
+
+def test_a_folder_in_use_is_refused(tmp_path):
+    (tmp_path / "kept").write_text("mine")
+    what = plan(WORDS, tmp_path, repeat=2, max_parallel=2, seeds=[1, 2], prefix="client-")
+    with pytest.raises(FederationError, match="not empty"):
+        write_plan(tmp_path, what)
+    assert (tmp_path / "kept").read_text() == "mine"
+
+
+def test_a_plan_comes_back_as_it_was_written(tmp_path):
+    what = plan(WORDS, tmp_path / "f", repeat=3, max_parallel=2, seeds=[1, 2, 3], prefix="client-")
+    write_plan(tmp_path / "f", what)
+    assert read_plan(tmp_path / "f") == what
+
+
+def test_replicas_that_take_turns_all_come_to_their_end(monkeypatch, tmp_path):
+    """Of three replicas and three rounds, one runs at a time; it ends where another has not been heard yet."""
+    heard = dict.fromkeys(("client-0", "client-1", "client-2"), 0)
+
+    class Turn:
+        def __init__(self, name: str) -> None:
+            closed = min(heard.values())
+            if heard[name] == closed:
+                heard[name] += 1
+            self.returncode = 0 if heard[name] > 3 else PARKED_CODE
+
+        def poll(self) -> int:
+            return self.returncode
+
+    monkeypatch.setattr(replicas, "_spawn", lambda root, name, verb, variables: Turn(name))
+    monkeypatch.setattr(replicas, "LOOK_S", 0.0)
+    what = plan(WORDS, tmp_path / "f", repeat=3, max_parallel=1, seeds=[1, 2, 3], prefix="client-")
+    write_plan(tmp_path / "f", what)
+    looks = []
+    watched = supervise(tmp_path / "f", what, lambda now: looks.append([one.state for one in now]))
+    assert [one.state for one in watched] == ["finished"] * 3
+    assert max(states.count("running") for states in looks) == 1
+    assert sum(one.starts for one in watched) <= 15
+
+
+def test_replicas_learn_together_though_one_is_killed(tmp_path):
+    root = tmp_path / "f"
+    command = [sys.executable, "-m", "slipstream.cli.main", "federate", *WORDS, "--repeat", "2", "--root", str(root)]
+    supervisor = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    victim = None
+    while victim is None and supervisor.poll() is None:
+        if (root / "rounds" / "main" / "round_00001" / "closed.json").exists():
+            running = psutil.Process(supervisor.pid).children()
+            victim = next((p for p in running if "client-1" in " ".join(p.cmdline())), None)
+        time.sleep(0.01)
+    if victim is not None:
+        os.kill(victim.pid, signal.SIGKILL)
+    told = supervisor.communicate(timeout=400)[0]
+    assert supervisor.returncode == 0, told
+    assert "rounds of main: " in told
+    assert told.count("finished") >= 2
+    found = records(root)
+    assert [record.round for record in found] == list(range(1, len(found) + 1))
+    assert len(found) >= 2
+    assert all(len(record.seats) == 2 for record in found if record.state == "closed")
+
+
+def test_when_the_supervisor_is_killed_its_replicas_save_and_end(tmp_path):
+    root = tmp_path / "f"
+    words = [*WORDS, "--timesteps", "100000"]
+    command = [sys.executable, "-m", "slipstream.cli.main", "federate", *words, "--repeat", "2", "--root", str(root)]
+    supervisor = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    while not (root / "rounds" / "main" / "round_00001" / "closed.json").exists():
+        assert supervisor.poll() is None
+        time.sleep(0.05)
+    children = psutil.Process(supervisor.pid).children()
+    supervisor.kill()
+    supervisor.wait()
+    _, alive = psutil.wait_procs(children, timeout=60)
+    assert not alive
+    assert all((root / "runs" / f"client-{i}" / "checkpoints").is_dir() for i in range(2))

@@ -1,0 +1,100 @@
+"""The federated block: what is refused, who is shared, and which variables of the environment stand for what."""
+
+import pytest
+
+from slipstream.config.errors import ScenarioError
+from slipstream.config.federated import VARIABLES, from_environment
+from slipstream.config.load import load
+from slipstream.config.scenario import shared_policies
+
+TWO = {"federated.enabled": True, "federated.clients": 2}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"federated.interval": 0}, "federated.interval"),
+        ({"federated.interval": -3}, "federated.interval"),
+        ({"federated.agents": []}, "an empty list shares nothing"),
+        ({"federated.agents": ["nobody"]}, "'nobody' does not learn here"),
+        ({"federated.agents": ["atacker"]}, "did you mean 'attacker'"),
+        ({"federated.intervall": 3}, "did you mean 'interval'"),
+        ({"federated.clients": 3, "federated.quorum": 4}, "can never be reached"),
+        ({"federated.weights": {"0": 1.0}}, "weighted_mean only"),
+        ({**TWO, "federated.transport": "tcp"}, "127.0.0.1:7777"),
+        ({**TWO, "federated.transport": "ring"}, "there are 0"),
+        ({"federated.transport": "ring", "federated.aggregator": "krum"}, "can only take the mean"),
+        ({"federated.aggregator": "krumm"}, "federated.aggregator"),
+    ],
+)
+def test_what_cannot_work_is_refused_with_the_reason(changes, said):
+    with pytest.raises(ScenarioError, match=said):
+        load("convoy_lock_td3", changes)
+
+
+def test_all_that_learn_are_shared_unless_some_are_named():
+    assert shared_policies(load("gaplock_team")) == tuple(
+        name for name, policy in load("gaplock_team").policies.items() if policy.kind == "learning"
+    )
+    assert shared_policies(load("convoy_lock_td3", {"federated.agents": ["attacker"]})) == ("attacker",)
+
+
+def test_an_agent_stands_for_the_policy_that_acts_for_it():
+    scenario = load("head_on")
+    agent = scenario.world.aircraft[0].id
+    assert shared_policies(load("head_on", {"federated.agents": [agent]})) == ("main",)
+
+
+def test_every_variable_reaches_its_field():
+    given = {
+        "FED_ENABLED": "1",
+        "FED_TOTAL_CLIENTS": "3",
+        "FED_CLIENT_ID": "2",
+        "FED_ROOT": "outputs/trial",
+        "FED_INTERVAL": "9",
+        "FED_ROUND_INTERVAL": "7",
+        "FED_ROUND": "4",
+        "FED_CHECKPOINT_AFTER_SYNC": "false",
+        "FED_OPTIMIZER_STRATEGY": "average",
+        "FED_TIMEOUT": "12.5",
+        "FED_WEIGHTS": "a:2,b:1",
+        "FED_AGENTS": "attacker",
+        "FED_ADDRESS": "ipc://fed.sock",
+        "FED_PEERS": "a=ipc://a.sock,b=tcp://127.0.0.1:7001",
+    }
+    assert set(given) == set(VARIABLES)
+    found = load("convoy_lock_td3", from_environment(given)).federated
+    assert (found.enabled, found.clients, found.client, found.root) == (True, 3, "2", "outputs/trial")
+    assert (found.interval, found.first_round, found.timeout_s) == (7, 4, 12.5)
+    assert (found.checkpoint_after_sync, found.optimizer_strategy) == (False, "average")
+    assert (found.address, found.peers) == ("ipc://fed.sock", {"a": "ipc://a.sock", "b": "tcp://127.0.0.1:7001"})
+    assert (found.aggregator, found.weights, found.agents) == ("weighted_mean", {"a": 2.0, "b": 1.0}, ("attacker",))
+
+
+def test_weights_without_names_are_by_index():
+    assert from_environment({"FED_WEIGHTS": "0.5, 2"})["federated.weights"] == {"0": 0.5, "1": 2.0}
+    assert from_environment({"FED_WEIGHTS": "samples"})["federated.weights"] == "samples"
+
+
+def test_variables_that_are_empty_say_nothing():
+    assert from_environment({"FED_ENABLED": "", "PATH": "/bin"}) == {}
+
+
+@pytest.mark.parametrize(
+    ("variable", "text"),
+    [
+        ("FED_TOTAL_CLIENTS", "three"),
+        ("FED_ENABLED", "maybe"),
+        ("FED_TIMEOUT", "soon"),
+        ("FED_WEIGHTS", "a:much"),
+        ("FED_PEERS", "a"),
+    ],
+)
+def test_a_variable_that_cannot_be_read_is_named(variable, text):
+    with pytest.raises(ScenarioError, match=f"{variable}={text}"):
+        from_environment({variable: text})
+
+
+def test_more_than_half_are_needed_unless_said():
+    assert load("convoy_lock_td3", {"federated.clients": 4}).federated.needed == 3
+    assert load("convoy_lock_td3", {"federated.clients": 4, "federated.quorum": 2}).federated.needed == 2

@@ -1,0 +1,263 @@
+"""Runs that learn together: what they hold after a round, that turns and kills change no bit, and who shares what."""
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from interrupted import StopAfter
+from learning import build, digest, recast, scenario_of, tiny
+from safetensors.numpy import load_file
+
+from slipstream.algos.rules import rules_for
+from slipstream.config.load import override
+from slipstream.federate.privacy import epsilon
+from slipstream.federate.rounds import HISTORY, Record
+from slipstream.train import checkpoint
+from slipstream.train.experiment import PARKED, Result, resume, train
+from slipstream.train.federation import Client, begin_alike
+from slipstream.train.metrics import metrics_hash, read_rows
+
+WORLD = {"td3": "probe_target", "sac": "probe_target", "dqn": "probe_bandit", "ppo": "probe_bandit"}
+RULES = ("mean", "weighted_mean", "median", "trimmed_mean", "krum", "multi_krum", "bulyan", "geometric_median")
+OPTIMISER = ("first_moment", "second_moment", "optim_step")
+APART = {"federated.defence": {"clip_norm": None, "max_norm": None, "min_cosine": None}}
+
+
+def client_of(kind: str, client: int, clients: int, root: Path, **changes) -> object:
+    """A scenario of one client, with a seed of its own."""
+    federated = {"enabled": True, "clients": clients, "client": str(client), "interval": 4, "root": str(root)}
+    settings = {f"federated.{key}": value for key, value in federated.items()}
+    return scenario_of(WORLD[kind], {**tiny(kind), **settings, "seed": 100 + client, **changes})
+
+
+def meet(scenarios: list, updates: int = 4) -> tuple[list, list]:
+    """States of clients that have learned apart, before and after a round in which they meet."""
+    parts = [build(scenario) for scenario in scenarios]
+    for part in parts:
+        begin_alike(part.scenario, part.cast, part.env.spec)
+        for _ in range(updates):
+            part.advance()
+    before = [part.learner.state_dict() for part in parts]
+    clients = [Client(part.scenario, part.cast.learners, [0], lambda *_, **__: None) for part in parts]
+    with ThreadPoolExecutor(len(parts)) as pool:
+        said = list(pool.map(lambda client: client.exchange(4, 128), clients))
+    assert not any(one.parked for one in said)
+    return before, [part.learner.state_dict() for part in parts]
+
+
+def kinds(state: dict) -> dict[str, str]:
+    return {name: rule.kind for name, rule in rules_for(state).items()}
+
+
+@pytest.mark.parametrize("kind", ["td3", "sac", "dqn"])
+def test_after_a_round_both_clients_hold_the_exact_mean(kind, tmp_path):
+    before, after = meet([client_of(kind, i, 2, tmp_path) for i in range(2)])
+    weights = [name for name, rule in kinds(before[0]).items() if rule == "merge"]
+    assert weights
+    for name in weights:
+        mean = ((before[0][name].astype(np.float64) + before[1][name]) / 2).astype(np.float32)
+        assert (after[0][name] == mean).all(), name
+        assert (after[1][name] == mean).all(), name
+    assert any((before[0][name] != before[1][name]).any() for name in weights)
+
+
+@pytest.mark.parametrize("strategy", ["local", "average", "reset"])
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("kind", ["td3", "sac", "dqn"])
+def test_weights_become_one_and_moments_follow_the_strategy(kind, rule, strategy, tmp_path):
+    changes = {"federated.aggregator": rule, "federated.optimizer_strategy": strategy, **APART}
+    before, after = meet([client_of(kind, i, 3, tmp_path, **changes) for i in range(3)], updates=2)
+    meaning = kinds(before[0])
+    assert digest({n: after[0][n] for n, k in meaning.items() if k not in (*OPTIMISER, "keep")}) == digest(
+        {n: after[2][n] for n, k in meaning.items() if k not in (*OPTIMISER, "keep")}
+    )
+    moments = {name for name, k in meaning.items() if k in OPTIMISER}
+    assert moments
+    for own, now in zip(before, after, strict=True):
+        if strategy == "local":
+            assert all((own[name] == now[name]).all() for name in moments)
+        elif strategy == "reset":
+            assert not moments & now.keys()
+    if strategy == "average":
+        assert digest({n: after[0][n] for n in moments}) == digest({n: after[1][n] for n in moments})
+
+
+def test_averaged_moments_are_unbiased_first_and_biased_again_at_the_fewest_steps(tmp_path):
+    changes = {"federated.optimizer_strategy": "average", **APART}
+    before, after = meet([client_of("dqn", i, 2, tmp_path, **changes) for i in range(2)])
+    steps = [float(own["optim.step"]) for own in before]
+    fewest = min(steps)
+    name = "optim.actor.head.weight"
+    means = [own[f"{name}.exp_avg"].astype(np.float64) / (1 - 0.9**s) for own, s in zip(before, steps, strict=True)]
+    squares = [
+        own[f"{name}.exp_avg_sq"].astype(np.float64) / (1 - 0.999**s) for own, s in zip(before, steps, strict=True)
+    ]
+    mean = np.mean(means, axis=0)
+    square = np.maximum(np.mean(squares, axis=0), mean**2)  # of unbiased ones: no square is less than its mean's
+    assert np.allclose(after[0][f"{name}.exp_avg"], mean * (1 - 0.9**fewest), rtol=1e-6, atol=1e-12)
+    assert np.allclose(after[0][f"{name}.exp_avg_sq"], square * (1 - 0.999**fewest), rtol=1e-6, atol=1e-14)
+    assert float(after[0]["optim.step"]) == fewest
+
+
+def test_clients_of_different_seeds_begin_with_the_same_weights(tmp_path):
+    parts = [build(client_of("td3", i, 2, tmp_path)) for i in range(2)]
+    assert digest(parts[0].learner.state_dict()) != digest(parts[1].learner.state_dict())
+    for part in parts:
+        begin_alike(part.scenario, part.cast, part.env.spec)
+    assert digest(parts[0].learner.state_dict()) == digest(parts[1].learner.state_dict())
+
+
+# --- whole runs ---
+
+
+def fingerprint(run: Path) -> tuple[str, str]:
+    saved = checkpoint.load_latest(run / "checkpoints").checkpoint
+    arrays = {name: array for name, array in saved.arrays.items() if not name.startswith("source.")}
+    return digest(arrays), metrics_hash(run / "metrics.jsonl")
+
+
+def at_once(scenarios: list, folder: Path) -> list[Result]:
+    """All clients at the same time, waiting for each other."""
+    with ThreadPoolExecutor(len(scenarios)) as pool:
+        begun = [
+            pool.submit(train, scenario, out=folder / str(i), models=folder / f"models{i}")
+            for i, scenario in enumerate(scenarios)
+        ]
+        return [one.result() for one in begun]
+
+
+def in_turns(scenarios: list, folder: Path) -> list[Path]:
+    """One client at a time, each ending where it would have to wait."""
+    runs = [folder / str(i) for i in range(len(scenarios))]
+    left = list(range(len(scenarios)))
+    for turn in range(200):
+        index = left[turn % len(left)]
+        if (runs[index] / "scenario.yaml").exists():
+            result = resume(runs[index], models=folder / "models")
+        else:
+            parked = override(scenarios[index], {"federated.park": True})
+            result = train(parked, out=runs[index], models=folder / "models")
+        if result.reason != PARKED:
+            left.remove(index)
+        if not left:
+            return runs
+    raise AssertionError("the clients never came to an end")
+
+
+def history(root: Path, policy: str = "main") -> list[Record]:
+    lines = (root / policy / HISTORY).read_bytes().splitlines()
+    return [msgspec.json.decode(line, type=Record) for line in lines]
+
+
+@pytest.mark.parametrize("kind", ["td3", "ppo"])
+def test_clients_that_take_turns_are_bit_for_bit_those_that_run_at_once(kind, tmp_path):
+    together = [client_of(kind, i, 2, tmp_path / "a") for i in range(2)]
+    apart = [client_of(kind, i, 2, tmp_path / "b") for i in range(2)]
+    runs = [result.run for result in at_once(together, tmp_path / "together")]
+    turns = in_turns(apart, tmp_path / "turns")
+    assert [fingerprint(run) for run in runs] == [fingerprint(run) for run in turns]
+    rounds = history(tmp_path / "a")
+    assert len(rounds) >= 3
+    assert all(record.state == "closed" for record in rounds[:-1])
+
+
+def test_a_client_killed_and_resumed_changes_no_bit(tmp_path):
+    changes = {"federated.checkpoint_after_sync": False, "checkpoint.checkpoint_every": 32}
+    whole = at_once([client_of("dqn", i, 2, tmp_path / "a", **changes) for i in range(2)], tmp_path / "whole")
+    scenarios = [client_of("dqn", i, 2, tmp_path / "b", **changes) for i in range(2)]
+    folder = tmp_path / "cut"
+    with ThreadPoolExecutor(2) as pool:
+        other = pool.submit(train, scenarios[1], out=folder / "1", models=folder / "models1")
+        # A thread cannot be interrupted by a signal; the first one runs here, where it can.
+        cut = train(scenarios[0], out=folder / "0", models=folder / "models0", display=StopAfter(3))
+        assert cut.interrupted
+        resumed = resume(cut.run, models=folder / "models0")
+        runs = [resumed.run, other.result().run]
+    assert [fingerprint(run) for run in runs] == [fingerprint(result.run) for result in whole]
+
+
+def test_rounds_come_by_episodes_of_all_worlds_and_show_in_the_metrics(tmp_path):
+    results = at_once([client_of("ppo", i, 2, tmp_path / "a") for i in range(2)], tmp_path)
+    rows = list(read_rows(results[0].run / "metrics.jsonl"))
+    seen = [row for row in rows if "fed/round" in row]
+    assert [row["fed/round"] for row in seen] == list(range(1, len(seen) + 1))
+    assert len(seen) >= 2
+    assert all(row["fed/clients"] == 2 and row["fed/took_part"] == 1 for row in seen)
+    assert all("fed/variance" in row for row in seen)
+    assert "fed/drift_l2" in seen[-1]
+    names = {path.name.split("_")[0] for path in (results[0].run / "checkpoints").iterdir()}
+    assert "averaged" in names
+
+
+def test_worker_processes_change_nothing_about_a_federation(tmp_path):
+    short = {"timesteps": 96}
+    workers = {**short, "collect.workers": 2}
+    serial = at_once([client_of("td3", i, 2, tmp_path / "a", **short) for i in range(2)], tmp_path / "serial")
+    spread = at_once([client_of("td3", i, 2, tmp_path / "b", **workers) for i in range(2)], tmp_path / "spread")
+    assert [fingerprint(r.run)[0] for r in serial] == [fingerprint(r.run)[0] for r in spread]
+
+
+def test_a_client_whose_partner_never_comes_learns_on_alone(tmp_path):
+    scenario = client_of("td3", 0, 2, tmp_path / "a", **{"federated.timeout_s": 0.1, "stop.episodes": 12})
+    result = train(scenario, out=tmp_path / "run", models=tmp_path / "models")
+    assert result.counters.episodes >= 12
+    rounds = history(tmp_path / "a")
+    assert [record.state for record in rounds] == ["failed"] * len(rounds)
+    assert len(rounds) >= 2
+    alone = train(override(scenario, {"federated.enabled": False}), out=tmp_path / "alone", models=tmp_path / "models2")
+    weights = [checkpoint.load_latest(r.run / "checkpoints").checkpoint.arrays for r in (result, alone)]
+    actors = [{n: a for n, a in w.items() if n.startswith("policy.main.actor.head")} for w in weights]
+    assert actors[0].keys() == actors[1].keys()
+
+
+def test_one_policy_is_shared_and_the_other_is_not(tmp_path):
+    def scenario(client: int):
+        base = client_of("ppo", client, 2, tmp_path / "a", **{"stop.episodes": 8})
+        two = recast(
+            override(base, {"world.task": "coordination"}),
+            {"left": {"kind": "learning"}, "right": {"kind": "learning"}},
+            {"same": "left", "complement": "right"},
+        )
+        return override(two, {"federated.agents": ["left"], "federated.interval": 8})
+
+    results = at_once([scenario(i) for i in range(2)], tmp_path)
+    saved = [checkpoint.load_latest(r.run / "checkpoints").checkpoint.arrays for r in results]
+    shared = [{n: a for n, a in s.items() if n.startswith("policy.left.actor.")} for s in saved]
+    own = [{n: a for n, a in s.items() if n.startswith("policy.right.actor.")} for s in saved]
+    assert digest(shared[0]) == digest(shared[1])
+    assert digest(own[0]) != digest(own[1])
+    assert not (tmp_path / "a" / "right").exists()
+
+
+def test_a_proximal_pull_keeps_clients_nearer_to_the_aggregate(tmp_path):
+    def apart(mu: float) -> float:
+        scenarios = [client_of("ppo", i, 2, tmp_path / f"{mu}", **{"federated.proximal_mu": mu}) for i in range(2)]
+        at_once(scenarios, tmp_path / f"runs{mu}")
+        return history(tmp_path / f"{mu}")[2].report.variance
+
+    assert apart(10.0) < 0.8 * apart(0.0)
+
+
+def test_a_client_without_moments_may_meet_one_that_has_some(tmp_path):
+    changes = {"federated.optimizer_strategy": "average", **APART}
+    late, early = (client_of("dqn", i, 2, tmp_path, **changes) for i in range(2))
+    late = override(late, {"algo.learning_starts": 10_000})
+    before, after = meet([late, early])
+    assert "optim.step" not in before[0]
+    assert float(after[0]["optim.step"]) == float(after[1]["optim.step"]) == float(before[1]["optim.step"])
+
+
+def test_with_privacy_only_weights_travel_and_every_round_says_what_it_cost(tmp_path):
+    privacy = {"federated.privacy": {"clip_norm": 0.5, "noise_multiplier": 1.0, "delta": 1e-5}, **APART}
+    scenarios = [client_of("ppo", i, 2, tmp_path / "a", **privacy) for i in range(2)]
+    results = at_once(scenarios, tmp_path)
+    travelled = load_file(next((tmp_path / "a" / "main").glob("round_*/client_0.safetensors")))
+    assert {rules_for(travelled)[name].kind for name in travelled} == {"merge"}
+    assert all(seat.facts == {} and seat.weight == 1 for record in history(tmp_path / "a") for seat in record.seats)
+    events = list(read_rows(results[0].run / "events.jsonl"))
+    spent = [row["epsilon"] for row in events if row["event"] == "privacy"]
+    assert len(spent) >= 2
+    assert spent == sorted(spent)
+    assert spent[0] == pytest.approx(epsilon(1.0, 1.0, 1, 1e-5))
