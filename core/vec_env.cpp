@@ -338,7 +338,8 @@ class SomeRows {
 }  // namespace
 
 std::vector<std::byte> VecEnv::snapshot(int first, int count) {
-  if (first < 0 || count < 1 || first > num_worlds() - count) throw std::invalid_argument("no such worlds in this batch");
+  if (first < 0 || count < 1 || first > num_worlds() - count)
+    throw std::invalid_argument("no such worlds in this batch");
   std::vector<std::byte> bytes;
   SnapshotWriter out(bytes);
   std::uint32_t magic = kSnapshotMagic;
@@ -362,7 +363,8 @@ void VecEnv::restore(std::span<const std::byte> bytes, int first, int count) {
 }
 
 void VecEnv::read(std::span<const std::byte> bytes, int first, int count) {
-  if (first < 0 || count < 1 || first > num_worlds() - count) throw std::invalid_argument("no such worlds in this batch");
+  if (first < 0 || count < 1 || first > num_worlds() - count)
+    throw std::invalid_argument("no such worlds in this batch");
   SnapshotReader in(bytes);
   std::uint32_t magic = 0;
   std::uint32_t version = 0;

@@ -25,7 +25,7 @@ from slipstream.federate.update import Arrays, Update
 MIN_FOR_MEDIAN = 3  # of two, nobody can say which one lies
 
 Layout = tuple[tuple[str, str, tuple[int, ...]], ...]
-Fault = Literal["", "layout", "not_finite", "norm", "cosine"]
+Fault = Literal["", "layout", "not_finite", "impossible", "norm", "cosine"]
 
 
 class Defence(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -51,6 +51,7 @@ class Names(NamedTuple):
 
     judged: frozenset[str] | None = None  # weights: arrays whose change is measured; None: all floats
     optional: Callable[[str], bool] = lambda name: False  # may be absent, as moments are before the first update
+    fault: Callable[[Update], str] = lambda update: ""  # why its numbers cannot be, as a spread below 0; "": they can
 
 
 NAMES = Names()
@@ -153,7 +154,7 @@ def _fault(update: Update, reference: Arrays, names: Names) -> Verdict:
     if broken := not_finite(update.arrays):
         reason = f"{len(broken)} of its arrays hold NaN or infinity, the first {broken[0]!r:.80}"
         return Verdict(update.client, "not_finite", reason)
-    return Verdict(update.client)
+    return Verdict(update.client, "impossible", reason) if (reason := names.fault(update)) else Verdict(update.client)
 
 
 def _judge(updates: Sequence[Update], reference: Arrays, defence: Defence, names: Names) -> list[Verdict]:

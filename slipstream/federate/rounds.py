@@ -69,6 +69,9 @@ Aggregate = Callable[[Sequence[Update], Base | None], tuple[Arrays, Report]]
 Kind = Literal["late", "stale", "future", "duplicate", "replayed", "malformed", "quarantined"] | Fault
 T = TypeVar("T")
 
+HEARD: tuple[Kind, ...] = ("quarantined", "layout", "not_finite", "impossible", "norm", "cosine")
+OFFENCES: tuple[Kind, ...] = ("malformed", "layout", "not_finite", "impossible", "norm", "cosine")
+
 
 class Rules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """When a round ends, and what may take part."""
@@ -263,8 +266,8 @@ def decide(
             facts = dict(update.facts)
             who = (update.client, update.nonce, received.digest)
             seats.append(Seat(*who, update.weight, facts, staleness, scale, verdict.norm, verdict.cosine))
-    # A client in quarantine was heard: the others need not wait for what would be refused.
-    heard = {refusal.client for refusal in refusals if refusal.kind == "quarantined"} | {seat.client for seat in seats}
+    # Whose first update is refused was heard all the same: the others need not wait for what would be refused too.
+    heard = {refusal.client for refusal in refusals if refusal.kind in HEARD} | {seat.client for seat in seats}
     if len(heard.union(gone)) < rules.clients and not overdue:
         return None
     failure = ""
@@ -337,10 +340,9 @@ def _quarantine_after(
     number: int, before: dict[str, Quarantined], refusals: Sequence[Refusal], defence: Defence
 ) -> tuple[Quarantined, ...]:
     """Who was refused for what it sent is not heard for a while; being late or early is no offence."""
-    offences = ("malformed", "layout", "not_finite", "norm", "cosine")
     after = {client: entry for client, entry in before.items() if entry.until > number + 1}
     for refusal in refusals:
-        if refusal.kind in offences and defence.quarantine_rounds:
+        if refusal.kind in OFFENCES and defence.quarantine_rounds:
             until = number + 1 + defence.quarantine_rounds
             after[refusal.client] = Quarantined(refusal.client, refusal.reason, number, until)
     return tuple(after[client] for client in sorted(after))

@@ -313,6 +313,8 @@ class Session:
         said = self._timed("federate", lambda: client.exchange(counters.episodes, counters.steps))
         if said.parked:
             return PARKED
+        for quarantine in self.quarantines.values():
+            quarantine.trust()  # a bad batch must not bring back the weights from before the round
         if self.scenario.federated.checkpoint_after_sync:
             if said.best:
                 self._write(checkpoint.averaged_path(self.run.checkpoints, counters.steps), "averaged")

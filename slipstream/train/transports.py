@@ -63,6 +63,14 @@ def make_federation(scenario: Scenario, policy: str, rules: Mapping[str, Rule]) 
         names = {name for update in updates for name in update.arrays}
         return aggregate(settings, rules_for(names | rules.keys()), updates, base)
 
+    def fault(update: Update) -> str:
+        """Why nothing can be made of an update even alone: it must not take the others' round with it."""
+        try:
+            aggregate(Settings(optimiser=config.optimizer_strategy), rules_for(update.arrays), [update])
+        except FederationError as error:
+            return str(error)
+        return ""
+
     return Federation(
         folder=run_folder(Path(config.root), policy),
         rules=_round_rules(config),
@@ -72,6 +80,7 @@ def make_federation(scenario: Scenario, policy: str, rules: Mapping[str, Rule]) 
         names=Names(
             judged=frozenset(name for name, rule in rules.items() if rule.kind == "merge"),
             optional=lambda name: rules_for([name])[name].kind in OPTIMISER,  # none before the first update
+            fault=fault,
         ),
     )
 

@@ -261,3 +261,20 @@ def test_with_privacy_only_weights_travel_and_every_round_says_what_it_cost(tmp_
     assert len(spent) >= 2
     assert spent == sorted(spent)
     assert spent[0] == pytest.approx(epsilon(1.0, 1.0, 1, 1e-5))
+
+
+def test_one_client_with_impossible_numbers_is_refused_and_the_round_goes_on(tmp_path):
+    scenarios = [client_of("ppo", i, 3, tmp_path, **{"federated.quorum": 2, **APART}) for i in range(3)]
+    parts = [build(scenario) for scenario in scenarios]
+    clients = []
+    for part in parts:
+        begin_alike(part.scenario, part.cast, part.env.spec)
+        part.advance()
+        clients.append(Client(part.scenario, part.cast.learners, [0], lambda *_, **__: None))
+    parts[0].learner.critic.deviation.fill_(-1.0)
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(lambda client: client.exchange(4, 128), clients))
+    (record,) = history(tmp_path)
+    assert record.state == "closed"
+    assert [(refusal.client, refusal.kind) for refusal in record.refusals] == [("0", "impossible")]
+    assert [entry.client for entry in record.quarantine] == ["0"]
