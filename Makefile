@@ -6,22 +6,27 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 PEERS := .venv-peers
 FLOWER := .venv-flower
+RAY := .venv-ray
+RLLIB := .venv-rllib
 STUDY_DEPS := $(VENV)/.study-deps
 CPP_BUILD := build/cpp-tests
 CORE_SOURCES := $(shell find core CMakeLists.txt -name '*.cpp' -o -name '*.hpp' -o -name CMakeLists.txt 2>/dev/null)
 CPP_FILES := $(shell find core -name '*.cpp' -o -name '*.hpp' 2>/dev/null)
 
-.PHONY: help train test test-flower setup lint cpp-test pytest stubs bench peers study-deps study-learning study-faults study-time-to-streak study-classic study-racing study-drmario study-federation study-attacks clean
+.PHONY: help train test test-browser test-flower test-ray test-rllib setup lint cpp-test pytest stubs bench peers study-deps study-learning study-faults study-time-to-streak study-classic study-racing study-drmario study-federation study-federation-matrix study-attacks study-scaling clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make train   set up, train head_on, show what was learned (about a minute after setup)"
 	@echo "make test    set up, lint, type-check, run the C++ and Python tests"
-	@echo "make bench   measure worlds and training against peers (sets up .venv-peers too)"
+	@echo "make bench   measure worlds and training against peers (sets up .venv-peers too), and add to their history"
 	@echo "make peers   set up .venv-peers: bluesky-gym needs an environment of its own"
+	@echo "make test-browser  test the web viewer and pages in chromium (the system's, or one that playwright downloads)"
 	@echo "make test-flower   test the bridge to Flower on Flower's own runtime (sets up .venv-flower)"
+	@echo "make test-ray      test runs on a Ray cluster of three nodes on this machine (sets up .venv-ray)"
+	@echo "make test-rllib    test our worlds in RLlib, and its PPO on them (sets up .venv-rllib)"
 	@echo "make lint    ruff, clang-format, mypy        make stubs   regenerate slipstream/_core.pyi"
-	@echo "make study-learning | study-faults | study-time-to-streak | study-classic | study-racing | study-drmario | study-federation | study-attacks   long studies, resumable"
+	@echo "make study-learning | study-faults | study-time-to-streak | study-classic | study-racing | study-drmario | study-federation | study-federation-matrix | study-attacks | study-scaling   long studies, resumable"
 	@echo "make study-deps   MuJoCo, Box2D and mpe2 for study-learning"
 	@echo "make clean   remove environments and builds (runs/ and models/ stay)"
 	@echo "PIP_ARGS='…' is passed to every pip install"
@@ -65,6 +70,11 @@ cpp-test: $(STAMP)
 pytest: $(STAMP)
 	$(BIN)/pytest -n 2 --dist loadfile --durations 15
 
+test-browser: $(STAMP)
+	@$(BIN)/python -c 'import playwright' 2>/dev/null || { echo "== installing playwright (downloads about 45 MB)"; $(BIN)/pip install -q --disable-pip-version-check $(PIP_ARGS) -c constraints.txt playwright; }
+	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || { echo "== installing chromium (downloads about 170 MB)"; $(BIN)/playwright install chromium; }
+	$(BIN)/pytest tests/view/test_browser.py tests/view/test_report_browser.py
+
 # Flower holds back packages (rich, protobuf) and its simulation needs Ray: an environment that sees .venv, and has these.
 test-flower: $(FLOWER)/.ready
 	$(FLOWER)/bin/python -m pytest tests/federate/test_flower.py
@@ -75,6 +85,31 @@ $(FLOWER)/.ready: $(STAMP) constraints.txt
 	@packages=$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') && \
 	echo "import site; site.addsitedir('$$packages')" > $$($(FLOWER)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/slipstream.pth
 	@$(FLOWER)/bin/pip install -q --disable-pip-version-check $(PIP_ARGS) -c constraints.txt flwr==1.41.0 ray==2.60.0
+	@touch $@
+
+# Ray is 330 MB with what it needs, so it is not in .venv: an environment that sees .venv, and has it.
+test-ray: $(RAY)/.ready
+	$(RAY)/bin/python -m pytest tests/scale/test_ray.py
+
+$(RAY)/.ready: $(STAMP) constraints.txt
+	@echo "== making $(RAY) for Ray (downloads about 75 MB)"
+	@$(PYTHON) -m venv $(RAY)
+	@packages=$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') && \
+	echo "import site; site.addsitedir('$$packages')" > $$($(RAY)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/slipstream.pth
+	@$(RAY)/bin/pip install -q --disable-pip-version-check $(PIP_ARGS) -c constraints.txt ray==2.60.0
+	@touch $@
+
+# RLlib holds back Gymnasium: an environment that sees .venv, and has RLlib's own before it.
+test-rllib: $(RLLIB)/.ready
+	$(RLLIB)/bin/python -m pytest tests/scale/test_rllib.py
+
+$(RLLIB)/.ready: $(STAMP) constraints.txt
+	@echo "== making $(RLLIB) for RLlib (downloads about 100 MB)"
+	@$(PYTHON) -m venv $(RLLIB)
+	@packages=$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') && \
+	echo "import site; site.addsitedir('$$packages')" > $$($(RLLIB)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/slipstream.pth
+	@grep -v '^gymnasium==' constraints.txt > $(RLLIB)/constraints.txt
+	@$(RLLIB)/bin/pip install -q --disable-pip-version-check $(PIP_ARGS) -c $(RLLIB)/constraints.txt "ray[rllib]==2.60.0"
 	@touch $@
 
 stubs: $(STAMP)
@@ -92,10 +127,7 @@ $(PEERS)/.ready: bench/peers-constraints.txt
 	@touch $@
 
 bench: $(STAMP) $(PEERS)/.ready
-	$(BIN)/python bench/worlds.py
-	$(BIN)/python bench/train.py
-	$(BIN)/python bench/replay.py
-	$(BIN)/python bench/learners.py
+	$(BIN)/python bench/history.py run worlds train replay learners
 
 study-deps: $(STUDY_DEPS)
 
@@ -120,6 +152,12 @@ study-federation: $(STAMP)
 study-attacks: $(STAMP)
 	$(BIN)/python studies/federation_attacks.py
 
+study-federation-matrix: $(STAMP)
+	$(BIN)/python studies/federation_matrix.py
+
+study-scaling: $(STAMP)
+	$(BIN)/python studies/scaling.py
+
 study-faults: $(STAMP)
 	$(BIN)/python studies/faults.py
 
@@ -130,4 +168,4 @@ study-classic: $(STAMP)
 	$(BIN)/python studies/classic.py
 
 clean:
-	rm -rf build $(VENV) $(PEERS) $(FLOWER) .mypy_cache .ruff_cache .pytest_cache .hypothesis slipstream/*.so
+	rm -rf build $(VENV) $(PEERS) $(FLOWER) $(RAY) $(RLLIB) .mypy_cache .ruff_cache .pytest_cache .hypothesis slipstream/*.so

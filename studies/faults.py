@@ -185,6 +185,7 @@ def cartpole(seed: int, budget: int | None) -> Cell:
             "learner_threads": 1,
             "collect.workers": CARTPOLE["workers"],
             "collect.overlap": "deterministic",
+            "evaluate.evaluation_interval": 5,  # about every 10,000 steps; training draws nothing from it
         },
     )
     killer = Killer()
@@ -192,10 +193,16 @@ def cartpole(seed: int, budget: int | None) -> Cell:
         result = train(scenario, root=Path(folder) / "runs", models=Path(folder) / "models", display=killer)
         saved = load_cast(result.checkpoint)[1]
         events = [row["event"] for row in read_rows(result.run / "events.jsonl")]
+        curve = [
+            (row["timesteps_total"], row["eval/return_mean"])
+            for row in read_rows(result.run / "metrics.jsonl")
+            if "eval/return_mean" in row
+        ]
     score = judged(scenario, trained_teams(scenario, saved, world_spec(scenario))).team_returns.mean()
     missed = events.count("worker_died")
     return {
         "return": float(score),
+        "reached_at": next((step for step, value in curve if value >= CARTPOLE["target"]), None),
         "kills": killer.kills,
         "faults": [] if missed >= killer.kills - 1 else [f"{killer.kills} kills, of which {missed} were missed"],
         "seconds": round(result.counters.seconds, 1),

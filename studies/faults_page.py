@@ -46,6 +46,9 @@ def _scores(what: str, cells: Sequence[Cell]) -> str:
 
     value = iqm_interval([[cell["return"]] for cell in cells])
     each = ", ".join(f"{cell['return']:.0f}" for cell in cells)
+    if any("reached_at" in cell for cell in cells):
+        after = ", ".join("never" if cell["reached_at"] is None else f"{cell['reached_at']:,}" for cell in cells)
+        each += f" at the end; first at the target in an evaluation after {after} steps"
     return f"| {what} | {len(cells)} | {value.estimate:.1f} [{value.low:.1f}, {value.high:.1f}] | {each} |"
 
 
@@ -85,7 +88,7 @@ def _worker_kill(cells: Sequence[Cell]) -> str:
 
 def _worker_stop(cells: Sequence[Cell]) -> str:
     return (
-        "A stopped worker, with a deadline of 3 s: not named, another named, waited for 4 s or more, slabs that "
+        "A stopped worker, with a deadline of 3 s: not named, another named, waited for longer, slabs that "
         f"differ. Given up after: {_spread(cells, 'waited_s')}."
     )
 

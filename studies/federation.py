@@ -169,7 +169,8 @@ def _rounds(root: Path) -> dict[str, int]:
     """How the rounds of a federation ended, and how many updates were refused."""
     import msgspec
 
-    from slipstream.federate.rounds import HISTORY, Record
+    from slipstream.federate.folder import HISTORY
+    from slipstream.federate.rounds import Record
 
     found: Counter[str] = Counter()
     for path in root.glob(f"*/{HISTORY}"):

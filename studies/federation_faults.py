@@ -31,7 +31,7 @@ import numpy as np
 from slipstream.data.address import Address, listen
 from slipstream.data.arrays_file import content_hash
 from slipstream.data.disk import replace_file
-from slipstream.federate import rounds
+from slipstream.federate import disk, folder, rounds
 from slipstream.federate.aggregate import Base, Report
 from slipstream.federate.coordinator import Coordinator
 from slipstream.federate.coordinator_client import Coordinated
@@ -73,8 +73,8 @@ def mean(updates: Sequence[Update], base: Base | None) -> tuple[Arrays, Report]:
 def federation(root: Path, **rules: Any) -> Federation:
     """Three clients, of which two are a quorum."""
     own = Rules(**{"clients": 3, "quorum": 2, "timeout_s": 60.0, "closing_s": PATIENCE_S, **rules})
-    made = Federation(rounds.run_folder(root, "run"), own, mean, "mean")
-    rounds.join(made)
+    made = Federation(folder.run_folder(root, "run"), own, mean, "mean")
+    folder.join(made)
     return made
 
 
@@ -101,25 +101,25 @@ def stop(updates: Sequence[Update], base: Base | None) -> tuple[Arrays, Report]:
 
 def file_now(made: Federation, update: Update) -> rounds.Refusal | None:
     """Put an update into the current round without waiting for its end."""
-    where = rounds.standing(made)
-    temp = rounds.write_update(made, where.round, update)
-    with rounds.locked(made, time.monotonic() + PATIENCE_S) as is_mine:
+    where = folder.standing(made)
+    temp = folder.write_update(made, where.round, update)
+    with folder.locked(made, time.monotonic() + PATIENCE_S) as is_mine:
         assert is_mine
-        return rounds.file_update(made, where, update, temp)
+        return folder.file_update(made, where, update, temp)
 
 
 def close_now(made: Federation) -> Record | None:
     """Close the current round as one whose deadline has passed."""
-    with rounds.locked(made, time.monotonic() + PATIENCE_S) as is_mine:
+    with folder.locked(made, time.monotonic() + PATIENCE_S) as is_mine:
         assert is_mine
-        return rounds.advance(made, rounds.standing(made).round, overdue=True)
+        return folder.advance(made, folder.standing(made).round, overdue=True)
 
 
 def expire(made: Federation, number: int) -> None:
     """Let the deadline of a round be past."""
-    if rounds.read_record(made, number) is None:
-        opened = rounds.Opened(rounds._boot_id(), time.monotonic() - made.rules.timeout_s)
-        replace_file(rounds.round_folder(made, number) / rounds.OPENED, msgspec.json.encode(opened))
+    if folder.read_record(made, number) is None:
+        opened = folder.Opened(disk.boot_id(), time.monotonic() - made.rules.timeout_s)
+        replace_file(folder.round_folder(made, number) / folder.OPENED, msgspec.json.encode(opened))
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
@@ -193,7 +193,7 @@ def end_of(pid: int) -> int:
 
 def broken(made: Federation, number: int, *, at_least: Sequence[str] = ()) -> list[str]:
     """Promises that a round did not keep."""
-    record = rounds.read_record(made, number)
+    record = folder.read_record(made, number)
     if record is None:
         return [f"round {number} is not over"]
     faults = []
@@ -201,15 +201,15 @@ def broken(made: Federation, number: int, *, at_least: Sequence[str] = ()) -> li
     if record.state == "closed":
         if record.aggregate != expected(number, seated):
             faults.append(f"the aggregate of {seated} has other bits")
-        path = rounds.round_folder(made, number) / rounds.AGGREGATE
-        base = rounds.read_base(made, rounds.standing(made))
-        if path.exists() and (base is None or content_hash(base.arrays) != rounds.standing(made).base):
+        path = folder.round_folder(made, number) / folder.AGGREGATE
+        base = folder.read_base(made, folder.standing(made))
+        if path.exists() and (base is None or content_hash(base.arrays) != folder.standing(made).base):
             faults.append("the aggregate on the disk is another than the record's")
     missing = sorted(set(at_least) - set(seated))
     if missing:
         faults.append(f"{missing} sent their updates in time and did not take part ({record.reason})")
-    lines = [json.loads(line)["round"] for line in (made.folder / rounds.HISTORY).read_text().splitlines()]
-    if lines != list(range(1, rounds.standing(made).round)):
+    lines = [json.loads(line)["round"] for line in (made.folder / folder.HISTORY).read_text().splitlines()]
+    if lines != list(range(1, folder.standing(made).round)):
         faults.append(f"rounds.jsonl has rounds {lines}")
     return faults
 
@@ -250,7 +250,7 @@ def client_killed(root: Path, k: int) -> Trial:
     pid = in_child(take_part)
     told: dict[str, Outcome | None] = {}
     others = [start(lambda c=c: told.update({c: Files(made).exchange(update_of(c, 1))})) for c in ("a", "b")]
-    wait_for(lambda: rounds.accounted(made, 1) >= {"a", "b"})
+    wait_for(lambda: folder.accounted(made, 1) >= {"a", "b"})
     # With c's update, all are there and the round ends by itself; without it c is dead, and the deadline comes.
     code = end_of(pid)
     began = time.monotonic()
@@ -261,9 +261,9 @@ def client_killed(root: Path, k: int) -> Trial:
     faults = broken(made, 1, at_least=("a", "b"))
     faults += [f"{client} was told {one}" for client, one in told.items() if one is None or not one.took_part]
     # b has gone: a alone is below the quorum, and the model stays what it was.
-    base = rounds.standing(made).base
+    base = folder.standing(made).base
     lonely = start(lambda: told.update(a=Files(made).exchange(update_of("a", 2, base))))
-    wait_for(lambda: rounds.accounted(made, 2) >= {"a"})
+    wait_for(lambda: folder.accounted(made, 2) >= {"a"})
     expire(made, 2)
     lonely.join()
     second = told["a"]
@@ -289,7 +289,7 @@ def sent_again(root: Path, k: int) -> Trial:
         refused += bool(wanted)
         assert (refusal.kind if refusal else "") == wanted
     outcome = Files(made).exchange(update_of("c", 1))
-    record = rounds.read_record(made, 1)
+    record = folder.read_record(made, 1)
     faults = []
     clients = [firsts.get(client, update_of(client, 1)) for client in IDS]
     if record is None or record.aggregate != content_hash(mean(clients, None)[0]):
@@ -307,17 +307,17 @@ def strange_files(root: Path, k: int) -> Trial:
     for client in IDS:
         file_now(made, update_of(client, 1))
     close_now(made)
-    base = rounds.standing(made).base
-    old = rounds.client_file(made, 1, "c")
+    base = folder.standing(made).base
+    old = folder.client_file(made, 1, "c")
     file_now(made, update_of("a", 2, base))
     file_now(made, update_of("b", 2, base))
-    there = rounds.client_file(made, 2, "c")
+    there = folder.client_file(made, 2, "c")
     kind = k % 3
     if kind == 0:
         shutil.copy(old, there)
     else:
         other = update_of("c", 5, base) if kind == 1 else update_of("a", 2, base)
-        there.write_bytes(b"".join(bytes(chunk) for chunk in rounds.update_chunks(other)))
+        there.write_bytes(b"".join(bytes(chunk) for chunk in folder.update_chunks(other)))
     record = close_now(made)
     faults = broken(made, 2, at_least=("a", "b"))
     wanted = ("stale", "future", "malformed")[kind]
@@ -391,8 +391,8 @@ def main() -> int:
         for kind, fault in FAULTS.items():
             found = []
             for k in points(kind, args.trials):
-                with tempfile.TemporaryDirectory() as folder:
-                    found.append(fault(Path(folder), k))
+                with tempfile.TemporaryDirectory() as root:
+                    found.append(fault(Path(root), k))
                 out.write(json.dumps(found[-1]._asdict()) + "\n")
                 out.flush()
             bad = [trial for trial in found if trial.faults]

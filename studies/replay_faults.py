@@ -20,23 +20,22 @@ import numpy as np
 import psutil
 
 from slipstream.data.address import Address, connect, parse_address
-from slipstream.data.client import ServedReplay, Service, ask
+from slipstream.data.client import ServedReplay, Service
+from slipstream.data.frames import HEAD
 from slipstream.data.limiter import Flow, Limit, may_add, may_draw, refuse_deadlock
+from slipstream.data.link import ask
 from slipstream.data.replay import Prioritised
 from slipstream.data.service import Rules
 from slipstream.data.transitions import Transitions
 from slipstream.data.wire import (
-    HEAD,
-    MAGIC,
+    FRAMES,
     MAX_REQUEST,
-    VERSION,
     Close,
     Enqueue,
     Enter,
     Snapshot,
     Statistics,
     Stats,
-    frame,
 )
 from slipstream.train.replay_service import serve
 
@@ -289,10 +288,12 @@ def hostile(rng: np.random.Generator) -> bytes:
     if kind == 0:
         return noise
     if kind == 1:  # lengths that would fill the memory
-        return HEAD.pack(MAGIC, VERSION, 0, int(rng.integers(MAX_REQUEST + 1, 2**32)), int(rng.integers(2**32))) + noise
+        return HEAD.pack(*FRAMES[:2], 0, int(rng.integers(MAX_REQUEST + 1, 2**32)), int(rng.integers(2**32))) + noise
     if kind == 2:
-        return HEAD.pack(MAGIC, VERSION, 0, len(noise), 0) + noise
-    whole = frame(Enter("x" * int(rng.integers(0, 200)), rng.bytes(8).hex())) + frame(Enqueue(0, 10**6, -8))
+        return HEAD.pack(*FRAMES[:2], 0, len(noise), 0) + noise
+    whole = FRAMES.frame(Enter("x" * int(rng.integers(0, 200)), rng.bytes(8).hex())) + FRAMES.frame(
+        Enqueue(0, 10**6, -8)
+    )
     if kind == 3:  # half a message
         return whole[: int(rng.integers(1, len(whole)))]
     if kind == 4:  # a message with a byte changed

@@ -240,7 +240,7 @@ def stop_worker(rng: np.random.Generator, deadline_s: float = 3.0) -> Stop:
             events = [(heard.event, heard.fields["worker"]) for heard in run.heard]
             run.faults.append(f"worker {which} was stopped, and what was heard is {events}")
         waited = stuck[0].at - max(began, stopped) if stuck else float("inf")
-        if waited > deadline_s + 1.0:
+        if waited > deadline_s:
             run.faults.append(f"worker {which} was waited for {waited:.1f} s with a deadline of {deadline_s:g} s")
         return Stop(waited, str(stuck[0].fields["phase"]) if stuck else "", run.faults)
 

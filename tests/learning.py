@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import torch
 from torch import nn
 
@@ -22,6 +25,7 @@ from slipstream.config.load import from_plain, load, to_plain
 from slipstream.config.scenario import Scenario
 from slipstream.data.transitions import Sample, Transitions
 from slipstream.train.feed import Feed, make_feed
+from slipstream.train.metrics import read_rows
 from slipstream.train.setup import Cast, gammas, make_cast, make_training_worlds, resolve
 from slipstream.worlds.spec import ActionSpec, ObsBlock, WorldSpec
 from slipstream.worlds.vec_env import VecEnv
@@ -207,6 +211,17 @@ def digest(arrays: Mapping[str, np.ndarray[Any, Any]]) -> str:
         array = np.ascontiguousarray(arrays[name])
         running.update(f"{name}|{array.dtype}|{array.shape}|".encode() + array.tobytes())
     return running.hexdigest()
+
+
+def signal_while_held(process: subprocess.Popen[str], number: int, run: Path) -> int:
+    """Sends a signal while the process stands still; how many updates its run had reported by then."""
+    process.send_signal(signal.SIGSTOP)
+    while psutil.Process(process.pid).status() != psutil.STATUS_STOPPED:
+        time.sleep(0.01)
+    rows = len(list(read_rows(run / "metrics.jsonl")))
+    process.send_signal(number)
+    process.send_signal(signal.SIGCONT)
+    return rows
 
 
 def python(*argv: str, cwd: Path, timeout: float = 120) -> subprocess.CompletedProcess[str]:

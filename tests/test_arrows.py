@@ -20,6 +20,8 @@ MAY_IMPORT = {
     "federate": {"data", "config.errors", "_core"},
     "train": {"config", "stats", "worlds", "nets", "data", "algos", "collect", "federate", "_core"},
     "evaluate": {"config", "stats", "worlds", "nets", "data", "algos", "collect", "train"},
+    "scale": {"config", "stats", "worlds", "data", "collect", "train", "federate"},
+    "view": {"config", "stats", "worlds", "train.run_folder", "train.metrics", "train.progress", "data.disk"},
     "cli": {
         "config",
         "stats",
@@ -30,7 +32,9 @@ MAY_IMPORT = {
         "collect",
         "train",
         "federate",
+        "scale",
         "evaluate",
+        "view",
         "__init__",
     },
 }

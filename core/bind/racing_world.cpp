@@ -56,6 +56,8 @@ void bind_parts(nb::module_& m) {
       .def_rw("vehicle", &CarConfig::vehicle)
       .def_rw("speed_min_mps", &CarConfig::speed_min_mps)
       .def_rw("speed_max_mps", &CarConfig::speed_max_mps)
+      .def_rw("friction_scale", &CarConfig::friction_scale)
+      .def_rw("mass_scale", &CarConfig::mass_scale)
       .def_rw("reward", &CarConfig::reward);
   nb::class_<LidarConfig>(m, "LidarConfig")
       .def(nb::init<>())
@@ -63,6 +65,7 @@ void bind_parts(nb::module_& m) {
       .def_rw("fov_rad", &LidarConfig::fov_rad)
       .def_rw("range_m", &LidarConfig::range_m)
       .def_rw("noise_m", &LidarConfig::noise_m)
+      .def_rw("dropout", &LidarConfig::dropout)
       .def_rw("mount_m", &LidarConfig::mount_m);
   nb::class_<CircuitConfig>(m, "CircuitConfig")
       .def(nb::init<>())

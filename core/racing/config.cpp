@@ -83,9 +83,11 @@ void RacingConfig::validate() const {
             car.id + ": speeds from " + number(car.speed_min_mps) + " to " + number(car.speed_max_mps) +
                 " m/s are not within what a " + car.vehicle + " drives, " + number(vehicle.speed_min) + " to " +
                 number(vehicle.speed_max));
+    require(car.friction_scale > 0.0 && car.mass_scale > 0.0, car.id + ": grip and weight are above 0");
   }
   (void)Lidar(lidar.beams, lidar.fov_rad, lidar.range_m);
   require(lidar.noise_m >= 0.0, "lidar: the noise cannot be below 0 m");
+  require(lidar.dropout >= 0.0 && lidar.dropout <= 1.0, "lidar: the dropout is a share, from 0 to 1");
   require(action_repeat >= 1 && max_episode_steps >= 1 && laps >= 1,
           "action_repeat, max_episode_steps and laps must be at least 1");
   require(steer_choices >= 1 && speed_choices >= 1, "a grid of actions needs at least one level on each axis");

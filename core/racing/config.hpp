@@ -32,6 +32,7 @@ struct LidarConfig {
   double fov_rad = 4.7;
   double range_m = 10.0;
   double noise_m = 0.0;  // standard deviation
+  double dropout = 0.0;  // share of the beams that do not come back, and so show the longest range
   double mount_m = 0.0;  // ahead of the centre of gravity
 };
 
@@ -41,6 +42,8 @@ struct CarConfig {
   std::string vehicle = "f1tenth";
   double speed_min_mps = 0.0;  // what the ends of the speed axis ask for
   double speed_max_mps = 8.0;
+  double friction_scale = 1.0;  // of the vehicle's
+  double mass_scale = 1.0;      // likewise, at the centre of gravity: its inertia stays
   TermWeights reward{};
 };
 

@@ -78,6 +78,11 @@ void Lidar::add_noise(Rng& rng, double deviation, std::span<float> out) const {
   for (float& range : out) range = std::clamp(range + sigma * normal.draw(rng), 0.0F, most);
 }
 
+void Lidar::drop(Rng& rng, double share, std::span<float> out) const {
+  for (float& range : out)
+    if (rng.uniform() < share) range = static_cast<float>(range_);
+}
+
 void Lidar::occlude(const Box& car, const Pose& pose, std::span<float> out) const {
   const double dx = car.x - pose.x;
   const double dy = car.y - pose.y;

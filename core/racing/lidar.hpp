@@ -27,6 +27,9 @@ class Lidar {
   // Adds normal errors of this deviation; no range becomes negative or longer than the longest.
   void add_noise(Rng& rng, double deviation, std::span<float> out) const;
 
+  // Loses this share of the beams, each on its own: they show the longest range.
+  void drop(Rng& rng, double share, std::span<float> out) const;
+
   // Shorten the beams that a car is in the way of. Only those that can meet it are looked at: one behind costs nothing.
   void occlude(const Box& car, const Pose& pose, std::span<float> out) const;
 

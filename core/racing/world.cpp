@@ -75,7 +75,11 @@ RacingWorld::RacingWorld(const RacingConfig& config)
       lidar_(config.lidar.beams, config.lidar.fov_rad, config.lidar.range_m),
       observer_(config) {
   const std::size_t n = config_.cars.size();
-  for (const CarConfig& car : config_.cars) vehicles_.push_back(&vehicle_named(car.vehicle));
+  for (const CarConfig& car : config_.cars) {
+    vehicles_.push_back(vehicle_named(car.vehicle));
+    vehicles_.back().friction *= car.friction_scale;
+    vehicles_.back().mass_kg *= car.mass_scale;
+  }
   if (course_ == nullptr) {
     maker_.emplace(config_.circuits);
     Track blank = maker_->blank();
@@ -472,6 +476,7 @@ void RacingWorld::scan(std::size_t i) {
   if (config_.lidar.noise_m > 0.0) lidar_.add_noise(noise_, config_.lidar.noise_m, out);
   for (std::size_t j = 0; j < cars_.size(); ++j)
     if (j != i && cars_[j].present != 0) lidar_.occlude(box(j), pose, out);
+  if (config_.lidar.dropout > 0.0) lidar_.drop(noise_, config_.lidar.dropout, out);
 }
 
 void RacingWorld::observe(const Slices& s, bool first) {

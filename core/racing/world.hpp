@@ -97,7 +97,7 @@ class RacingWorld {
   void write_state(float* out) const;
   void write_stats(double* stats) const;
   [[nodiscard]] std::optional<std::size_t> nearest_other(std::size_t i) const;
-  [[nodiscard]] const Vehicle& vehicle(std::size_t i) const { return *vehicles_[i]; }
+  [[nodiscard]] const Vehicle& vehicle(std::size_t i) const { return vehicles_[i]; }
   [[nodiscard]] Box box(std::size_t i) const;
 
   RacingConfig config_;
@@ -106,7 +106,7 @@ class RacingWorld {
   std::optional<CircuitMaker> maker_;
   Lidar lidar_;
   Observer observer_;
-  std::vector<const Vehicle*> vehicles_;
+  std::vector<Vehicle> vehicles_;
   std::vector<float> scratch_;
   // Of this decision.
   std::vector<Terms> terms_;

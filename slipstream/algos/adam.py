@@ -16,11 +16,17 @@ from torch import Tensor, nn
 
 from slipstream import _core
 from slipstream.algos.protocol import Arrays
+from slipstream.algos.share import ALONE, Share, summed
 from slipstream.config.errors import CheckpointError
+from slipstream.nets.torsos import learning_dtype
 
 BETA1, BETA2 = 0.9, 0.999
 MOMENTS = ("exp_avg", "exp_avg_sq")
 Slopes = Sequence[Tensor] | None
+Grads = tuple[Tensor, ...]  # by parameter
+
+
+SCALE, PATIENCE = 2.0**16, 2000  # of losses in float16, and steps after which it is doubled: torch's GradScaler
 
 
 class FlatAdam:
@@ -38,8 +44,12 @@ class FlatAdam:
         self.eps = eps
         self.steps = 0
         self.moments = {moment: torch.zeros_like(self.vector) for moment in MOMENTS}
+        self.share: Share = ALONE
         self._anchors: tuple[Tensor, ...] = ()  # by parameter, while there is a pull
         self._pull = 0.0
+        self._scale, self._fine = SCALE, 0  # and steps since it last changed; used where products are float16
+        self._grads: Grads = ()  # of the pieces of the step to come
+        self._said: dict[str, float] = {}
 
     def pull_towards(self, reference: Mapping[str, NDArray[Any]], strength: float) -> None:
         """From now on every loss has strength / 2 times the squared distance to these weights (FedProx); 0: none.
@@ -61,13 +71,48 @@ class FlatAdam:
         The norm is that before clipping. A gradient that is not finite is skipped: a step on NaN would poison the
         weights for good.
         """
+        self.add(loss, slopes)
+        return self.descend(learning_rate, max_norm)[0]
+
+    def add(
+        self,
+        loss: Tensor | Sequence[Tensor],
+        slopes: Slopes = None,
+        part: float | None = None,
+        terms: Mapping[str, float] | None = None,
+    ) -> None:
+        """Count a piece of a batch into the step to come: its mean gradient, and what is to be said of it.
+
+        `part` is the share of the batch's rows that the piece has; None: as much as everybody's.
+        """
+        share = part = 1.0 / self.share.ranks if part is None else part
+        if learning_dtype() == torch.float16:  # small gradients would vanish among its few exponents
+            outputs = (loss,) if isinstance(loss, Tensor) else tuple(loss)
+            slopes = slopes or tuple(torch.ones_like(each) for each in outputs)
+            loss, slopes, part = outputs, tuple(self._scale * slope for slope in slopes), part / self._scale
         grads = torch.autograd.grad(loss, self.parameters, slopes)
+        if part != 1.0:
+            grads = tuple(part * g for g in grads)
+        if self._grads:
+            grads = tuple(before + g for before, g in zip(self._grads, grads, strict=True))
+        self._grads = grads
+        for name, value in (terms or {}).items():
+            self._said[name] = self._said.get(name, 0.0) + share * value
+
+    def descend(self, learning_rate: float, max_norm: float | None) -> tuple[float, dict[str, float]]:
+        """One step down what was added; its gradient's norm before clipping, and the means of the terms."""
+        grads, said = self._grads, self._said
+        self._grads, self._said = (), {}
+        if self.share.ranks > 1:
+            grads, said = self._exchange(grads, said)
         if self._anchors:
             near = zip(grads, self.parameters, self._anchors, strict=True)
             grads = tuple(g + self._pull * (p.detach() - anchor) for g, p, anchor in near)
-        mean, square = self.moments.values()
+        if learning_dtype() == torch.float16 and self._is_too_large(grads):
+            return 0.0, said
         if self.vector.device.type != "cpu":
-            return self._step_by_torch(grads, learning_rate, max_norm)
+            return self._step_by_torch(grads, learning_rate, max_norm), said
+        mean, square = self.moments.values()
         grads = tuple(g.contiguous() for g in grads)
         norm = _core.adam_step(
             [(g.data_ptr(), g.numel()) for g in grads],
@@ -82,10 +127,31 @@ class FlatAdam:
             second_moment=square.data_ptr(),
         )
         self.steps += int(np.isfinite(norm))
-        return norm
+        return norm, said
+
+    def _is_too_large(self, grads: Grads) -> bool:
+        """Whether the scaled loss left float16's range: then the step is left out, and the next scale is smaller.
+
+        A gradient that is not finite without any scale is no matter of scale, and is told as such.
+        """
+        if self._scale > 1.0 and not all(bool(torch.isfinite(g).all()) for g in grads):
+            self._scale, self._fine = max(1.0, self._scale / 2.0), 0
+            return True
+        self._fine += 1
+        if self._fine == PATIENCE:
+            self._scale, self._fine = self._scale * 2.0, 0
+        return False
 
     @torch.no_grad()
-    def _step_by_torch(self, grads: tuple[Tensor, ...], learning_rate: float, max_norm: float | None) -> float:
+    def _exchange(self, grads: Grads, said: dict[str, float]) -> tuple[Grads, dict[str, float]]:
+        """Sums over all learners, of the gradient and of the terms beside it."""
+        terms = torch.tensor(list(said.values()), dtype=torch.float32, device=self.vector.device)
+        total = summed(self.share, torch.cat([*(g.flatten() for g in grads), terms]))
+        grads = tuple(total[place].view(shape) for place, shape in self.places.values())
+        return grads, dict(zip(said, total[len(self.vector) :].tolist(), strict=True))
+
+    @torch.no_grad()
+    def _step_by_torch(self, grads: Grads, learning_rate: float, max_norm: float | None) -> float:
         """The same on a GPU."""
         grad = torch.cat([g.flatten() for g in grads])
         norm = float(torch.linalg.vector_norm(grad, dtype=torch.float64))
@@ -106,6 +172,8 @@ class FlatAdam:
         if self.steps == 0:
             return {}
         arrays: Arrays = {f"{prefix}.step": np.array(self.steps, np.float32)}
+        if (self._scale, self._fine) != (SCALE, 0):
+            arrays[f"{prefix}.loss_scale"] = np.array([self._scale, self._fine], np.float64)
         for moment, vector in self.moments.items():
             values = vector.cpu().numpy()
             for name, (place, shape) in self.places.items():
@@ -127,6 +195,8 @@ class FlatAdam:
                     raise CheckpointError(f"{key}: saved with shape {state[key].shape}, needed {tuple(shape)}")
                 vector[place] = torch.from_numpy(np.array(state[key])).flatten().to(vector)
         self.steps = steps
+        self._scale, fine = state.get(f"{prefix}.loss_scale", np.array([SCALE, 0.0])).tolist()
+        self._fine = int(fine)
         for moment, vector in loaded.items():
             self.moments[moment].copy_(vector)
 

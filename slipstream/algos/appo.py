@@ -40,6 +40,7 @@ from slipstream.algos.batch import (
     vtrace,
 )
 from slipstream.algos.protocol import Arrays, Progress, Stats, Traits
+from slipstream.algos.share import ALONE, Share
 from slipstream.algos.state import load_module, module_arrays
 from slipstream.algos.surrogate import Weights, surrogate, value_error
 from slipstream.config.algos import AppoConfig, schedule_at
@@ -66,6 +67,7 @@ class Appo:
         self.critic = make_critic(config, spec, generator).to(device)
         self.target_actor = copy.deepcopy(self.actor).requires_grad_(False)
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
+        self.share: Share = ALONE
         self.optimiser = FlatAdam({"actor": self.actor, "critic": self.critic})
 
     def act(self, obs: Blocks, mask: NDArray[np.uint8] | None, noise: NDArray[np.float32] | None) -> Acted:
@@ -90,7 +92,7 @@ class Appo:
         order = np.random.Generator(np.random.Philox(key=[self.seed, progress.update]))
         means = Means(TERMS)
         for _ in range(config.epochs):
-            for minibatch in shuffled(batch, order, config.minibatch_size):
+            for minibatch in shuffled(batch, order, config, self.share):
                 means.add(*self._descend(minibatch, learning_rate, entropy_coef))
         observe(rollout, self.actor)
         return {
@@ -122,18 +124,24 @@ class Appo:
             old=pick_policy(policy, lambda tensor: tensor[take]),
         )
 
-    def _descend(self, batch: Batch, learning_rate: float, entropy_coef: float) -> tuple[Terms, float]:
-        """One gradient step on a minibatch; returns its terms and the gradient norm."""
+    def _descend(self, minibatch: list[Batch], learning_rate: float, entropy_coef: float) -> tuple[Terms, float]:
+        """One gradient step on a minibatch, piece by piece; returns its terms and the gradient norm."""
+        for piece in minibatch:
+            self._add(piece, entropy_coef)
+        norm, terms = self.optimiser.descend(learning_rate, self.config.max_grad_norm)
+        return terms, norm
+
+    def _add(self, batch: Batch, entropy_coef: float) -> None:
         config = self.config
         features = shared_features(self.actor, self.critic, batch.x)
         dist = self.actor.distribution(batch.x, batch.mask, features)
-        weights = Weights(config.clip_coef, entropy_coef, config.kl_coef, config.normalize_advantage)
+        is_raw = config.normalize_advantage and not batch.is_part
+        weights = Weights(config.clip_coef, entropy_coef, config.kl_coef, is_raw)
         terms, slopes = surrogate(dist, batch, weights)
         prediction = self.critic(features, batch.critic_x)
         error, slope = value_error(prediction, batch.target, batch.value, None)
         slopes = *slopes, config.value_coef * slope
-        norm = self.optimiser.step((*dist, prediction), learning_rate, config.max_grad_norm, slopes)
-        return terms._asdict() | {"value_loss": error}, norm
+        self.optimiser.add((*dist, prediction), slopes, batch.part, terms._asdict() | {"value_loss": error})
 
     def actor_spec(self) -> ActorSpec:
         """How to build the acting network again."""

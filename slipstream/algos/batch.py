@@ -16,6 +16,7 @@ from torch import Tensor
 
 from slipstream import _core
 from slipstream.algos.protocol import Stats, Traits, action_table
+from slipstream.algos.share import Share
 from slipstream.config.algos.onpolicy import ActorCriticConfig, BoardNetwork, ReinforceConfig, VtraceConfig
 from slipstream.config.errors import ScenarioError
 from slipstream.data.rollout import F32, U8, Blocks, Rollout
@@ -65,6 +66,8 @@ class Batch(NamedTuple):
     target: Tensor  # [rows], of the value, in the critic's own units
     value: Tensor  # [rows], before this update, in the critic's own units
     old: Policy | None  # before this update, where a KL penalty needs it
+    part: float = 1.0  # of a minibatch's rows
+    is_part: bool = False  # cut from a minibatch: advantages are standardised already, among all of its rows
 
 
 # --- networks ---
@@ -282,16 +285,33 @@ def to_batch(rollout: Rollout, seen: Seen, estimates: Estimates, critic: Critic,
     )
 
 
-def shuffled(batch: Batch, order: np.random.Generator, minibatch_size: int) -> list[Batch]:
-    """The batch's rows in a new order, as minibatches of about this size."""
+def shuffled(batch: Batch, order: np.random.Generator, config: ActorCriticConfig, share: Share) -> list[list[Batch]]:
+    """The batch's rows in a new order, as minibatches of about the size asked for, each in the pieces to be learned.
+
+    A piece is what is learned from at a time: `accumulate` of them, of the rows that are this learner's.
+    """
     rows = len(batch.logp)
     permutation = torch.from_numpy(order.permutation(rows)).to(batch.logp.device)
     whole = _each(batch, lambda tensor: tensor[permutation])
 
-    def cut(piece: slice) -> Batch:
-        return _each(whole, lambda tensor: tensor[piece])
+    def cut(rows: slice) -> list[Batch]:
+        minibatch = _each(whole, lambda tensor: tensor[rows])
+        count = config.accumulate
+        if count * share.ranks == 1:
+            return [minibatch]
+        if config.normalize_advantage:
+            minibatch = minibatch._replace(advantage=standardise(minibatch.advantage))
+        size = len(minibatch.logp)
+        if size < count * share.ranks:  # too few to share: all learn from all of them
+            return [minibatch._replace(part=1.0 / share.ranks, is_part=True)]
+        mine = split(size, count * share.ranks)[share.rank * count :][:count]
+        return [_piece(minibatch, piece, (piece.stop - piece.start) / size) for piece in mine]
 
-    return [cut(piece) for piece in split(rows, rows // minibatch_size)]
+    return [cut(piece) for piece in split(rows, rows // config.minibatch_size)]
+
+
+def _piece(minibatch: Batch, rows: slice, part: float) -> Batch:
+    return _each(minibatch, lambda tensor: tensor[rows])._replace(part=part, is_part=True)
 
 
 def split(rows: int, pieces: int) -> list[slice]:

@@ -17,7 +17,8 @@ from torch import Tensor
 
 from slipstream.algos.adam import FlatAdam
 from slipstream.algos.protocol import Arrays, Progress, Traits, action_table
-from slipstream.algos.replayed import Follower, Learned, Rows, coin, random_actions, rows_of, saved_steps
+from slipstream.algos.replayed import Follower, Learned, RowPrivacy, Rows, coin, random_actions, rows_of, saved_steps
+from slipstream.algos.share import ALONE, Share, joined
 from slipstream.algos.state import load_module, module_arrays
 from slipstream.config.algos import DqnConfig, schedule_at
 from slipstream.config.algos.offpolicy import QuantileValues
@@ -51,10 +52,12 @@ class Dqn:
             ),
             torch.Generator().manual_seed(seed),
         ).to(device)
+        self.share: Share = ALONE
         self.optimiser = FlatAdam({"actor": self.actor})
         self.target = Follower(self.actor, self.optimiser.vector)
         self.steps = 0  # gradient steps taken
         self.epsilon = 1.0
+        self.private: RowPrivacy | None = None  # set by who trains, where single rows are to be hidden
 
     def explore(self, progress: Progress) -> None:
         """Act at random until there is enough to learn from, then as scheduled."""
@@ -77,22 +80,29 @@ class Dqn:
     def update(self, sample: Sample, progress: Progress) -> Learned:
         """Targets, values, and now and then a new target network."""
         rate = schedule_at(self.config.learning_rate, progress.fraction)
-        rows = rows_of(sample, self.actor, self.device)
+        rows = rows_of(sample, self.actor, self.device, self.share)
         target = rows.reward.unsqueeze(1) + rows.discount.unsqueeze(1) * self._next_quantiles(rows)
         values = taken(self.actor.quantiles(rows.x), rows.action)
         loss, td_error = quantile_loss(values, target, rows.weight)
-        norm = self.optimiser.step(loss, rate, self.config.max_grad_norm)
+        if self.private is None:
+            norm = self.optimiser.step(loss, rate, self.config.max_grad_norm)
+        else:
+            slopes = self.private.gradients(self._row_losses, rows.x, rows.action, target)
+            norm = self.optimiser.step(self.optimiser.parameters, rate, self.config.max_grad_norm, slopes)
         self.steps += 1
         if self.steps % self.config.target_update == 0:
             self.target.follow(1.0)
         stats: dict[str, float | Tensor] = {
-            "value_loss": loss.detach(),
-            "q_mean": values.detach().mean(),
+            **({"value_loss": loss.detach(), "q_mean": values.detach().mean()} if len(values) else {}),
             "grad_norm": norm,
             "learning_rate": rate,
             "epsilon": self.epsilon,
         }
-        return Learned(stats, td_error)
+        return Learned(stats, joined(self.share, td_error))
+
+    def _row_losses(self, out: Tensor, action: Tensor, target: Tensor) -> Tensor:
+        """The loss of every row, from the network's plain outputs."""
+        return quantile_losses(taken(out.view(len(out), self.actor.spec.outputs, -1), action), target)[0]
 
     @torch.no_grad()
     def _next_quantiles(self, rows: Rows) -> Tensor:
@@ -138,12 +148,17 @@ def taken(quantiles: Tensor, action: Tensor) -> Tensor:
 
 
 def quantile_loss(values: Tensor, target: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Quantile Huber loss, weighted per row, and the mean absolute error per row; one quantile is plain Huber.
+    """Quantile Huber loss, weighted per row [B], and the mean absolute error per row."""
+    losses, td_error = quantile_losses(values, target)
+    return (weight * losses).mean(), td_error
+
+
+def quantile_losses(values: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """Quantile Huber loss and mean absolute error of every row, [B]; one quantile is plain Huber.
 
     Args:
         values: [B, Q], the quantiles at (i + 1/2) / Q.
         target: [B, Q'], samples of what they should be.
-        weight: [B], importance weights.
     """
     error = target.unsqueeze(1) - values.unsqueeze(2)  # [B, Q, Q']
     size = error.abs()
@@ -152,4 +167,4 @@ def quantile_loss(values: Tensor, target: Tensor, weight: Tensor) -> tuple[Tenso
     if count > 1:
         middle = (torch.arange(count, device=values.device, dtype=values.dtype) + 0.5) / count
         huber = huber * (middle.view(1, -1, 1) - (error.detach() < 0).float()).abs()
-    return (weight * huber.mean(2).sum(1)).mean(), size.detach().mean((1, 2))
+    return huber.mean(2).sum(1), size.detach().mean((1, 2))

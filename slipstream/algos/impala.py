@@ -34,6 +34,7 @@ from slipstream.algos.batch import (
     vtrace,
 )
 from slipstream.algos.protocol import Arrays, Progress, Stats, Traits
+from slipstream.algos.share import ALONE, Share
 from slipstream.algos.state import load_module, module_arrays
 from slipstream.algos.surrogate import value_error
 from slipstream.config.algos import ImpalaConfig, schedule_at
@@ -58,6 +59,7 @@ class Impala:
         generator = torch.Generator().manual_seed(seed)
         self.actor = make_actor(config, self.traits, spec, generator).to(device)
         self.critic = make_critic(config, spec, generator).to(device)
+        self.share: Share = ALONE
         self.optimiser = FlatAdam({"actor": self.actor, "critic": self.critic})
 
     def act(self, obs: Blocks, mask: NDArray[np.uint8] | None, noise: NDArray[np.float32] | None) -> Acted:
@@ -79,7 +81,7 @@ class Impala:
         order = np.random.Generator(np.random.Philox(key=[self.seed, progress.update]))
         means = Means(TERMS)
         for _ in range(config.epochs):
-            for minibatch in shuffled(batch, order, config.minibatch_size):
+            for minibatch in shuffled(batch, order, config, self.share):
                 means.add(*self._descend(minibatch, learning_rate, entropy_coef))
         observe(rollout, self.actor)
         return {
@@ -97,22 +99,28 @@ class Impala:
         estimates = vtrace(rollout, seen.values, logp.cpu().numpy() - rollout.logp.reshape(-1), self.config)
         return to_batch(rollout, seen, estimates, self.critic, self.config.normalize_value)
 
-    def _descend(self, batch: Batch, learning_rate: float, entropy_coef: float) -> tuple[Terms, float]:
-        """One gradient step on a minibatch; returns its terms and the gradient norm."""
+    def _descend(self, minibatch: list[Batch], learning_rate: float, entropy_coef: float) -> tuple[Terms, float]:
+        """One gradient step on a minibatch, piece by piece; returns its terms and the gradient norm."""
+        for piece in minibatch:
+            self._add(piece, entropy_coef)
+        norm, terms = self.optimiser.descend(learning_rate, self.config.max_grad_norm)
+        return terms, norm
+
+    def _add(self, batch: Batch, entropy_coef: float) -> None:
         config = self.config
         features = shared_features(self.actor, self.critic, batch.x)
         dist = self.actor.distribution(batch.x, batch.mask, features)
-        advantage = standardise(batch.advantage) if config.normalize_advantage else batch.advantage
+        is_raw = config.normalize_advantage and not batch.is_part
+        advantage = standardise(batch.advantage) if is_raw else batch.advantage
         policy, approx_kl, clipped = policy_loss(dist.logp(batch.action), batch.logp, advantage, config.rho_clip)
         entropy = dist.entropy().mean()
         prediction = self.critic(features, batch.critic_x)
         error, slope = value_error(prediction, batch.target, batch.value, None)
         total = policy - entropy_coef * entropy
         slopes = torch.ones_like(total), config.value_coef * slope
-        norm = self.optimiser.step((total, prediction), learning_rate, config.max_grad_norm, slopes)
         names = ("policy_loss", "entropy", "approx_kl", "clip_fraction")
         terms = dict(zip(names, torch.stack([policy, entropy, approx_kl, clipped]).tolist(), strict=True))
-        return terms | {"value_loss": error}, norm
+        self.optimiser.add((total, prediction), slopes, batch.part, terms | {"value_loss": error})
 
     def actor_spec(self) -> ActorSpec:
         """How to build the acting network again."""

@@ -33,6 +33,7 @@ from slipstream.algos.batch import (
 )
 from slipstream.algos.protocol import Arrays, Progress, Stats, Traits
 from slipstream.algos.replayed import Follower
+from slipstream.algos.share import ALONE, Share
 from slipstream.algos.state import AVERAGE, load_module, module_arrays
 from slipstream.algos.surrogate import Weights, surrogate, value_error
 from slipstream.config.algos import PpoConfig, schedule_at
@@ -59,6 +60,7 @@ class Ppo:
         state_size = spec.state_size if config.centralised_critic else 0
         self.critic = make_critic(config, spec, generator, state_size).to(device)
         self.kl_coef = config.kl_coef
+        self.share: Share = ALONE
         self.optimiser = FlatAdam({"actor": self.actor, "critic": self.critic})
         self.average = None if config.ema_decay is None else self._averaged()
 
@@ -85,7 +87,7 @@ class Ppo:
         epochs = 0
         for _ in range(config.epochs):
             epoch_kl = 0.0
-            minibatches = shuffled(batch, order, config.minibatch_size)
+            minibatches = shuffled(batch, order, config, self.share)
             for minibatch in minibatches:
                 terms, norm = self._descend(minibatch, learning_rate, entropy_coef)
                 means.add(terms, norm)
@@ -120,18 +122,24 @@ class Ppo:
                 batch = batch._replace(old=kept(self.actor.distribution(batch.x, batch.mask)))
         return batch, {"explained_variance": explained_variance(batch.value, batch.target)}
 
-    def _descend(self, batch: Batch, learning_rate: float, entropy_coef: float) -> tuple[Terms, float]:
-        """One gradient step on a minibatch; returns its terms and the gradient norm."""
+    def _descend(self, minibatch: list[Batch], learning_rate: float, entropy_coef: float) -> tuple[Terms, float]:
+        """One gradient step on a minibatch, piece by piece; returns its terms and the gradient norm."""
+        for piece in minibatch:
+            self._add(piece, entropy_coef)
+        norm, terms = self.optimiser.descend(learning_rate, self.config.max_grad_norm)
+        return terms, norm
+
+    def _add(self, batch: Batch, entropy_coef: float) -> None:
         config = self.config
         features = shared_features(self.actor, self.critic, batch.x)
         dist = self.actor.distribution(batch.x, batch.mask, features)
-        weights = Weights(config.clip_coef, entropy_coef, self.kl_coef, config.normalize_advantage)
+        is_raw = config.normalize_advantage and not batch.is_part
+        weights = Weights(config.clip_coef, entropy_coef, self.kl_coef, is_raw)
         terms, slopes = surrogate(dist, batch, weights)
         prediction = self.critic(features, batch.critic_x)
         error, slope = value_error(prediction, batch.target, batch.value, config.value_clip)
         slopes = *slopes, config.value_coef * slope
-        norm = self.optimiser.step((*dist, prediction), learning_rate, config.max_grad_norm, slopes)
-        return terms._asdict() | {"value_loss": error}, norm
+        self.optimiser.add((*dist, prediction), slopes, batch.part, terms._asdict() | {"value_loss": error})
 
     def _adapt_kl(self, kl: float, target: float) -> None:
         if kl > 2.0 * target:

@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from slipstream.algos.adam import FlatAdam
-from slipstream.algos.batch import Values, actor_inputs, flat_rows, gae, make_actor, observe
+from slipstream.algos.batch import Values, actor_inputs, flat_rows, gae, make_actor, observe, split
 from slipstream.algos.protocol import Arrays, Progress, Stats, Traits
+from slipstream.algos.share import ALONE, Share
 from slipstream.algos.state import copy_into, load_module, module_arrays, refuse_differences
 from slipstream.config.algos import ReinforceConfig, schedule_at
 from slipstream.data.rollout import F32, Blocks, Rollout
@@ -43,6 +44,7 @@ class Reinforce:
         self.device = device
         self.actor = make_actor(config, self.traits, spec, torch.Generator().manual_seed(seed)).to(device)
         self.baseline = np.zeros(3)  # mean return, mean squared return, slabs
+        self.share: Share = ALONE
         self.optimiser = FlatAdam({"actor": self.actor})
 
     def act(self, obs: Blocks, mask: NDArray[np.uint8] | None, noise: NDArray[np.float32] | None) -> Acted:
@@ -63,22 +65,32 @@ class Reinforce:
             observe(rollout, self.actor)
             return {"rows": 0.0}
         advantage = torch.from_numpy(self._judge(returns)).to(self.device)
+        index, advantage, part = self._own(index, advantage)
         x = actor_inputs(self.actor, rollout.obs, leading=3)[torch.from_numpy(index).to(self.device)]
         mask = None if rollout.mask is None else flat_rows(rollout.mask, index, self.device)
         dist = self.actor.distribution(x, mask)
         policy = policy_loss(dist.logp(flat_rows(rollout.action, index, self.device)), advantage)
         entropy = dist.entropy().mean()
-        norm = self.optimiser.step(policy - entropy_coef * entropy, learning_rate, config.max_grad_norm)
+        terms = {"policy_loss": float(policy.detach()), "entropy": float(entropy.detach())}
+        self.optimiser.add(policy - entropy_coef * entropy, part=part, terms=terms)
+        norm, terms = self.optimiser.descend(learning_rate, config.max_grad_norm)
         observe(rollout, self.actor)
         return {
-            "policy_loss": float(policy.detach()),
-            "entropy": float(entropy.detach()),
+            **terms,
             "return_baseline": float(self.baseline[0]),
             "grad_norm": norm,
             "learning_rate": learning_rate,
             "entropy_coef": entropy_coef,
-            "rows": float(len(index)),
+            "rows": float(len(returns)),
         }
+
+    def _own(self, index: NDArray[np.int64], advantage: Tensor) -> tuple[NDArray[np.int64], Tensor, float]:
+        """The rows of this learner's share, and what part of all they are."""
+        ranks, rows = self.share.ranks, len(index)
+        if ranks == 1 or rows < ranks:
+            return index, advantage, 1.0 / ranks
+        mine = split(rows, ranks)[self.share.rank]
+        return index[mine], advantage[mine.start : mine.stop], (mine.stop - mine.start) / rows
 
     def _judge(self, returns: F32) -> F32:
         """How much better than the baseline each return is, after the baseline has taken them in."""

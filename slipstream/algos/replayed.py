@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import Generic, NamedTuple, TypeVar
+from collections.abc import Callable
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -14,7 +15,9 @@ from torch import Tensor, nn
 from slipstream import _core
 from slipstream.algos.adam import flatten_parameters
 from slipstream.algos.protocol import Arrays
+from slipstream.algos.share import ALONE, Share
 from slipstream.config.errors import CheckpointError
+from slipstream.data.rollout import Blocks
 from slipstream.data.transitions import Sample
 from slipstream.nets.actor import Actor, tensors
 
@@ -41,24 +44,37 @@ class Learned(NamedTuple):
     td_error: Tensor  # [B], what prioritised replay wants to know
 
 
-@torch.no_grad()
-def rows_of(sample: Sample, actor: Actor, device: torch.device) -> Rows:
-    """The draw as tensors on the learner's device."""
-    rows = sample.rows
-    action = torch.from_numpy(rows.action).to(device)
+class RowPrivacy(Protocol):
+    """Gradients in which no single row stands out (DP-SGD)."""
 
-    def mask(array: NDArray[np.uint8] | None) -> Tensor | None:
-        return None if array is None else torch.from_numpy(array).to(device)
+    def gradients(self, loss: Callable[..., Tensor], x: Tensor, *columns: Tensor) -> list[Tensor]:
+        """By parameter, of the sum of `loss(outputs, *columns)` over rows: clipped by row, with noise."""
+
+
+@torch.no_grad()
+def rows_of(sample: Sample, actor: Actor, device: torch.device, share: Share = ALONE) -> Rows:
+    """The learner's share of a draw as tensors on its device."""
+    rows = sample.rows
+    size = len(rows) // share.ranks
+    mine = slice(share.rank * size, (share.rank + 1) * size)
+
+    def own(array: NDArray[Any]) -> Tensor:
+        return torch.from_numpy(array[mine]).to(device)
+
+    def seen(obs: Blocks) -> Tensor:
+        return actor.inputs(tensors({name: block[mine] for name, block in obs.items()}, device))
+
+    action = own(rows.action)
 
     return Rows(
-        x=actor.inputs(tensors(rows.obs, device)),
+        x=seen(rows.obs),
         action=action.long() if actor.spec.discrete else action,
-        mask=mask(rows.mask),
-        reward=torch.from_numpy(rows.reward).to(device),
-        discount=torch.from_numpy(rows.discount).to(device),
-        next_x=actor.inputs(tensors(rows.next_obs, device)),
-        next_mask=mask(rows.next_mask),
-        weight=torch.from_numpy(sample.weight).to(device),
+        mask=None if rows.mask is None else own(rows.mask),
+        reward=own(rows.reward),
+        discount=own(rows.discount),
+        next_x=seen(rows.next_obs),
+        next_mask=None if rows.next_mask is None else own(rows.next_mask),
+        weight=own(sample.weight),
     )
 
 
@@ -95,14 +111,17 @@ class Noise:
 
     def __init__(self, seed: int, axes: int) -> None:
         self._seed, self._axes = seed ^ OWN, axes
+        self.share: Share = ALONE
         self._buffer = np.empty((0, 0, axes), np.float32)
 
     def draw(self, step: int, sets: int, rows: int, device: torch.device) -> Tensor:
-        """[sets, rows, axes]; valid until the next draw."""
-        if self._buffer.shape[:2] != (sets, rows):
-            self._buffer = np.empty((sets, rows, self._axes), np.float32)
+        """[sets, rows, axes], those of this learner's rows; valid until the next draw."""
+        everybody = rows * self.share.ranks
+        if self._buffer.shape[:2] != (sets, everybody):
+            self._buffer = np.empty((sets, everybody, self._axes), np.float32)
         _core.fill_normal(self._buffer, seed=self._seed, step=step)
-        return torch.from_numpy(self._buffer).to(device)
+        mine = self._buffer[:, self.share.rank * rows :][:, :rows]
+        return torch.from_numpy(mine).to(device)
 
 
 def random_actions(noise: NDArray[np.float32], mask: NDArray[np.uint8] | None, discrete: bool) -> NDArray[np.generic]:

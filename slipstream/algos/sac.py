@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from slipstream.algos.adam import FlatAdam
 from slipstream.algos.protocol import Arrays, Progress, Traits, action_table
 from slipstream.algos.replayed import Follower, Learned, Noise, Rows, random_actions, rows_of, saved_steps
+from slipstream.algos.share import ALONE, Share, joined
 from slipstream.algos.state import load_module, module_arrays
 from slipstream.config.algos import SacConfig, schedule_at
 from slipstream.data.rollout import Blocks
@@ -70,6 +71,7 @@ class Sac:
             inputs, outputs if discrete else 1, config.hidden, config.activation, generator
         ).to(device)
         self.temperature = Temperature(config.temperature).to(device)
+        self.share: Share = ALONE
         self.actor_optimiser = FlatAdam({"actor": self.actor})
         self.critic_optimiser = FlatAdam({"critics": self.critics})
         self.temperature_optimiser = FlatAdam({"temperature": self.temperature})
@@ -99,7 +101,7 @@ class Sac:
         critic_rate = rate
         if config.critic_learning_rate is not None:
             critic_rate = schedule_at(config.critic_learning_rate, progress.fraction)
-        rows = rows_of(sample, self.actor, self.device)
+        rows = rows_of(sample, self.actor, self.device, self.share)
         temperature = self.temperature.value
         noise = self.noise.draw(self.steps, 2, len(rows.reward), self.device)
 
@@ -121,7 +123,7 @@ class Sac:
             "grad_norm": math.hypot(critic_norm, actor_norm),
             "learning_rate": rate,
         }
-        return Learned(stats, td_error)
+        return Learned(stats, joined(self.share, td_error))
 
     @torch.no_grad()
     def _next_value(self, rows: Rows, temperature: Tensor, noise: Tensor) -> Tensor:

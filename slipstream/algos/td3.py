@@ -18,6 +18,7 @@ from slipstream.algos.adam import FlatAdam
 from slipstream.algos.protocol import Arrays, Progress, Traits
 from slipstream.algos.replayed import Follower, Learned, Noise, Rows, random_actions, rows_of, saved_steps
 from slipstream.algos.sac import critic_target, twin_loss
+from slipstream.algos.share import ALONE, Share, joined
 from slipstream.algos.state import load_module, module_arrays
 from slipstream.config.algos import Td3Config, schedule_at
 from slipstream.data.rollout import Blocks
@@ -49,6 +50,7 @@ class Td3:
             generator,
         ).to(device)
         self.critics = ActionCritics(spec.obs_size + axes, 1, config.hidden, config.activation, generator).to(device)
+        self.share: Share = ALONE
         self.actor_optimiser = FlatAdam({"actor": self.actor})
         self.critic_optimiser = FlatAdam({"critics": self.critics})
         self.actor_target = Follower(self.actor, self.actor_optimiser.vector)
@@ -84,7 +86,7 @@ class Td3:
         critic_rate = rate
         if config.critic_learning_rate is not None:
             critic_rate = schedule_at(config.critic_learning_rate, progress.fraction)
-        rows = rows_of(sample, self.actor, self.device)
+        rows = rows_of(sample, self.actor, self.device, self.share)
         noise = self.noise.draw(self.steps, 1, len(rows.reward), self.device)[0]
 
         target = critic_target(rows, self._next_value(rows, noise))
@@ -105,7 +107,7 @@ class Td3:
             "learning_rate": rate,
             "exploration_noise": self.deviation,
         }
-        return Learned(stats | self.actor_stats, td_error)
+        return Learned(stats | self.actor_stats, joined(self.share, td_error))
 
     @torch.no_grad()
     def _next_value(self, rows: Rows, noise: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ from slipstream.config.drmario import SEEDS, SPEEDS, DrMarioConfig
 from slipstream.config.errors import ScenarioError, suggest
 from slipstream.worlds.drmario import transcript
 from slipstream.worlds.drmario.engine import Engine, Terminal
+from slipstream.worlds.drmario.letters import SHAPES
 from slipstream.worlds.drmario.planning import UNREACHABLE, plan_engine
 from slipstream.worlds.registry import make_worlds
 from slipstream.worlds.vec_env import EnvOptions
@@ -28,7 +29,6 @@ TAP_FRAMES = 2  # a terminal says when a key goes down and not when it comes up
 KEYS = {"\x1b[C": 1, "\x1b[D": 2, "\x1b[B": 4, "l": 1, "h": 2, "j": 4, "z": 64, "x": 128, " ": 128}
 PAINT = ("\x1b[33m", "\x1b[31m", "\x1b[34m")  # yellow, red, blue
 PLAIN, CLEAR, HOME = "\x1b[0m", "\x1b[2J", "\x1b[H"
-SHAPES = {0x40: "∩", 0x50: "∪", 0x60: "(", 0x70: ")", 0x80: "o", 0xB0: "*", 0xD0: "@"}
 
 Show = Callable[[Engine, int], None]
 

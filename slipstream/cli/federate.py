@@ -5,18 +5,20 @@ from __future__ import annotations
 import argparse
 import secrets
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from slipstream.cli import log, place
 from slipstream.config.errors import FederationError
 from slipstream.config.names import check_name
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from slipstream.train.replicas import Plan, Watched
+    from slipstream.train.replicas import Plan, Spawn, Watched
 
 HOME = Path("federations")
 SMOKE = ("convoy_lock_td3", "--collect.num-worlds", "2", "--algo.learning-starts", "500", "--algo.batch-size", "64")
@@ -39,15 +41,25 @@ def federate(argv: Sequence[str]) -> int:
     from slipstream.train.replicas import PLAN_FILE, read_plan
 
     if (Path(words[0]) / PLAN_FILE).is_file():
-        if words[1:]:
-            raise FederationError(f"{words[1]}: a federation goes on as it was begun; leave the options out")
-        return _run(Path(words[0]), read_plan(Path(words[0])))
+        where = argparse.ArgumentParser(f"slipstream federate {words[0]}", allow_abbrev=False)
+        place.add_flags(where)
+        args, others = where.parse_known_args(words[1:])
+        if others:
+            raise FederationError(f"{others[0]}: a federation goes on as it was begun; leave the options out")
+        what = read_plan(Path(words[0]))
+        with _where(args, what) as begin:
+            return _run(Path(words[0]), what, begin)
     known, fields = _parser().parse_known_args(words[1:])
+    for word in fields:
+        if word.split("=")[0] in ("--out", "--models", "--runs"):
+            raise FederationError(f"{word}: every replica gets a folder of its own under --root; give that instead")
     what, root = _plan([words[0], *fields], known)
     if known.dry_run:
         _print_commands(root, what)
         return 0
-    return _begin(root, what)
+    if known.on is not None and what.coordinator:
+        raise FederationError("--on ray: replicas on several nodes meet in files that all see; leave the transport out")
+    return _begin(root, what, known)
 
 
 def _plan(words: Sequence[str], known: argparse.Namespace) -> tuple[Plan, Path]:
@@ -61,8 +73,10 @@ def _plan(words: Sequence[str], known: argparse.Namespace) -> tuple[Plan, Path]:
     if base is None:
         base = secrets.randbelow(2**31) if known.auto_seed else scenario.seed
     seeds = [base + index * known.seed_step for index in range(known.repeat)]
+    if known.repeat < 1:
+        raise FederationError(f"--repeat {known.repeat}: at least one replica is needed, and two to learn together")
     parallel = known.repeat if known.max_parallel is None else known.max_parallel
-    prefix = known.wandb_prefix
+    prefix = known.wandb_prefix or "client-"
     check_name(f"{prefix}0", "--wandb-prefix")
     return plan(
         words,
@@ -72,7 +86,19 @@ def _plan(words: Sequence[str], known: argparse.Namespace) -> tuple[Plan, Path]:
         seeds=seeds,
         prefix=prefix,
         transport=scenario.federated.transport,
+        exports=_exports(known, root),
     ), root
+
+
+def _exports(known: argparse.Namespace, root: Path) -> list[str]:
+    """Flags of every replica, whose folder's name begins with the prefix already; files go into the root."""
+    told = {**vars(known), "wandb_prefix": None}
+    if known.wandb:
+        told["wandb_group"] = known.wandb_group or root.name
+        told["wandb_dir"] = known.wandb_dir or str(root)
+    if known.tensorboard:
+        told["logdir"] = known.logdir or str(root / "tb")
+    return [word for target in log.asked_for(argparse.Namespace(**told)) for word in target.flags]
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -88,20 +114,34 @@ def _parser() -> argparse.ArgumentParser:
     add("--auto-seed", action="store_true", help="draw the first seed, unless --seed-base gives it")
     add("--seed-base", type=int, metavar="SEED", help="seed of the first replica (default: the scenario's)")
     add("--seed-step", type=int, default=1, metavar="N", help="distance between the replicas' seeds (default: 1)")
-    add("--wandb-prefix", default="client-", metavar="TEXT", help="what the names of the replicas' runs begin with")
     add("--root", type=Path, help=f"folder for everything (default: {HOME}/SCENARIO_TIME)")
     add("--dry-run", action="store_true", help="print the commands and start nothing")
+    place.add_flags(parser)
+    log.add_flags(parser)
     return parser
 
 
-def _begin(root: Path, what: Plan) -> int:
+def _begin(root: Path, what: Plan, known: argparse.Namespace) -> int:
     from slipstream.train.replicas import write_plan
 
-    write_plan(root, what)
-    return _run(root, what)
+    with _where(known, what) as begin:  # before anything is written: there may be no such place
+        write_plan(root, what)
+        return _run(root, what, begin)
 
 
-def _run(root: Path, what: Plan) -> int:
+@contextmanager
+def _where(known: argparse.Namespace, what: Plan) -> Iterator[Spawn | None]:
+    """What begins a replica: None on this machine."""
+    if known.on is None:
+        yield None
+        return
+    with place.place(known, what.max_parallel):
+        from slipstream.scale.replica_actors import OnNode
+
+        yield OnNode
+
+
+def _run(root: Path, what: Plan, begin: Spawn | None) -> int:
     """Supervise until all have ended; returns the exit code."""
     from rich.console import Console
     from rich.live import Live
@@ -113,10 +153,10 @@ def _run(root: Path, what: Plan) -> int:
     try:
         if console.is_terminal:
             with Live(console=console, refresh_per_second=2) as live:
-                watched = supervise(root, what, lambda now: live.update(_table(now, root)))
+                watched = supervise(root, what, lambda now: live.update(_table(now, root)), begin)
         else:
             shown: dict[str, str] = {}
-            watched = supervise(root, what, lambda now: _say_changes(now, shown))
+            watched = supervise(root, what, lambda now: _say_changes(now, shown), begin)
             console.print(_table(watched, root))
     except KeyboardInterrupt:
         print(f"stopped; every replica has saved what it has. Go on with: slipstream federate {root}")
@@ -131,7 +171,7 @@ def _run(root: Path, what: Plan) -> int:
 def _table(watched: Sequence[Watched], root: Path) -> Table:
     from rich.table import Table
 
-    from slipstream.train.replicas import last_row
+    from slipstream.train.supervision import last_row
 
     table = Table(title=f"federation, {sum(_closed(root).values())} rounds closed", title_justify="left")
     for column in ("replica", "seed", "state", "steps", "episodes", "return", "steps/s", "deaths"):
@@ -226,4 +266,4 @@ def _smoke(argv: Sequence[str]) -> int:
     if args.dry_run:
         _print_commands(root, what)
         return 0
-    return _begin(root, what)
+    return _begin(root, what, known)

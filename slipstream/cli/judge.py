@@ -6,6 +6,7 @@ import argparse
 import json
 import math
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,15 +31,28 @@ def evaluate(argv: Sequence[str]) -> int:
     parser.add_argument("subject", help="a run folder, checkpoint, exported model, or a scenario")
     parser.add_argument("--episodes", type=int, default=100, help="episodes per row (default: 100)")
     parser.add_argument("--seed", type=int, help="seed of the episodes (default: the scenario's evaluation seed)")
+    parser.add_argument("--seeds", metavar="SEED,…", help="several seeds, such as 42,123; their episodes are pooled")
     parser.add_argument("--scenario", help="judge on this scenario instead of the one it was trained on")
     parser.add_argument("--png", type=Path, help="draw the first row's first episode")
     parser.add_argument("--gif", type=Path, help="the same as an animated GIF, of 300 pictures at most")
+    parser.add_argument("--html", type=Path, help="the same as a page with a map and plots")
+    parser.add_argument(
+        "--trajectories",
+        type=Path,
+        metavar="FOLDER",
+        help="write every step of every episode there: trajectories.parquet, and in airspace traj_ep_*.csv",
+    )
+    parser.add_argument(
+        "--analysis", action="store_true", help="add what the world reads from whole episodes: alerts, collision risk"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     args = parser.parse_args(argv)
     if args.episodes < 1:
         raise ScenarioError(f"--episodes {args.episodes}: at least one episode is needed")
+    seeds = read_seeds(args.seed, args.seeds)
     from slipstream.evaluate.judge import judge
     from slipstream.train.saved_cast import load_cast
+    from slipstream.worlds.registry import has_page
 
     saved = None
     path, is_yaml = Path(args.subject), args.subject.endswith((".yaml", ".yml"))
@@ -52,13 +66,51 @@ def evaluate(argv: Sequence[str]) -> int:
         world = load(args.scenario)
         scenario = world.model_copy(update={"policies": scenario.policies, "teams": scenario.teams})
     _refuse_pictures(scenario, args.png, args.gif)
-    judgement = judge(scenario, saved, args.episodes, args.seed)
+    if args.html is not None:
+        if not has_page(scenario.world.kind):
+            raise ScenarioError(f"--html: {scenario.name} ({scenario.world.kind}) has no page; --gif draws it")
+        refuse_path("--html", args.html, ".html")
+    record = args.trajectories is not None or args.html is not None
+    judgement = judge(scenario, saved, args.episodes, seeds, record=record, analysis=args.analysis)
     if args.json:
         print(as_json(judgement))
     else:
         print_table(judgement)
+        print_outcomes(judgement)
+        print_analysis(judgement)
     _draw(judgement, scenario, args.png, args.gif)
+    if args.html is not None:
+        _write_page(judgement, scenario, args.html)
+    told = sys.stderr if args.json else sys.stdout
+    if drawn := [str(path) for path in (args.png, args.gif, args.html) if path is not None]:
+        print(f"{next(iter(judgement.rows)).policy}, first episode: {', '.join(drawn)}", file=told)
+    if args.trajectories is not None:
+        from slipstream.evaluate.trajectories import write
+
+        written = write(args.trajectories, scenario.world, judgement.spec, judgement.recorded)
+        others = f" and {len(written) - 1} CSV files" if len(written) > 1 else ""
+        print(f"trajectories: {written[0]}{others}", file=told)
     return 0
+
+
+def read_seeds(seed: int | None, seeds: str | None) -> list[int] | None:
+    """One seed, or several from words such as 42,123; None: the scenario's."""
+    if seeds is None:
+        return None if seed is None else [seed]
+    found = [int(word) for word in seeds.split(",") if word.strip().isdecimal()]
+    if seed is not None or len(found) != len(seeds.split(",")) or len(set(found)) != len(found):
+        raise ScenarioError(f"--seeds {seeds}: whole numbers that differ, such as 42,123, and no --seed beside them")
+    return found
+
+
+def _write_page(judgement: Judgement, scenario: Scenario, path: Path) -> None:
+    from slipstream.data.disk import replace_file
+    from slipstream.worlds.registry import episode_page
+
+    policy, episodes = next(iter(judgement.recorded.items()))
+    title = f"{scenario.name}: {policy}"
+    page = episode_page(scenario.world, judgement.spec, episodes[0], title)
+    replace_file(path, page.encode(), durable=False)
 
 
 def _refuse_pictures(scenario: Scenario, png: Path | None, gif: Path | None) -> None:
@@ -70,14 +122,15 @@ def _refuse_pictures(scenario: Scenario, png: Path | None, gif: Path | None) -> 
         if not has_picture(kind):
             moving = "; --gif draws it" if make_renderer(scenario.world) is not None else ""
             raise ScenarioError(f"--png: {scenario.name} ({kind}) has no picture{moving}")
-        _refuse_path("--png", png, ".png")
+        refuse_path("--png", png, ".png")
     if gif is not None:
         if make_renderer(scenario.world) is None:
             raise ScenarioError(f"--gif: {scenario.name} ({kind}) has no picture")
-        _refuse_path("--gif", gif, ".gif")
+        refuse_path("--gif", gif, ".gif")
 
 
-def _refuse_path(flag: str, path: Path, suffix: str) -> None:
+def refuse_path(flag: str, path: Path, suffix: str) -> None:
+    """Refuse a file that could not be written."""
     if path.suffix.lower() != suffix:
         raise ScenarioError(f"{flag} {path}: the name must end in {suffix}")
     if path.is_dir():
@@ -233,6 +286,43 @@ def print_table(judgement: Judgement) -> None:
     Console(width=None if Console().is_terminal else 160).print(table)
 
 
+def print_outcomes(judgement: Judgement) -> None:
+    """How many episodes of every policy ended how, with 95 % intervals of the share."""
+    from rich.console import Console
+    from rich.table import Table
+
+    ways = list(dict.fromkeys(name for row in judgement.rows for name in row.outcomes))
+    if not ways:
+        return
+    table = Table(title="how episodes ended: number, share [95 % interval]", title_justify="left")
+    table.add_column("policy")
+    for way in ways:
+        table.add_column(way, justify="right")
+    for row in judgement.rows:
+        counted = [row.outcomes.get(way) for way in ways]
+        cells = ["0" if ended is None else f"{ended.episodes}, {_cell(ended.share)}" for ended in counted]
+        table.add_row(row.policy, *cells)
+    Console(width=None if Console().is_terminal else 160).print(table)
+
+
+def print_analysis(judgement: Judgement) -> None:
+    """Figures read from whole episodes, one to a line; a dash where one is undefined."""
+    from rich.console import Console
+    from rich.table import Table
+
+    names = list(judgement.rows[0].analysis)
+    if not names:
+        return
+    table = Table(title="read from whole episodes (docs/evaluation.md); -: undefined", title_justify="left")
+    table.add_column("figure")
+    for row in judgement.rows:
+        table.add_column(row.policy, justify="right")
+    for name in names:
+        values = [row.analysis[name] for row in judgement.rows]
+        table.add_row(name.replace("_", " "), *["-" if value != value else f"{value:.4g}" for value in values])
+    Console(width=None if Console().is_terminal else 160).print(table)
+
+
 def _cell(value: Interval) -> str:
     if value.low != value.low:
         return f"{value.estimate:.3g}"
@@ -241,18 +331,7 @@ def _cell(value: Interval) -> str:
 
 
 def as_json(judgement: Judgement) -> str:
-    """The judgement for programs."""
-    return json.dumps(
-        {
-            "scenario": judgement.scenario,
-            "rows": [
-                {
-                    "policy": row.policy,
-                    "episodes": row.episodes,
-                    "figures": {name: value._asdict() for name, value in row.figures.items()},
-                }
-                for row in judgement.rows
-            ],
-        },
-        indent=2,
-    )
+    """The judgement for programs; what is undefined is null."""
+    from slipstream.evaluate.judge import as_plain
+
+    return json.dumps(as_plain(judgement), indent=2, allow_nan=False)

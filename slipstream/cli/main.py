@@ -6,7 +6,24 @@ import sys
 from collections.abc import Callable, Sequence
 
 from slipstream import __version__
-from slipstream.cli import arena, data, federate, judge, look, replay, run
+from slipstream.cli import (
+    arena,
+    compare,
+    data,
+    export,
+    federate,
+    judge,
+    log,
+    look,
+    replay,
+    report,
+    run,
+    scenarios,
+    shift,
+    sweep,
+    view,
+    watch,
+)
 from slipstream.config.errors import SlipstreamError, suggest
 
 Verb = Callable[[Sequence[str]], int]
@@ -15,21 +32,29 @@ GROUPS: dict[str, dict[str, tuple[Verb, str]]] = {
     "run": {
         "train": (run.train, "train one or several scenarios"),
         "resume": (run.resume, "continue a run exactly where it stopped"),
+        "sweep": (sweep.sweep, "try a scenario with many values, and find the best"),
     },
     "judge": {
         "eval": (judge.evaluate, "play a trained policy beside the scripted ones, with intervals"),
         "certify": (judge.certify, "show that a rate is above a bar, with a stated chance of error"),
+        "shift": (shift.shift, "try policies in changed worlds, or on other scenarios, with paired intervals"),
         "arena": (arena.arena, "let policies play against each other: who is stronger, with Elo ratings"),
+        "compare": (compare.compare, "compare runs by algorithm or setting, with intervals over seeds"),
+        "report": (report.report, "write one HTML file about runs: curves, figures, replays, problem signs"),
         "bench": (judge.bench, "measure how fast a scenario's worlds step here"),
         "check-world": (judge.check_world, "check that a world keeps its contract"),
     },
     "share": {
         "federate": (federate.federate, "run several replicas that learn together, and watch over them"),
+        "export": (export.export, "write a policy as ONNX for other programs, and check that it acts the same"),
         "dataset": (data.dataset, "record, describe, merge or import experience to learn from offline"),
         "replay": (replay.replay, "serve a replay that several runs share, or show how one stands"),
     },
     "look": {
-        "scenarios": (look.scenarios, "list the scenarios, or describe one"),
+        "watch": (watch.watch, "follow a run on the terminal, live or finished"),
+        "view": (view.view, "show runs in a browser: curves, replays, comparisons, federations"),
+        "scenarios": (scenarios.scenarios, "list or describe scenarios; make, check, draw and import them"),
+        "log": (log.log, "write a run's metrics for TensorBoard or W&B, live or afterwards"),
         "drmario": (look.drmario, "play Dr. Mario in the terminal, record games and play them again"),
     },
 }

@@ -55,7 +55,7 @@ def _serve(args: argparse.Namespace) -> int:
 def _stats(args: argparse.Namespace) -> int:
     import msgspec
 
-    from slipstream.data.client import ask
+    from slipstream.data.link import ask
     from slipstream.data.wire import Statistics, Stats
     from slipstream.train.replay_service import read_token
 

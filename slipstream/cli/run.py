@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from slipstream.cli import collecting, debug, log, place, watch
 from slipstream.config.algos import KINDS
 from slipstream.config.errors import ScenarioError, suggest
 from slipstream.config.federated import from_environment
-from slipstream.config.load import load
+from slipstream.config.load import load, override
 from slipstream.config.overrides import cli_overrides
 
 if TYPE_CHECKING:
     from slipstream.config.scenario import Scenario
     from slipstream.train.experiment import Result
+    from slipstream.train.place import Place
 
-# Shorthands of fields of `collect`: a flag, or else an environment variable (COLLECT_WORKERS), or else the file.
-SHORTHANDS = {
-    "workers": "processes that collect (0: the learner's own)",
-    "prefetch": "with --collect.overlap free: rollouts of each worker that may wait for the learner",
-    "seed_stride": "worlds of other libraries: distance between the seeds of neighbours",
-}
 PUBLISHED = ("head_on", "parallel", "t_formation", "canonical_crossing", "converging")  # what `all` stands for
 
 
@@ -52,11 +49,21 @@ def train(argv: Sequence[str]) -> int:
         for name in names
         for algo in algos
     ]
+    if known.ui in ("tui", "debug") and watch.is_terminal():
+        if len(scenarios) > 1:
+            raise ScenarioError(f"--ui {known.ui}: shows one run, and {len(scenarios)} are asked for; leave it out")
+        if known.ui == "debug" and known.on is not None:
+            raise ScenarioError(f"--on {known.on}: --ui debug steps worlds of this process; leave one of them out")
+        if known.ui == "debug":
+            return debug.debug(scenarios[0], runs=known.runs, models=known.models, out=known.out)
+        return watch.train_watched(["train", *argv], scenarios[0], known.runs, known.out)
     results: list[Result] = []
-    for scenario in scenarios:
-        results.append(_train_one(scenario, known))
-        if results[-1].interrupted:  # a person who stops one run does not want the next to begin
-            break
+    with place.place(known, max(scenario.collect.workers for scenario in scenarios)) as where:
+        scenarios = [_for_place(scenario, where) for scenario in scenarios]
+        for scenario in scenarios:
+            results.append(_train_one(scenario, known, where))
+            if results[-1].interrupted:  # a person who stops one run does not want the next to begin
+                break
     if len(results) > 1:
         _compare(scenarios[: len(results)], results)
     return _code(results[-1])
@@ -79,13 +86,30 @@ def resume(argv: Sequence[str]) -> int:
         "slipstream resume", description="Continue a run exactly where it stopped.", allow_abbrev=False
     )
     parser.add_argument("run", type=Path, help="the run's folder, such as runs/head_on_ppo_20261115-120000")
-    parser.add_argument("--timesteps", type=_whole, help="new budget in steps, counted from the run's beginning")
+    parser.add_argument("--timesteps", type=whole_number, help="new budget in steps, counted from the run's beginning")
     parser.add_argument("--models", type=Path, default=Path("models"), help="where the final model is written")
+    parser.add_argument("--ui", choices=watch.UIS[:3], default="plain", help=watch.UI_HELP)
+    place.add_flags(parser)
+    log.add_flags(parser)
     args = parser.parse_args(argv)
+    if args.ui == "tui" and watch.is_terminal():
+        return watch.resume_watched(["resume", *argv], args.run)
+    targets = log.asked_for(args)
     from slipstream.train.experiment import resume as continue_run
-    from slipstream.train.progress import best_display
+    from slipstream.train.progress import Quiet, best_display
+    from slipstream.view.exporters import exporters
 
-    result = continue_run(args.run, timesteps=args.timesteps, models=args.models, display=best_display())
+    display = Quiet() if args.ui == "none" else best_display()
+    workers = load(args.run / "scenario.yaml").collect.workers if args.on else 0
+    with place.place(args, workers) as where:
+        result = continue_run(
+            args.run,
+            timesteps=args.timesteps,
+            models=args.models,
+            display=display,
+            followers=exporters(targets),
+            place=where,
+        )
     _show(result, load(result.run / "scenario.yaml"))
     return _code(result)
 
@@ -98,11 +122,28 @@ def _code(result: Result) -> int:
     return PARKED_CODE if result.reason == PARKED else 0
 
 
-def _train_one(scenario: Scenario, known: argparse.Namespace) -> Result:
-    from slipstream.train.experiment import train as run
-    from slipstream.train.progress import best_display
+def _for_place(scenario: Scenario, where: Place) -> Scenario:
+    """Where a cluster is to collect for a scenario that has no workers, a worker on every node does."""
+    if where.make_home is None or scenario.collect.workers:
+        return scenario
+    return override(scenario, {"collect.workers": min(where.nodes, scenario.collect.num_worlds)})
 
-    result = run(scenario, root=known.runs, models=known.models, out=known.out, display=best_display())
+
+def _train_one(scenario: Scenario, known: argparse.Namespace, where: Place) -> Result:
+    targets = log.asked_for(known)
+    from slipstream.train.experiment import train as run
+    from slipstream.train.progress import Quiet, best_display
+    from slipstream.view.exporters import exporters
+
+    result = run(
+        scenario,
+        root=known.runs,
+        models=known.models,
+        out=known.out,
+        display=Quiet() if known.ui == "none" else best_display(),
+        followers=exporters(targets),
+        place=where,
+    )
     _show(result, scenario)
     return result
 
@@ -115,12 +156,16 @@ def _show(result: Result, scenario: Scenario) -> None:
         print(f"run:    {result.run}\nmodel:  {result.model}\njudge it: slipstream eval {result.model}")
         return
     from slipstream.cli.judge import print_table
-    from slipstream.evaluate.judge import judge
+    from slipstream.data.disk import replace_file
+    from slipstream.evaluate.judge import as_plain, judge
+    from slipstream.train.run_folder import JUDGEMENT_FILE
     from slipstream.train.saved_cast import load_cast
     from slipstream.worlds.registry import draw
 
     judgement = judge(scenario, load_cast(result.run)[1], episodes=100)
     print_table(judgement)
+    kept = {"steps": result.counters.steps, **as_plain(judgement)}
+    replace_file(result.run / JUDGEMENT_FILE, json.dumps(kept, indent=2, allow_nan=False).encode(), durable=False)
     seen = judgement.frames, judgement.backdrop
     picture = draw(judgement.kind, judgement.spec, *seen, result.run / "tracks.png", scenario.name)
     print(f"run:    {result.run}")
@@ -167,18 +212,20 @@ def _train_parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--algo", nargs="+", metavar="NAME", help=f"algorithms ({', '.join(KINDS)}); several are compared")
     add("--preset", help="hyper-parameters: published (by device), published_cpu or published_gpu")
-    add("--timesteps", type=_whole, help="budget in environment steps")
+    add("--timesteps", type=whole_number, help="budget in environment steps")
     add("--seed", type=int, help="seed of everything drawn in training")
-    add("--checkpoint-every", type=_whole, metavar="STEPS", help="steps between periodic checkpoints")
+    add("--checkpoint-every", type=whole_number, metavar="STEPS", help="steps between periodic checkpoints")
     add("--gpu", action=argparse.BooleanOptionalAction, default=None, help="use a GPU; default: if there is one")
     add("--num-workers", type=int, metavar="N", help="threads that step the worlds (0 or 1: the learner's own)")
-    for key, text in SHORTHANDS.items():
-        add(f"--collect-{key.replace('_', '-')}", type=int, metavar="N", help=f"{text}; or COLLECT_{key.upper()}")
+    collecting.add_flags(parser)
     add("--log-trajectories", action="store_true", help="write the track of every evaluation episode as CSV")
     add("--out", type=Path, help="folder of the run; must be new or empty")
+    add("--ui", choices=watch.UIS, default="plain", help=f"{watch.UI_HELP}; debug: step it by hand, look into worlds")
     add("--runs", type=Path, default=Path("runs"), help="where run folders are made (default: runs)")
     add("--models", type=Path, default=Path("models"), help="where final models are written (default: models)")
     add("-h", "--help", action="store_true", help="show this page")
+    place.add_flags(parser)
+    log.add_flags(parser)
     return parser
 
 
@@ -202,24 +249,10 @@ def _scenario(name: str, known: argparse.Namespace, algo: str | None) -> Scenari
                 f"--num-workers {known.num_workers}: cannot be negative; 0 or 1 is the learner's own thread"
             )
         changes["collect.world_threads"] = max(1, known.num_workers)
-    changes |= dict(_collecting(known)) | from_environment(os.environ)
+    changes |= dict(collecting.changes(known)) | from_environment(os.environ)
     if known.log_trajectories:
         changes["log.log_trajectories"] = True
     return load(name, changes, preset=known.preset)
-
-
-def _collecting(known: argparse.Namespace) -> Iterator[tuple[str, int]]:
-    for key in SHORTHANDS:
-        flag, variable = getattr(known, f"collect_{key}"), f"COLLECT_{key.upper()}"
-        if flag is not None:
-            yield f"collect.{key}", flag
-        elif text := os.environ.get(variable):
-            try:
-                yield f"collect.{key}", int(text)
-            except ValueError:
-                raise ScenarioError(
-                    f"{variable}={text}: is not a whole number; unset it, or try {variable}=2"
-                ) from None
 
 
 def _best_device() -> str:
@@ -243,7 +276,7 @@ def _leading_words(argv: Sequence[str]) -> tuple[list[str], list[str]]:
     return list(argv[:count]), list(argv[count:])
 
 
-def _whole(text: str) -> int:
+def whole_number(text: str) -> int:
     """A whole number that may be written 1e6 or 100_000."""
     try:
         value = float(text.replace("_", ""))

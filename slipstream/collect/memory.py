@@ -61,6 +61,8 @@ class Slot:
 
     def __init__(self, memory: mmap.mmap, offset: int, plan: ShelfPlan) -> None:
         self.words = np.ndarray(SLOT_WORDS, np.int64, memory, offset)
+        self._bytes = np.ndarray(plan.slot_size, np.uint8, memory, offset)
+        self._fixed = plan.slot_size - aligned(plan.extra_bytes)
         offset += aligned(8 * SLOT_WORDS)
         self.rollouts: dict[str, Arrays] = {}
         for policy, layout in plan.rollouts.items():
@@ -86,6 +88,19 @@ class Slot:
         """Whether it holds that slab, whole."""
         found: list[int] = self.words[:3].tolist()
         return found == [READY, owner, number]
+
+    def packed(self) -> NDArray[np.uint8]:
+        """A copy of all that it holds, for another slot of the same plan."""
+        return self._bytes[: self._fixed + int(self.words[EXTRA_BYTES])].copy()
+
+    def unpack(self, data: NDArray[np.uint8]) -> None:
+        """Hold what another slot of the same plan held, if that is whole; its status comes last."""
+        words = 8 * SLOT_WORDS
+        extra = int(data[:words].view(np.int64)[EXTRA_BYTES]) if len(data) >= self._fixed else -1
+        if not 0 <= extra <= len(self._extra) or len(data) != self._fixed + extra:
+            raise RuntimeError(f"{len(data)} bytes came where a slot has {self._fixed} and {extra} more")
+        self._bytes[words : len(data)] = data[words:]
+        self._bytes[:words] = data[:words]
 
     def release(self) -> None:
         """Let it be filled again."""

@@ -54,6 +54,11 @@ class Life:
         """Whether it has ended, at the latest after this time."""
         return bool(select.select([self._descriptor], [], [], timeout_s)[0])
 
+    def ask(self, number: signal.Signals) -> None:
+        """Send it a signal, if it is still there."""
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._descriptor, number)
+
     def kill(self) -> None:
         """End it, also where it was stopped; waits until it is gone."""
         try:

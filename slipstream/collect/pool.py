@@ -24,6 +24,7 @@ from slipstream.config.errors import WorkerDied
 
 LISTEN_S = 0.2  # between looks at who shows signs of life
 START_S = 120.0  # in which a worker has built its worlds and networks
+GIVE_UP = 0.8  # of the deadline: what is left is for noticing it on a busy machine, and for replacing it
 MAX_DEATHS = 3  # of one worker without a slab in between: then it is no accident
 FAREWELL_S = 2.0  # in which workers may close their worlds when a run ends
 
@@ -240,7 +241,7 @@ class Pool:
             hand.beats, hand.beat_at = beats, now
             return
         silent = now - hand.beat_at
-        if silent < (self._deadline_s if hand.has_begun else max(START_S, self._deadline_s)):
+        if silent < GIVE_UP * (self._deadline_s if hand.has_begun else max(START_S, self._deadline_s)):
             return
         self._replace(hand, f"has shown no sign of life for {silent:.1f} s while {hand.shelf.phase}", "worker_stuck")
 

@@ -16,8 +16,10 @@ from slipstream.config.scenario import Scenario, dotted
 from slipstream.config.yaml import KeyPath
 
 
-def explain(error: ValidationError, tree: Any, where: Callable[[KeyPath], str]) -> str:
-    """One line per mistake; `tree` is what was validated, `where` gives the file and line of a path."""
+def explain(
+    error: ValidationError, tree: Any, where: Callable[[KeyPath], str], schema: type[BaseModel] = Scenario
+) -> str:
+    """One line per mistake; `tree` was validated as a `schema`, `where` gives the file and line of a path."""
     sentences: dict[KeyPath, list[str]] = {}
     wants: dict[KeyPath, list[str]] = {}  # a value that fails every member of a union gets one sentence
     for item in error.errors(include_url=False):
@@ -26,7 +28,7 @@ def explain(error: ValidationError, tree: Any, where: Callable[[KeyPath], str]) 
                 sentences.setdefault(path, []).append(sentence)
             continue
         path = _locate(item["loc"], tree, missing=item["type"] == "missing")
-        said = _sentence(item, path, tree)
+        said = _sentence(item, path, tree, schema)
         sentences.setdefault(path, []).extend([said] if said else [])
         if said is None and (want := _wanted(item)) not in wants.setdefault(path, []):
             wants[path].append(want)
@@ -37,6 +39,15 @@ def explain(error: ValidationError, tree: Any, where: Callable[[KeyPath], str]) 
         prefix = "".join(f"{part}: " for part in (where(path), dotted(path)) if part)
         lines += [prefix + sentence for sentence in said_here]
     return "\n".join(lines)
+
+
+def meaning(path: KeyPath, tree: Mapping[str, Any]) -> str | None:
+    """What the schema says about a key of a scenario; None where it says nothing."""
+    try:
+        model = _pick(*_annotation_at(tree, path[:-1]))
+        return None if model is None else model.model_fields[str(path[-1])].description
+    except (KeyError, IndexError, TypeError):
+        return None
 
 
 def _locate(loc: Sequence[str | int], tree: Any, missing: bool) -> KeyPath:
@@ -59,21 +70,21 @@ def _value_at(tree: Any, path: KeyPath) -> Any:
     return tree
 
 
-def _sentence(item: Any, path: KeyPath, tree: Any) -> str | None:
+def _sentence(item: Any, path: KeyPath, tree: Any, schema: type[BaseModel]) -> str | None:
     """The whole sentence for mistakes that are not about one value's type or range."""
     kind, context = item["type"], item.get("ctx", {})
     if kind == "extra_forbidden":
-        return _unknown_key(path, tree)
+        return _unknown_key(path, tree, schema)
     if kind == "missing":
-        model = _pick(*_annotation_at(tree, path[:-1]))
+        model = _pick(*_annotation_at(tree, path[:-1], schema))
         meaning = model.model_fields[str(path[-1])].description if model else None
         return f"is required ({meaning.rstrip('.')})" if meaning else "is required"
     if kind == "union_tag_not_found":
-        return f"needs a kind: {_either(_kinds(_annotation_at(tree, path)[0]))}"
+        return f"needs a kind: {_either(_kinds(_annotation_at(tree, path, schema)[0]))}"
     if kind == "union_tag_invalid":
-        return _unknown_kind(path, context["tag"], _kinds(_annotation_at(tree, path)[0]))
+        return _unknown_kind(path, context["tag"], _kinds(_annotation_at(tree, path, schema)[0]))
     if kind == "literal_error" and path[-1:] == ("kind",):
-        return _unknown_kind(path[:-1], str(item["input"]), _kinds(_annotation_at(tree, path[:-1])[0]))
+        return _unknown_kind(path[:-1], str(item["input"]), _kinds(_annotation_at(tree, path[:-1], schema)[0]))
     if kind == "value_error":
         found = _value_at(tree, path)
         return f"{'' if isinstance(found, Mapping) else f'found {_show(found)}: '}{context['error']}"
@@ -83,28 +94,29 @@ def _sentence(item: Any, path: KeyPath, tree: Any) -> str | None:
 
 
 def _unknown_kind(path: KeyPath, found: str, known: list[str]) -> str:
-    what = {"world": "world", "algo": "algorithm"}.get(str(path[-1]), "policy")
+    what = {"world": "world", "algo": "algorithm", "method": "method"}.get(str(path[-1]), "policy")
+    what = "parameter" if path[0] == "parameters" else what
     return f"there is no {what} of kind '{found}' (there is {', '.join(known)}){suggest(found, known)}"
 
 
-def _unknown_key(path: KeyPath, tree: Any) -> str:
-    """Names the closest key here, else the same key elsewhere in the scenario, else all keys here."""
+def _unknown_key(path: KeyPath, tree: Any, schema: type[BaseModel]) -> str:
+    """Names the closest key here, else the same key elsewhere in the file, else all keys here."""
     key = str(path[-1])
-    model = _pick(*_annotation_at(tree, path[:-1]))
+    model = _pick(*_annotation_at(tree, path[:-1], schema))
     fields = [name for name in model.model_fields if name != "kind"] if model else []
-    if len(path) == 1:
+    if len(path) == 1 and schema is Scenario:
         fields = ["includes", *fields]  # read before the rest
     if hint := suggest(key, fields):
         return f"unknown key{hint}"
-    elsewhere = [place for place in _all_keys(tree) if place.rpartition(".")[2] == key]
+    elsewhere = [place for place in _all_keys(tree, schema) if place.rpartition(".")[2] == key]
     if elsewhere:
         return f"unknown key; did you mean '{elsewhere[0]}'?"
     return f"unknown key; the keys here are {', '.join(fields)}"
 
 
-def _all_keys(tree: Any) -> Iterator[str]:
-    """Dotted paths of the scenario's fields, those of the chosen world and algorithm included."""
-    for name, field in Scenario.model_fields.items():
+def _all_keys(tree: Any, schema: type[BaseModel]) -> Iterator[str]:
+    """Dotted paths of the schema's fields, those of the chosen world and algorithm included."""
+    for name, field in schema.model_fields.items():
         yield name
         model = _pick(field.annotation, tree.get(name))
         for inner in model.model_fields if model else ():
@@ -163,9 +175,9 @@ def _show(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _annotation_at(tree: Any, path: KeyPath) -> tuple[Any, Any]:
+def _annotation_at(tree: Any, path: KeyPath, schema: type[BaseModel] = Scenario) -> tuple[Any, Any]:
     """The type that the schema declares at `path`, and the value that stands there."""
-    annotation: Any = Scenario
+    annotation: Any = schema
     for part in path:
         model = _pick(annotation, tree)
         if model is not None:

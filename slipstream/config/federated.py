@@ -43,11 +43,31 @@ class DefenceConfig(Config):
     quarantine_rounds: int = Field(5, ge=0, description="Rounds in which a client that was refused is not heard.")
 
 
+class DistillConfig(Config):
+    """After a round, all clients' policies are distilled into one, which is taken where it plays better."""
+
+    observations: int = Field(
+        2048, ge=50, description="Rows to fit to, of episodes that the clients' policies and the aggregate play."
+    )
+    episodes: Count = Field(16, description="Episodes that each of these plays, and others by which two are compared.")
+    epochs: Count = Field(20, description="Most passes over the observations; a fifth of them is held out.")
+    learning_rate: Positive = Field(1e-3, description="Adam's step size.")
+    margin: float = Field(0.0, ge=0, description="Mean return by which the distilled policy must be better.")
+
+
 class PrivacyConfig(Config):
     """Differential privacy of whole clients: changes are clipped, and noise is added to them."""
 
     clip_norm: Positive = Field(1.0, description="Longest change of the weights that leaves a client.")
     noise_multiplier: Positive = Field(1.0, description="Deviation of the noise, in clip norms, on the sum of all.")
+    delta: Annotated[float, Field(gt=0, lt=1)] = Field(1e-5, description="Chance with which epsilon may not hold.")
+
+
+class DpSgdConfig(Config):
+    """Differential privacy of single rows: each row's gradient is clipped, and noise is added to their sum."""
+
+    clip_norm: Positive = Field(1.0, description="Longest gradient of one row.")
+    noise_multiplier: Positive = Field(1.0, description="Deviation of the noise, in clip norms, on the sum of a batch.")
     delta: Annotated[float, Field(gt=0, lt=1)] = Field(1e-5, description="Chance with which epsilon may not hold.")
 
 
@@ -86,9 +106,16 @@ class FederatedConfig(Config):
     ] = Field("mean", description="How several clients' weights become one.")
     liars: int = Field(0, ge=0, description="Clients that may send anything, which the aggregator has to survive.")
     weights: Literal["samples", "reward_delta"] | dict[Name, Annotated[float, Field(ge=0)]] | None = Field(
-        None, description="weighted_mean: what a client counts by, or a number for each client; null: all the same."
+        None,
+        description="weighted_mean: what a client counts by (at most twice the median, whatever it claims), or a "
+        "number for each client, on which all agree; null: all the same.",
     )
     server: ServerConfig | None = Field(None, description="A step towards the aggregate; null: it is taken as it is.")
+    distill: DistillConfig | None = Field(
+        None,
+        description="Distil the clients' policies into one after every round, compare it with the aggregate in play, "
+        "and go on with the better; null: the aggregate.",
+    )
     timeout_s: Positive = Field(600.0, description="Longest wait for the others in a round.")
     quorum: Count | None = Field(None, description="Clients that a round needs at its deadline; null: more than half.")
     staleness: Annotated[float, Field(ge=0, le=1)] = Field(
@@ -98,6 +125,11 @@ class FederatedConfig(Config):
         "local", description="Moments of the optimisers after a round: each its own, merged, or none."
     )
     proximal_mu: float = Field(0.0, ge=0, description="Pull of the losses towards the last aggregate (FedProx).")
+    maml: Annotated[float, Field(gt=0, lt=1)] | None = Field(
+        None,
+        description="First-order MAML: in this part of an interval's episodes a client adapts, and only what it learns "
+        "in the rest is sent, carried over to where it began; null: all it has learned is sent.",
+    )
     merge_mu: Positive | None = Field(
         None, description="Take over only this much: (own + mu aggregate) / (1 + mu); null: all of it."
     )
@@ -109,6 +141,26 @@ class FederatedConfig(Config):
     )
     defence: DefenceConfig = Field(default_factory=DefenceConfig, description="Checks before an update counts.")
     privacy: PrivacyConfig | None = Field(None, description="Differential privacy of whole clients; null: none.")
+    dp_sgd: DpSgdConfig | None = Field(
+        None,
+        description="Differential privacy of single rows, of shared policies that learn by dqn (extra privacy): this "
+        "run's own gradient steps are those of DP-SGD, also where it learns alone; null: none.",
+    )
+    secure: bool = Field(
+        False,
+        description="Secure aggregation: nobody sees more than the sum of all clients' weights (transport files).",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _cannot_check(cls, values: Any) -> Any:
+        """The usual checks look at single updates, which nobody sees where `secure` is on; others are refused below."""
+        usual = DefenceConfig()
+        if isinstance(values, dict) and values.get("secure") is True:
+            given = values.get("defence", usual)
+            if given in (usual, usual.model_dump()):
+                return {**values, "defence": {"clip_norm": None, "max_norm": None, "min_cosine": None}}
+        return values
 
     @model_validator(mode="after")
     def _fits_together(self) -> FederatedConfig:
@@ -127,9 +179,43 @@ class FederatedConfig(Config):
             )
         if self.transport in ("ring", "gossip") and (self.aggregator, self.server) != ("mean", None):
             raise ValueError(f"aggregator: peers of transport {self.transport} can only take the mean")
+        if self.secure and (found := self._not_secure()):
+            raise ValueError(f"secure: {found}")
+        if self.distill is not None and (found := self._not_distilled()):
+            raise ValueError(f"distill: {found}")
+        if self.dp_sgd is not None and isinstance(self.weights, str):
+            raise ValueError(f"weights: {self.weights} tell of rows that dp_sgd hides; give numbers, or leave them out")
         if self.park and self.transport != "files":
             raise ValueError("park: only where clients meet in a folder (transport files) can one of them be away")
         return self
+
+    def _not_distilled(self) -> str:
+        """Why nothing can be distilled with the other fields; "" where it can."""
+        if self.transport in ("ring", "gossip"):
+            return f"somebody must see all clients' policies, and peers of transport {self.transport} see sums"
+        if self.secure or self.privacy is not None:
+            return "it looks at single clients' policies, which secure and privacy are there to hide; choose one"
+        return ""
+
+    def _not_secure(self) -> str:
+        """Why secure aggregation is not possible with the other fields; "" where it is."""
+        checks = [name for name in ("clip_norm", "max_norm", "min_cosine") if getattr(self.defence, name) is not None]
+        only = "secure aggregation shows nobody more than the sum of the clients' updates"
+        if self.aggregator not in ("mean", "weighted_mean"):
+            return f"{self.aggregator} compares the clients' updates with each other, and {only}; use mean"
+        if checks:
+            return f"defence.{checks[0]} must look at each client's update, and {only}; set it to null"
+        if self.transport != "files":
+            return f"its four messages travel through a folder (transport files), not by {self.transport}"
+        if self.optimizer_strategy == "average" or self.server is not None:
+            return "only weights are summed, without moments of optimisers; leave optimizer_strategy local or reset"
+        if self.weights == "reward_delta":
+            return "weights in a sum must be above 0, and a change of reward need not be; use samples, or numbers"
+        if self.staleness or self.park:
+            return "a client that comes late stays hidden, so staleness is 0 and clients do not park"
+        if self.has_others and self.clients < 3:
+            return "of the sum of two, each could take off its own part; at least 3 clients are needed"
+        return ""
 
     @property
     def has_others(self) -> bool:

@@ -71,6 +71,43 @@ def load(name_or_path: str | os.PathLike[str], overrides: Overrides = (), preset
     return _validate(tree)
 
 
+def start_from(name_or_path: str | os.PathLike[str], overrides: Overrides = ()) -> dict[str, Any]:
+    """The values for a new file that is like a scenario, some of them changed; it includes nothing but presets."""
+    values = _own_values(find(name_or_path))
+    return lay_over(values, overrides)
+
+
+def lay_over(values: Mapping[str, Any], overrides: Overrides) -> dict[str, Any]:
+    """A file's values with some changed; another algorithm brings the settings tuned for it, as in `load`."""
+    tree = Tree(dict(values), {})
+    nested = list(_nested(overrides))
+    kinds = [v["algo"]["kind"] for v in nested if isinstance(v.get("algo"), dict) and "kind" in v["algo"]]
+    if kinds:
+        tree = _without(tree, "algo")
+        if (tuned := _tuned_file(kinds[-1], tree)) is not None:
+            tree.values["includes"] = [*tree.values.get("includes", []), f"presets/{tuned.name}"]
+    for changed in nested:
+        tree = _merge(tree, _as_override(changed))
+    return tree.values
+
+
+def _own_values(path: Path) -> dict[str, Any]:
+    """A file's values over those of the files it includes, but for presets, which anybody can include."""
+    values = load_yaml(path, _label(path)).value
+    if not isinstance(values, dict):
+        raise ScenarioError(f"{_label(path)}:1: a scenario maps keys to values")
+    includes: list[str] = []
+    tree = Tree({}, {})
+    for item in values.pop("includes", []):
+        if str(item).startswith("presets/"):
+            includes.append(item)
+            continue
+        inner = _own_values(path.parent / item)
+        includes += inner.pop("includes", [])
+        tree = _merge(tree, Tree(inner, {}))
+    return {"includes": includes, **_merge(tree, Tree(values, {})).values}
+
+
 def override(scenario: Scenario, overrides: Overrides) -> Scenario:
     """The same scenario with some values changed and everything checked again."""
     tree = Tree(to_plain(scenario), {})
@@ -210,14 +247,20 @@ def _without(tree: Tree, key: str) -> Tree:
 
 
 def _read_tuned(kind: str, tree: Tree) -> Tree:
-    """The settings tuned for an algorithm in this scenario, in worlds of this kind, or anywhere."""
+    """The settings tuned for an algorithm."""
+    path = _tuned_file(kind, tree)
+    return Tree({"algo": {"kind": kind}}, {}) if path is None else _read(path, SCENARIOS, (), [])
+
+
+def _tuned_file(kind: str, tree: Tree) -> Path | None:
+    """The preset tuned for an algorithm in this scenario, in worlds of this kind, or anywhere."""
     world = tree.values.get("world")
     family = world.get("kind") if isinstance(world, dict) else None
-    for name in (f"{kind}_{tree.values['name']}", f"{kind}_{family}", kind):
+    for name in (f"{kind}_{tree.values.get('name')}", f"{kind}_{family}", kind):
         path = SCENARIOS / "presets" / f"{name}.yaml"
         if is_name(name) and path.is_file():
-            return _read(path, SCENARIOS, (), [])
-    return Tree({"algo": {"kind": kind}}, {})
+            return path
+    return None
 
 
 def _read_preset(preset: str, kind: str, device: object) -> Tree:

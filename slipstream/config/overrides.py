@@ -47,12 +47,37 @@ def _form(config: BaseModel, name: str) -> type:
         if isinstance(value, BaseModel):
             inner = _form(value, f"{name}_{key}")
             fields.append((key, inner, dataclasses.field(default_factory=inner)))
-        elif (
-            f"{name}.{key}" not in _NOT_FLAGS and not _is_structured(info.annotation) and not _is_fixed(info.annotation)
-        ):
+        elif value is None and (absent := _optional_part(info.annotation)) is not None:
+            inner = _empty_form(absent, f"{name}_{key}")
+            fields.append((key, inner, dataclasses.field(default_factory=inner)))
+        elif f"{name}.{key}" not in _NOT_FLAGS and _is_flag(info.annotation):
             kind: Any = Annotated[_bare(info.annotation), arg(help=info.description)]
             fields.append((key, kind, dataclasses.field(default=value)))
     return dataclasses.make_dataclass(name, fields, frozen=True, namespace={"__doc__": type(config).__doc__})
+
+
+def _empty_form(config: type[BaseModel], name: str) -> type:
+    """Flags of a part that the scenario does not have; any of them brings it in, with its usual values for the rest."""
+    from tyro.conf import arg
+
+    fields = [
+        (key, Annotated[_bare(info.annotation) | None, arg(help=info.description)], dataclasses.field(default=None))
+        for key, info in config.model_fields.items()
+        if _is_flag(info.annotation)
+    ]
+    return dataclasses.make_dataclass(name, fields, frozen=True, namespace={"__doc__": config.__doc__})
+
+
+def _optional_part(annotation: Any) -> type[BaseModel] | None:
+    """The config class of a field that is that or null."""
+    parts = [part for part in typing.get_args(annotation) if part is not types.NoneType]
+    is_part = len(parts) == 1 and isinstance(parts[0], type) and issubclass(parts[0], BaseModel)
+    return parts[0] if is_part else None
+
+
+def _is_flag(annotation: Any) -> bool:
+    """True where a flag can say the value, and there is more than one."""
+    return not _is_structured(annotation) and not _is_fixed(annotation)
 
 
 def _is_fixed(annotation: Any) -> bool:
@@ -84,6 +109,9 @@ def _changes(filled: Any, config: BaseModel, prefix: str) -> Iterator[tuple[str,
         new, old = getattr(filled, field.name), getattr(config, field.name)
         if isinstance(old, BaseModel):
             yield from _changes(new, old, f"{prefix}{field.name}.")
+        elif dataclasses.is_dataclass(new):
+            if given := {key: value for key, value in vars(new).items() if value is not None}:
+                yield f"{prefix}{field.name}", given
         elif new != old:
             yield f"{prefix}{field.name}", new
 

@@ -236,6 +236,12 @@ class LidarConfig(Config):
     fov_rad: float = Field(4.7, gt=0, le=6.2831853072, description="Field of view.")
     range_m: Metres = Field(10.0, description="What is farther is seen there.")
     noise_m: float = Field(0.01, ge=0, description="Standard deviation of the error of every beam that meets a wall.")
+    dropout: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="Share of the beams that do not come back, drawn anew each time; they show range_m.",
+    )
     mount_m: float = Field(0.0, description="Metres ahead of the centre of gravity.")
 
 
@@ -247,6 +253,10 @@ class CarConfig(Config):
     vehicle: Vehicle = Field("f1tenth", description="Size, tyres and limits.")
     speed_min_mps: float = Field(0.0, description="Speed that -1 on the speed axis asks for.")
     speed_max_mps: float = Field(8.0, description="Speed that 1 asks for.")
+    friction_scale: float = Field(1.0, gt=0, le=10, description="Grip of its tyres, times the vehicle's.")
+    mass_scale: float = Field(
+        1.0, gt=0, le=10, description="Its mass, times the vehicle's; the load is at the centre of gravity."
+    )
     reward: RewardConfig = Field(default_factory=RewardConfig, description="What it is paid for.")
 
 

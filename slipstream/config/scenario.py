@@ -96,7 +96,10 @@ class CollectConfig(Config):
         "process", description="What a worker is: a process, or a thread of this one (which cannot be replaced)."
     )
     deadline_s: float = Field(
-        60.0, gt=0, description="A worker that shows no sign of life for so long, within a step too, is replaced."
+        60.0,
+        gt=0,
+        description="Longest wait for a worker that shows no sign of life, within a step too: after four fifths of it, "
+        "it is replaced.",
     )
     overlap: Literal["none", "deterministic", "free"] = Field(
         "none",
@@ -146,6 +149,9 @@ class EvaluateConfig(Config):
     )
     seed: int = Field(
         12345, ge=0, lt=2**63, description="Seed of the evaluation episodes, drawn apart from training's."
+    )
+    enable_hallucination_detection: bool = Field(
+        False, description="Airspace: read alerts, missed conflicts and collision risk from every evaluation."
     )
 
 
@@ -250,6 +256,9 @@ class LogConfig(Config):
         False, description="Write the track of every evaluation episode as CSV (traj_ep_*.csv)."
     )
     log_episodes: bool = Field(False, description="Write every training episode's end to events.jsonl.")
+    diagnostics: bool = Field(
+        True, description="Report the norm of every network's weights and how far each update moves them (diag/…)."
+    )
     frames_every: Count | None = Field(
         1, description="Record the first episode of every n-th evaluation for the viewers; null: never."
     )
@@ -272,6 +281,21 @@ class Scenario(Config):
     learner_threads: Literal["auto"] | Count = Field(
         "auto",
         description="Threads of the learners; auto is measured once and saved (the result is the same).",
+    )
+    precision: Literal["float32", "bfloat16", "float16"] = Field(
+        "float32",
+        description="Numbers that networks are multiplied in while learning; weights, losses and acting stay float32. "
+        "bfloat16 pays on processors that have it, float16 needs a GPU.",
+    )
+    compile: bool = Field(
+        False, description="Let torch.compile make the networks' passes while learning; instead of the native ones."
+    )
+    learners: int = Field(
+        1,
+        ge=1,
+        le=64,
+        description="Learners in step, each a process with its share of every batch's rows; together they take the "
+        "steps of one.",
     )
     world: WorldConfig = Field(description="The world and its settings.")
     algo: AlgoConfig = Field(default_factory=PpoConfig, description="The algorithm of the learning policies.")

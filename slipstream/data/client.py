@@ -8,8 +8,6 @@ their numbers tell it which it knows. Every wait ends by a deadline, with an err
 from __future__ import annotations
 
 import contextlib
-import os
-import socket
 import time
 from collections import deque
 from collections.abc import Callable
@@ -20,8 +18,10 @@ from numpy.typing import NDArray
 
 from slipstream import _core
 from slipstream.config.errors import CheckpointError, ReplayRefusedError, ReplayTimeoutError
-from slipstream.data.address import Address, connect, parse_address
+from slipstream.data.address import Address, parse_address
+from slipstream.data.frames import WireError
 from slipstream.data.limiter import Limit
+from slipstream.data.link import Link
 from slipstream.data.mixing import Mixing
 from slipstream.data.replay import (
     Batch,
@@ -34,10 +34,8 @@ from slipstream.data.replay import (
     view_field,
 )
 from slipstream.data.transitions import I64, Fields, Sample, Transitions, from_fields, to_fields
-from slipstream.data.window import SLOTS, UPDATE_BYTES, Places, lay_out_window, map_window
+from slipstream.data.window import SLOTS, UPDATE_BYTES, Places, lay_out_window
 from slipstream.data.wire import (
-    HEAD,
-    MAX_ANSWER,
     Done,
     Draw,
     Enqueue,
@@ -57,13 +55,9 @@ from slipstream.data.wire import (
     TableSpec,
     Update,
     Wait,
-    WireError,
     Write,
     WritePriorities,
     describe,
-    frame,
-    parse_answer,
-    parse_head,
 )
 
 U8 = NDArray[np.uint8]
@@ -97,95 +91,6 @@ class Block(NamedTuple):
     rows: int
 
 
-class Link:
-    """A connection: frames out, answers in, each within a deadline."""
-
-    def __init__(self, address: Address, timeout_s: float) -> None:
-        self._socket = connect(address, timeout_s)
-        self.is_local = address.path is not None
-        self._inbox, self._outbox = bytearray(), bytearray()
-        self.window: U8 = np.empty(0, np.uint8)
-        self._fds: list[int] = []
-
-    def send(self, message: Request, data: U8 | None = None, *, later: bool = False) -> None:
-        """Send a request, with data where no memory is shared; `later`: with the next, or when answers are awaited."""
-        if data is None or self.is_local:
-            self._outbox += frame(message)
-        else:
-            self._outbox += frame(message, data.data)
-            self._outbox += data.data
-        if not later:
-            self.flush()
-
-    def flush(self) -> None:
-        """Send what was held back."""
-        if self._outbox:
-            self._socket.sendall(self._outbox)
-            self._outbox.clear()
-
-    def receive(self, deadline: float, at: int = 0) -> Say:
-        """The next answer; its data go to `at` of the window. TimeoutError when the deadline passes."""
-        self._fill(HEAD.size, deadline)
-        head = parse_head(self._inbox, MAX_ANSWER, 0 if self.is_local else len(self.window) - at)
-        self._fill(HEAD.size + head.body, deadline)
-        answer = parse_answer(bytes(self._inbox[HEAD.size : HEAD.size + head.body]))
-        del self._inbox[: HEAD.size + head.body]
-        if head.data:
-            self._fill(head.data, deadline)
-            self.window[at : at + head.data] = np.frombuffer(self._inbox, np.uint8, head.data)
-            del self._inbox[: head.data]
-        return answer
-
-    def _fill(self, size: int, deadline: float) -> None:
-        while len(self._inbox) < size:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise TimeoutError("the deadline has passed")
-            self._socket.settimeout(left)
-            if self.is_local and not len(self.window):
-                got, fds, _, _ = socket.recv_fds(self._socket, 1 << 16, 1)
-                self._fds += fds
-            else:
-                got = self._socket.recv(1 << 14 if self.is_local else 1 << 20)  # so much memory is taken for it
-            if not got:
-                raise ConnectionResetError("the service has closed the connection")
-            self._inbox += got
-
-    def open_window(self, size: int) -> None:
-        """Map the memory whose descriptor came with the last answer, or take as much of one's own."""
-        if not self.is_local:
-            self.window = np.zeros(size, np.uint8)
-            return
-        if len(self._fds) != 1:
-            raise WireError("the service sent no window")
-        self.window = map_window(self._fds[0], size)
-        os.close(self._fds.pop())
-
-    def close(self) -> None:
-        """Hang up."""
-        while self._fds:
-            os.close(self._fds.pop())
-        self._socket.close()
-
-
-def ask(address: str, token: str, request: Request, timeout_s: float = 10.0) -> Say:
-    """One question to a service, from outside; SlipstreamError where it is not answered."""
-    deadline = time.monotonic() + timeout_s
-    try:
-        link = Link(parse_address(address), timeout_s)
-        try:
-            for message in (Enter(f"visitor {os.getpid()}", token), request):
-                link.send(message)
-                answer = link.receive(deadline)
-                if isinstance(answer, Refused):
-                    raise ReplayRefusedError(f"{address}: {answer.reason}")
-        finally:
-            link.close()
-    except OSError as error:
-        raise ReplayTimeoutError(f"{address}: no replay service answers there: {error}") from None
-    return answer
-
-
 class ServedReplay:
     """A lane of a table that a replay service keeps; satisfies `ReplayStore`."""
 
@@ -197,14 +102,14 @@ class ServedReplay:
         prioritised: Prioritised | None,
         batch: int,
         service: Service,
-        revive: Callable[[], None] | None = None,
+        revive: Callable[[], str] | None = None,
     ) -> None:
-        """`batch` is the largest that will be drawn; `revive` may start a service that is not there."""
+        """`batch` is the largest that will be drawn; `revive` starts a service that is gone, and returns where."""
         self.capacity, self.seed, self.prioritised = capacity, seed, prioritised
         self.fields = lay_out(to_fields(like))
         self._stride = record_bytes(self.fields)
         self._service, self._revive = service, revive
-        self._address = parse_address(service.address)
+        self._address = Address(None) if revive is not None else parse_address(service.address)
         self._block = max(1, min(service.block, capacity, SLOT_BYTES // self._stride))
         self._batch = batch
         spec = TableSpec(
@@ -509,7 +414,7 @@ class ServedReplay:
         while True:
             try:
                 if self._revive is not None:
-                    self._revive()
+                    self._address = parse_address(self._revive())
                 self._enter(deadline)
                 break
             except (OSError, ReplayRefusedError) as error:

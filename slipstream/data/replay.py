@@ -164,6 +164,11 @@ class Replay:
         np.copyto(buffers.sample.index, index)
         return buffers.sample
 
+    def pick(self, index: I64) -> Sample:
+        """Copies of the rows that stand there, each with weight 1."""
+        rows = from_fields({name: view[index] for name, view in self._views.items()})
+        return Sample(rows, index, np.ones(len(index), np.float32))
+
     def choose(self, random: NDArray[np.float64], index: I64, priority: NDArray[np.float64]) -> None:
         """Where the rows stand that these uniform numbers mean; their priorities too, unless draws are uniform."""
         if not self.total_added:

@@ -26,11 +26,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slipstream.config.errors import ReplayRefusedError, SlipstreamError
+from slipstream.data.frames import HEAD, Head, WireError
 from slipstream.data.replay import Batch, available_memory, batch_bytes, batch_over
 from slipstream.data.table import Lane, Mixture, Table
 from slipstream.data.window import UPDATE_BYTES, lay_out_window, shared_window
 from slipstream.data.wire import (
-    HEAD,
+    FRAMES,
     MAX_NAME,
     MAX_REQUEST,
     Answer,
@@ -40,7 +41,6 @@ from slipstream.data.wire import (
     Draw,
     Enqueue,
     Enter,
-    Head,
     Join,
     Joined,
     Read,
@@ -54,11 +54,8 @@ from slipstream.data.wire import (
     Update,
     Wait,
     Weigh,
-    WireError,
     Write,
     WritePriorities,
-    frame,
-    parse_head,
     parse_request,
 )
 
@@ -286,7 +283,7 @@ class Service:
         if len(client.inbox) < HEAD.size:
             return None
         data = 0 if client.is_local else len(client.window)
-        return parse_head(client.inbox, MAX_REQUEST, data)
+        return FRAMES.parse_head(client.inbox, MAX_REQUEST, data)
 
     def _take_data(self, client: Client, request: Ask, data: memoryview) -> None:
         at = getattr(request, "at", None)
@@ -322,9 +319,9 @@ class Service:
 
     def _answer(self, client: Client, answer: Answer, data: U8 | None = None) -> None:
         if data is None or client.is_local:
-            client.outbox += frame(answer)
+            client.outbox += FRAMES.frame(answer)
         else:
-            client.outbox += frame(answer, data.data)
+            client.outbox += FRAMES.frame(answer, data.nbytes)
             client.outbox += data.data
 
     def _drop(self, client: Client, why: str) -> None:
@@ -460,7 +457,7 @@ class Service:
             fd, client.window = shared_window(places.size)
             try:
                 self._flush(client)
-                socket.send_fds(client.link, [frame(joined)], [fd])
+                socket.send_fds(client.link, [FRAMES.frame(joined)], [fd])
             finally:
                 os.close(fd)
         else:

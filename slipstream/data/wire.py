@@ -1,7 +1,6 @@
 """What the replay service and its clients say to each other: framed, versioned messages without pickle.
 
-A frame is a head of twelve bytes (b"SR", version, 0, length of the body, length of the data), a msgpack body (one of
-the structs below), and data: rows, where the two sides share no memory. Lengths are checked before memory is taken.
+A frame (frames.py) has one of the structs below as its body, and data: rows, where the two sides share no memory.
 Every request gets one answer, in order; `Wait` comes before it where the answer takes its time.
 
 Rows, drawn batches and priorities stand in a window, memory that both sides see: shared on one host, elsewhere two
@@ -11,21 +10,17 @@ copies that the data of frames keep alike. A message says which part of the wind
 from __future__ import annotations
 
 import math
-import struct
-from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 
-from slipstream.config.errors import SlipstreamError
+from slipstream.data.frames import Bytes, Frames, WireError, decode
 from slipstream.data.limiter import Limit
 from slipstream.data.mixing import Mixing
 from slipstream.data.replay import Field, Prioritised, lay_out
 from slipstream.data.transitions import Transitions, from_fields, to_fields
 
-VERSION = 1
-HEAD = struct.Struct("<2sBBII")
-MAGIC = b"SR"
+FRAMES = Frames(b"SR", 1, "a Slipstream replay service")
 MAX_REQUEST = 1 << 14  # bytes of a body
 MAX_ANSWER = 1 << 20  # statistics of many lanes
 MAX_NAME = 128
@@ -33,10 +28,6 @@ MAX_FIELDS = 64
 MAX_DIMENSIONS = 8
 MAX_NUMBERS = 1 << 24  # in one field of a row
 DTYPES = ("float32", "float64", "int32", "int64", "uint8", "int8", "int16", "uint16", "uint32", "bool")
-
-
-class WireError(SlipstreamError):
-    """The other side sent what no Slipstream sends."""
 
 
 class FieldRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
@@ -282,53 +273,18 @@ class Stats(Answer, frozen=True, tag="stats_are"):
 
 Say = Joined | Done | Wait | Refused | Stats
 
-_encoder = msgspec.msgpack.Encoder()
-_requests = msgspec.msgpack.Decoder(Ask)
-_answers = msgspec.msgpack.Decoder(Say)
+_requests: msgspec.msgpack.Decoder[Ask] = msgspec.msgpack.Decoder(Ask)
+_answers: msgspec.msgpack.Decoder[Say] = msgspec.msgpack.Decoder(Say)
 
 
-class Head(NamedTuple):
-    """Lengths of what follows."""
-
-    body: int
-    data: int
-
-
-def frame(message: Request | Answer, data: bytes | memoryview = b"") -> bytes:
-    """A message as bytes, without its data."""
-    body = _encoder.encode(message)
-    return HEAD.pack(MAGIC, VERSION, 0, len(body), len(data)) + body
-
-
-def parse_head(head: bytes | bytearray | memoryview, max_body: int, max_data: int) -> Head:
-    """The lengths in a head, once they are within bounds; WireError otherwise."""
-    magic, version, zero, body, data = HEAD.unpack_from(head)
-    if magic != MAGIC or zero != 0:
-        raise WireError("this is not the protocol of a Slipstream replay service")
-    if version != VERSION:
-        raise WireError(f"version {version} of the replay protocol; this Slipstream speaks version {VERSION}")
-    if body > max_body or data > max_data:
-        raise WireError(f"a message of {body:,} + {data:,} bytes; at most {max_body:,} + {max_data:,} are taken")
-    return Head(body, data)
-
-
-def parse_request(body: bytes | bytearray | memoryview) -> Ask:
+def parse_request(body: Bytes) -> Ask:
     """A request, or WireError."""
-    request: Ask = _parse(_requests, body)
-    return request
+    return decode(_requests, body)
 
 
-def parse_answer(body: bytes | bytearray | memoryview) -> Say:
+def parse_answer(body: Bytes) -> Say:
     """An answer, or WireError."""
-    answer: Say = _parse(_answers, body)
-    return answer
-
-
-def _parse(decoder: Any, body: bytes | bytearray | memoryview) -> Any:
-    try:
-        return decoder.decode(body)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise WireError(f"a message that cannot be read: {error!s:.200}") from None
+    return decode(_answers, body)
 
 
 def describe(fields: list[Field]) -> tuple[FieldRecord, ...]:

@@ -23,17 +23,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from slipstream.config.errors import FederationError
 from slipstream.data.rules import Rule
 from slipstream.federate import moments
-from slipstream.federate.blocks import F64, Clients, Combine, Rows, blocks, combine_arrays, flat, refuse_not_finite
+from slipstream.federate.blocks import (
+    F64,
+    Clients,
+    Combine,
+    Rows,
+    blocks,
+    combine_arrays,
+    flat,
+    ordered,
+    refuse_not_finite,
+)
+from slipstream.federate.distill import Comparison
 from slipstream.federate.server_optim import STATE, ServerStep, server_step
 from slipstream.federate.update import Arrays, Update
 
@@ -323,7 +332,7 @@ def _trimmed_rows(rows: Rows, cut: int) -> F64:
     """The mean without the `cut` smallest and largest; the median, where one or two are left."""
     if len(rows) == 1:
         return _weighted_rows(rows, [1.0])
-    kept = _ordered(rows)[cut : len(rows) - cut]
+    kept = ordered(rows)[cut : len(rows) - cut]
     total = _weighted_rows(kept, [1.0] * len(kept))
     total += 0.0  # which of 0 and -0 is the smaller depends on the processor: a zero is always 0
     return total
@@ -334,51 +343,17 @@ def _nearest_rows(rows: Rows, count: int) -> F64:
 
     In order they stand side by side, so they are the window whose far end is nearest to the median.
     """
-    ordered = [np.asarray(row, np.float64) for row in _ordered(rows)]
-    middle = 0.5 * (ordered[(len(rows) - 1) // 2] + ordered[len(rows) // 2])
+    sorted_rows = [np.asarray(row, np.float64) for row in ordered(rows)]
+    middle = 0.5 * (sorted_rows[(len(rows) - 1) // 2] + sorted_rows[len(rows) // 2])
     best = np.zeros_like(middle)
     reach = np.full_like(middle, np.inf)
     for start in range(len(rows) - count + 1):
-        window = ordered[start : start + count]
+        window = sorted_rows[start : start + count]
         far = np.maximum(middle - window[0], window[-1] - middle)
         nearer = far < reach
         np.copyto(best, _weighted_rows(window, [1.0] * count), where=nearer)
         np.copyto(reach, far, where=nearer)
     return best + 0.0  # as above
-
-
-def _ordered(rows: Rows) -> list[NDArray[Any]]:
-    """The rows sorted number by number, smallest first, by a network of comparisons that whole rows go through.
-
-    The ends have met every number: infinities end up there, and NaN, which spreads, too.
-    """
-    ordered = [row.copy() for row in rows]
-    spare = np.empty_like(ordered[0])
-    with np.errstate(invalid="ignore"):
-        for low, high in _network(len(rows)):
-            np.minimum(ordered[low], ordered[high], out=spare)
-            np.maximum(ordered[low], ordered[high], out=ordered[high])
-            ordered[low], spare = spare, ordered[low]
-    if not (np.isfinite(ordered[0]).all() and np.isfinite(ordered[-1]).all()):
-        raise FloatingPointError
-    return ordered
-
-
-@cache
-def _network(count: int) -> tuple[tuple[int, int], ...]:
-    """Batcher's odd-even merge sort of so many places, as pairs to be put in order."""
-    pairs = []
-    span = 1
-    while span < count:
-        step = span
-        while step >= 1:
-            for start in range(step % span, count - step, 2 * step):
-                for low in range(start, min(start + step, count - step)):
-                    if low // (2 * span) == (low + step) // (2 * span):
-                        pairs.append((low, low + step))
-            step //= 2
-        span *= 2
-    return tuple(pairs)
 
 
 # --- weights ---
@@ -491,6 +466,7 @@ class Report(msgspec.Struct, frozen=True):
     variance: float  # mean over clients of the squared distance to the aggregate
     drift: float | None  # how far the aggregate is from the last one; None: there was none
     delta_norms: dict[str, float]  # how far each client is from the last aggregate
+    distilled: Comparison | None = None  # how a distilled policy did beside the aggregate; None: there was none
 
 
 class Base(NamedTuple):
@@ -646,8 +622,8 @@ def _squared_distances(clients: Clients, points: Sequence[Arrays]) -> list[F64]:
     for name in sorted(clients[ids[0]]):
         vectors, places = flat([clients[client][name] for client in ids]), flat([point[name] for point in points])
         for block in blocks(vectors[0].size):
-            stack = np.stack([vector[block] for vector in vectors]).astype(np.float64, copy=False)
             for squared, place in zip(apart, places, strict=True):
-                difference = stack - place[block]
-                squared += np.einsum("ij,ij->i", difference, difference)
+                there = place[block].astype(np.float64)
+                away = (vector[block] - there for vector in vectors)
+                squared += [np.einsum("p,p->", difference, difference) for difference in away]
     return apart

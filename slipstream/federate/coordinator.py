@@ -1,4 +1,4 @@
-"""A coordinator: the rounds of rounds.py in a folder of its own, with a socket in front of them.
+"""A coordinator: the rounds of folder.py in a folder of its own, with a socket in front of them.
 
 One process, one thread. It holds the lock of its folder for as long as it lives, so it alone closes rounds; killed at
 any point and started again, it goes on with the round it was in, and clients come back and ask for what they sent
@@ -22,9 +22,10 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from slipstream.config.errors import FederationError
-from slipstream.data.wire import HEAD, Head, WireError
-from slipstream.federate import rounds
+from slipstream.data.frames import HEAD, Head, WireError
+from slipstream.federate import folder, rounds
 from slipstream.federate.messages import (
+    FRAMES,
     MAX_REQUEST,
     Answer,
     Ask,
@@ -39,8 +40,6 @@ from slipstream.federate.messages import (
     Stands,
     Submit,
     Welcome,
-    frame,
-    parse_head,
     parse_request,
 )
 from slipstream.federate.rounds import Federation, Record, Refusal
@@ -89,7 +88,7 @@ class Coordinator:
         self._watch, self._say = watch, say
         self._connections: dict[int, Connection] = {}
         self._selector = selectors.DefaultSelector()
-        self._where = rounds.standing(federation)
+        self._where = folder.standing(federation)
         self._due: float | None = None
         self._is_changed = True  # the round may be ready to be closed
         self._aggregate = memoryview(b"")  # the file of the newest
@@ -98,10 +97,10 @@ class Coordinator:
 
     def run(self) -> None:
         """Serve."""
-        with rounds.locked(self._federation, time.monotonic()) as is_mine:
+        with folder.locked(self._federation, time.monotonic()) as is_mine:
             if not is_mine:
                 raise FederationError(f"{self._federation.folder}: another coordinator is at work in this folder")
-            rounds.agree(self._federation)
+            folder.agree(self._federation)
             self._selector.register(self._server, selectors.EVENT_READ)
             if self._watch is not None:
                 self._selector.register(self._watch, selectors.EVENT_READ)
@@ -130,12 +129,12 @@ class Coordinator:
     def _stand(self) -> None:
         """Read where the federation is, after a round and at the start."""
         federation = self._federation
-        self._where = rounds.standing(federation)
-        base = rounds.read_base(federation, self._where)
-        self._most_bytes = rounds.most_bytes(federation, base)
+        self._where = folder.standing(federation)
+        base = folder.read_base(federation, self._where)
+        self._most_bytes = folder.most_bytes(federation, base)
         self._aggregate = memoryview(b"")
         if base is not None:
-            path = rounds.round_folder(federation, self._where.closed[0].round) / rounds.AGGREGATE
+            path = folder.round_folder(federation, self._where.closed[0].round) / folder.AGGREGATE
             self._aggregate = memoryview(path.read_bytes())
         self._due, self._is_changed = None, True
 
@@ -143,15 +142,15 @@ class Coordinator:
         """Close the round if it is time, and tell those who wait."""
         federation, number, now = self._federation, self._where.round, time.monotonic()
         if self._is_changed and self._due is None:
-            self._due = rounds.deadline(federation, number, now)
+            self._due = folder.deadline(federation, number, now)
         overdue = self._due is not None and now >= self._due
-        is_full = self._is_changed and len(rounds.accounted(federation, number)) >= federation.rules.clients
-        is_begun = self._is_changed and rounds.is_closing(federation, number)
+        is_full = self._is_changed and len(folder.accounted(federation, number)) >= federation.rules.clients
+        is_begun = self._is_changed and folder.is_closing(federation, number)
         self._is_changed = False
         if not (overdue or is_full or is_begun):
             return
         try:
-            record = rounds.advance(federation, number, overdue=overdue)
+            record = folder.advance(federation, number, overdue=overdue)
         except OSError as error:  # a full disk, say: it may have room in a moment
             self._say(f"round {number} cannot be closed: {error}")
             self._due = now + 1.0
@@ -172,7 +171,7 @@ class Coordinator:
         for record in self._where.closed:
             if rounds.has_seat(record, update):
                 return self._end(connection, request, record)
-        path = rounds.client_file(self._federation, self._where.round, connection.client)
+        path = folder.client_file(self._federation, self._where.round, connection.client)
         if os.path.lexists(path):
             self._keep(connection, request)  # this update or, if it is another, the one that was first
         else:
@@ -189,11 +188,11 @@ class Coordinator:
             if (update.client, update.nonce, update.base) != (client, request.nonce, request.base):
                 raise FederationError("the update is another's, or not the one that was announced")
         except FederationError as error:
-            refusal: Refusal | None = rounds.malformed(client, error)
-            rounds.note_refusal(federation, where, rounds.malformed(client, error))
+            refusal: Refusal | None = folder.malformed(client, error)
+            folder.note_refusal(federation, where, folder.malformed(client, error))
         else:
-            temp = rounds.write_update(federation, where.round, update)
-            refusal = rounds.file_update(federation, where, update, temp)
+            temp = folder.write_update(federation, where.round, update)
+            refusal = folder.file_update(federation, where, update, temp)
         if refusal is not None and refusal.kind != "duplicate":
             self._answer(connection, Refused(where.round, refusal.reason))
             return
@@ -232,13 +231,13 @@ class Coordinator:
             case Submit():
                 self._submit(connection, request, data)
             case Leave():
-                rounds.mark_gone(self._federation, connection.client)
+                folder.mark_gone(self._federation, connection.client)
                 self._is_changed = True
                 self._answer(connection, Kept())
 
     def _answer(self, connection: Connection, answer: Answer, with_aggregate: bool = False) -> None:
         data = self._aggregate if with_aggregate else memoryview(b"")
-        connection.outbox.append(memoryview(frame(answer, len(data))))
+        connection.outbox.append(memoryview(FRAMES.frame(answer, len(data))))
         if len(data):
             connection.outbox.append(data)
 
@@ -317,7 +316,7 @@ class Coordinator:
     def _head(self, connection: Connection) -> Head | None:
         if len(connection.inbox) < HEAD.size:
             return None
-        return parse_head(connection.inbox, MAX_REQUEST, self._most_bytes if connection.client else 0)
+        return FRAMES.parse_head(connection.inbox, MAX_REQUEST, self._most_bytes if connection.client else 0)
 
     def _flush(self, connection: Connection) -> None:
         while connection.outbox:

@@ -14,9 +14,10 @@ from typing import TypeVar
 from slipstream.config.errors import CheckpointError, FederationError
 from slipstream.data.address import Address, connect
 from slipstream.data.arrays_file import read_content
-from slipstream.data.wire import HEAD, WireError
+from slipstream.data.frames import HEAD, WireError
 from slipstream.federate import rounds
 from slipstream.federate.messages import (
+    FRAMES,
     MAX_ANSWER,
     Await,
     CatchUp,
@@ -31,9 +32,7 @@ from slipstream.federate.messages import (
     Stands,
     Submit,
     Welcome,
-    frame,
     parse_answer,
-    parse_head,
 )
 from slipstream.federate.rounds import Model, Outcome, Rules
 from slipstream.federate.update import Update, check_id
@@ -139,9 +138,9 @@ class Link:
 
     def _call(self, request: Request, data: bytes = b"") -> tuple[Say, bytes]:
         self._link.settimeout(_left(self._until))
-        self._link.sendall(frame(request, len(data)))
+        self._link.sendall(FRAMES.frame(request, len(data)))
         self._link.sendall(data)
-        head = parse_head(self._receive(HEAD.size), MAX_ANSWER, self._client.max_bytes)
+        head = FRAMES.parse_head(self._receive(HEAD.size), MAX_ANSWER, self._client.max_bytes)
         answer = parse_answer(self._receive(head.body))
         return answer, self._receive(head.data)
 

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from slipstream.config.errors import FederationError
 from slipstream.data.arrays_file import not_finite
+from slipstream.federate.blocks import Rows, blocks, combine_arrays, flat, ordered
 from slipstream.federate.server_optim import STATE
 from slipstream.federate.update import Arrays, Update
 
@@ -159,16 +160,18 @@ def _fault(update: Update, reference: Arrays, names: Names) -> Verdict:
 
 def _judge(updates: Sequence[Update], reference: Arrays, defence: Defence, names: Names) -> list[Verdict]:
     squares, products, middle_square = np.zeros(len(updates)), np.zeros(len(updates)), 0.0
-    # Array by array: all changes of all clients at once would take several times the memory of the updates.
+    # Block by block: all changes of all clients at once would take several times the memory of the updates.
     with np.errstate(over="ignore", invalid="ignore"):
-        for name in judged_names(reference, names):
-            old = reference[name].astype(np.float64).ravel()
-            deltas = np.stack([update.arrays[name].ravel() - old for update in updates]) if updates else old[None][:0]
-            squares += np.einsum("cp,cp->c", deltas, deltas)
-            if len(updates) >= MIN_FOR_MEDIAN:
-                middle = np.median(deltas, axis=0)
-                products += np.einsum("cp,p->c", deltas, middle)  # no BLAS: its sums depend on threads
-                middle_square += float(np.einsum("p,p->", middle, middle))
+        for name in judged_names(reference, names) if updates else ():
+            (old,), vectors = flat([reference[name]]), flat([update.arrays[name] for update in updates])
+            for block in blocks(old.size):
+                before = old[block].astype(np.float64)
+                deltas = [vector[block] - before for vector in vectors]
+                squares += [np.einsum("p,p->", delta, delta) for delta in deltas]  # no BLAS: its sums depend on threads
+                if len(updates) >= MIN_FOR_MEDIAN:
+                    middle = _middle(deltas)
+                    products += [np.einsum("p,p->", delta, middle) for delta in deltas]
+                    middle_square += float(np.einsum("p,p->", middle, middle))
         norms = np.sqrt(squares)
         cosines = products / (norms * np.sqrt(middle_square))
     usual = float(np.median(norms)) if len(updates) >= MIN_FOR_MEDIAN else 0.0
@@ -194,10 +197,18 @@ def _verdict(client: str, norm: float, cosine: float, usual: float, defence: Def
     return found
 
 
+def _middle(rows: Rows) -> NDArray[Any]:
+    """The median, number by number; not a number where one of them is beyond float64."""
+    try:
+        inner = ordered(rows)
+    except FloatingPointError:
+        return np.full_like(rows[0], np.nan)
+    return np.asarray(0.5 * (inner[(len(rows) - 1) // 2] + inner[len(rows) // 2]))
+
+
 def _median(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
     """Coordinatewise; of integers the lower middle one, so that a count stays one that somebody counted."""
-    stacked = np.stack(arrays)
-    if stacked.dtype.kind == "f":
-        return np.median(stacked.astype(np.float64), axis=0).astype(stacked.dtype)
-    middle: NDArray[Any] = np.sort(stacked, axis=0)[(len(arrays) - 1) // 2]
+    if arrays[0].dtype.kind == "f":
+        return combine_arrays(arrays, lambda rows: _middle([row.astype(np.float64) for row in rows]))
+    middle: NDArray[Any] = np.sort(np.stack(arrays), axis=0)[(len(arrays) - 1) // 2]
     return middle

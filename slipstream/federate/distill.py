@@ -146,6 +146,23 @@ class Chosen(msgspec.Struct, frozen=True):
     scores: dict[str, float | None]  # None: it could not be judged
 
 
+class Comparison(msgspec.Struct, frozen=True):
+    """How a round's aggregate did beside the distilled policy: a part of the round's report."""
+
+    chosen: str  # what clients go on with
+    scores: dict[str, float | None] = {}
+    divergence: float | None = None  # mean KL(ensemble, student) on observations it was not fitted to
+    began_at: float | None = None  # and that of the aggregate
+    epochs: int = 0
+    reason: str = ""  # why there was nothing to compare
+
+    def __str__(self) -> str:
+        if self.reason:
+            return f"nothing was distilled: {self.reason}"
+        scores = ", ".join(f"{name} {'–' if score is None else f'{score:.4g}'}" for name, score in self.scores.items())
+        return f"{self.chosen} chosen (returns: {scores}; KL {self.began_at:.3g} -> {self.divergence:.3g})"
+
+
 def choose(
     candidates: Mapping[str, Arrays], evaluate: Callable[[Arrays], float], incumbent: str, margin: float = 0.0
 ) -> Chosen:

@@ -49,17 +49,14 @@ def refuse_algorithm(algorithm: str, prioritised: bool, normalised: bool) -> str
     """
     if algorithm not in COVERED:
         return (
-            f"DP-SGD: a row of {algorithm} is in other rows' gradients too (returns, advantages, critics learned with "
+            f"a row of {algorithm} is in other rows' gradients too (returns, advantages, critics learned with "
             f"actors), so clipping it bounds nothing; it covers {', '.join(COVERED)}, and federated.privacy covers all"
         )
     if prioritised:
-        return (
-            "DP-SGD: rows drawn by priority are not drawn independently of what they hold; set algo.replay to uniform"
-        )
+        return "rows drawn by priority are not drawn independently of what they hold; set algo.replay to uniform"
     if normalised:
         return (
-            "DP-SGD: input statistics carry every row into the gradients of all others; set "
-            "algo.normalize_observation to false"
+            "input statistics carry every row into the gradients of all others; set algo.normalize_observation to false"
         )
     return None
 

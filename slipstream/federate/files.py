@@ -2,7 +2,7 @@
 
 A client writes its update beside the round's others and waits. When all are there, or at the deadline, whoever gets
 the lock first decides and aggregates; the others read the result. A killed closer loses the lock, and the next to look
-finishes what it began (rounds.py). What a client meets on the way, it is back in the next round: the number of the
+finishes what it began (folder.py). What a client meets on the way, it is back in the next round: the number of the
 round, and the aggregate to go on from, are read from the folder every time.
 
 Whoever can write to the folder could delete it: this is for replicas of one owner. What they write is still not
@@ -15,7 +15,7 @@ import time
 from dataclasses import dataclass, replace
 
 from slipstream.config.errors import FederationError
-from slipstream.federate import rounds
+from slipstream.federate import folder, rounds
 from slipstream.federate.rounds import Federation, Model, Outcome
 from slipstream.federate.update import Update, check_id
 
@@ -24,13 +24,13 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.005, 0.25
 
 @dataclass(frozen=True)
 class Files:
-    """Takes part through the folder of a federation that was joined (`rounds.join`)."""
+    """Takes part through the folder of a federation that was joined (`folder.join`)."""
 
     federation: Federation
 
     def catch_up(self, base: str) -> Model:
         """Where the federation stands; arrays if they are not those that `base` names."""
-        return rounds.model(self.federation, rounds.standing(self.federation), base)
+        return folder.model(self.federation, folder.standing(self.federation), base)
 
     def exchange(self, update: Update, patient: bool = True) -> Outcome | None:
         """Take part in the current round and wait for its end, never past its deadline; None: it is not over."""
@@ -48,27 +48,27 @@ class Files:
 
     def leave(self, client: str) -> None:
         """Say that no more updates will come; the others then do not wait for them."""
-        rounds.mark_gone(self.federation, client)
+        folder.mark_gone(self.federation, client)
 
     def _file(self, update: Update, began: float, until: float) -> int | Outcome:
         """Put the update into the current round, and say which it is; or what became of it instead."""
         federation, aimed = self.federation, update.round
         while True:
-            where = rounds.standing(federation)
+            where = folder.standing(federation)
             for record in where.closed:
                 if rounds.has_seat(record, update):
                     return rounds.outcome(record, update, self.catch_up(update.base))
             # Rounds may have gone by; how far behind that leaves the update is for its base to say.
             update = replace(update, round=max(aimed, where.round))
-            temp = rounds.write_update(federation, where.round, update)
-            with rounds.locked(federation, until) as is_mine:
+            temp = folder.write_update(federation, where.round, update)
+            with folder.locked(federation, until) as is_mine:
                 if not is_mine:
                     temp.unlink(missing_ok=True)
                     return self._undecided(update)
-                if self._close(where.round, began) or rounds.standing(federation).round != where.round:
+                if self._close(where.round, began) or folder.standing(federation).round != where.round:
                     temp.unlink(missing_ok=True)
                     continue  # the next round has come
-                refusal = rounds.file_update(federation, where, update, temp)
+                refusal = folder.file_update(federation, where, update, temp)
             if refusal is None or refusal.kind == "duplicate":
                 return where.round
             return Outcome(where.round, "refused", False, refusal.reason, self.catch_up(update.base))
@@ -77,16 +77,16 @@ class Files:
         federation, number = self.federation, update.round
         pause = FIRST_PAUSE_S
         looked_at: frozenset[str] = frozenset()
-        while (record := rounds.read_record(federation, number)) is None:
-            due = rounds.deadline(federation, number, began) or began + federation.rules.timeout_s
+        while (record := folder.read_record(federation, number)) is None:
+            due = folder.deadline(federation, number, began) or began + federation.rules.timeout_s
             now = time.monotonic()
-            accounted = rounds.accounted(federation, number)
+            accounted = folder.accounted(federation, number)
             is_full = len(accounted) >= federation.rules.clients and accounted != looked_at
-            if is_full or now >= due or rounds.is_closing(federation, number):
-                with rounds.locked(federation, now) as is_mine:
+            if is_full or now >= due or folder.is_closing(federation, number):
+                with folder.locked(federation, now) as is_mine:
                     if is_mine:
                         looked_at = accounted
-                        if rounds.advance(federation, number, overdue=now >= due) is not None:
+                        if folder.advance(federation, number, overdue=now >= due) is not None:
                             continue
             if not patient:
                 return None
@@ -98,11 +98,11 @@ class Files:
 
     def _close(self, number: int, began: float) -> bool:
         """Finish the current round first, if it is overdue or another was killed in closing it."""
-        due = rounds.deadline(self.federation, number, began)
+        due = folder.deadline(self.federation, number, began)
         overdue = due is not None and time.monotonic() >= due
-        if not overdue and not rounds.is_closing(self.federation, number):
+        if not overdue and not folder.is_closing(self.federation, number):
             return False
-        return rounds.advance(self.federation, number, overdue=overdue) is not None
+        return folder.advance(self.federation, number, overdue=overdue) is not None
 
     def _undecided(self, update: Update) -> Outcome:
         reason = f"whoever closes round {update.round} did not finish in time; is it stopped?"

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from slipstream.config.errors import FederationError
 from slipstream.data.address import connect, listen
-from slipstream.data.wire import WireError
+from slipstream.data.frames import WireError
 from slipstream.federate.blocks import F64, Rows, blocks, combine_arrays, flat
 from slipstream.federate.peers import (
     CONNECT_S,
@@ -220,8 +220,12 @@ class _Meeting:
                     self.missed[name] = f"it refused: {said.reason:.200}"
                     return
                 theirs = self._read(link, said, size, deadline)
-                send(link, Done(), deadline)
-                self.theirs[name] = theirs
+                self.theirs[name] = theirs  # before the caller can know, and call again
+                try:
+                    send(link, Done(), deadline)
+                except OSError:
+                    del self.theirs[name]  # it has gone without having met us
+                    raise
             except WireError as error:
                 self._refuse(link, str(error), deadline)
                 if name:

@@ -1,22 +1,18 @@
 """What a coordinator and its clients say to each other: framed, versioned messages without pickle.
 
-A frame is a head of twelve bytes (b"SF", version, 0, length of the body, length of the data), a msgpack body (one of
-the structs below), and data: an update's file, or an aggregate's. Lengths are checked before memory is taken.
+A frame (data/frames.py) has one of the structs below as its body, and data: an update's file, or an aggregate's.
 Every request gets one answer. That to Await and Submit comes when the round is over, for those who wait; or at once,
 when there is a reason why not.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
-from slipstream.data.wire import HEAD, Head, WireError
+from slipstream.data.frames import Bytes, Frames, decode
 from slipstream.federate.rounds import Record, Rules
 
-VERSION = 1
-MAGIC = b"SF"
+FRAMES = Frames(b"SF", 1, "a Slipstream coordinator")
 MAX_REQUEST = 1 << 12  # bytes of a body
 MAX_ANSWER = 1 << 22  # a record of many clients
 
@@ -106,43 +102,15 @@ class Refused(Answer, frozen=True, tag="refused"):
 
 Say = Welcome | Stands | Send | Kept | Ended | Refused
 
-_encoder = msgspec.msgpack.Encoder()
-_requests = msgspec.msgpack.Decoder(Ask)
-_answers = msgspec.msgpack.Decoder(Say)
+_requests: msgspec.msgpack.Decoder[Ask] = msgspec.msgpack.Decoder(Ask)
+_answers: msgspec.msgpack.Decoder[Say] = msgspec.msgpack.Decoder(Say)
 
 
-def frame(message: Request | Answer, data_bytes: int = 0) -> bytes:
-    """A message as bytes, without the data that follow."""
-    body = _encoder.encode(message)
-    return HEAD.pack(MAGIC, VERSION, 0, len(body), data_bytes) + body
-
-
-def parse_head(head: bytes | bytearray | memoryview, max_body: int, max_data: int) -> Head:
-    """The lengths in a head, once they are within bounds; WireError otherwise."""
-    magic, version, zero, body, data = HEAD.unpack_from(head)
-    if magic != MAGIC or zero != 0:
-        raise WireError("this is not the protocol of a Slipstream coordinator")
-    if version != VERSION:
-        raise WireError(f"version {version} of the coordinator's protocol; this Slipstream speaks version {VERSION}")
-    if body > max_body or data > max_data:
-        raise WireError(f"a message of {body:,} + {data:,} bytes; at most {max_body:,} + {max_data:,} are taken")
-    return Head(body, data)
-
-
-def parse_request(body: bytes | bytearray | memoryview) -> Ask:
+def parse_request(body: Bytes) -> Ask:
     """A request, or WireError."""
-    request: Ask = _parse(_requests, body)
-    return request
+    return decode(_requests, body)
 
 
-def parse_answer(body: bytes | bytearray | memoryview) -> Say:
+def parse_answer(body: Bytes) -> Say:
     """An answer, or WireError."""
-    answer: Say = _parse(_answers, body)
-    return answer
-
-
-def _parse(decoder: Any, body: bytes | bytearray | memoryview) -> Any:
-    try:
-        return decoder.decode(body)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise WireError(f"a message that cannot be read: {error!s:.200}") from None
+    return decode(_answers, body)

@@ -1,9 +1,8 @@
 """What peers without a coordinator agree on: who they are, who meets whom in a round, and how they talk.
 
-A schedule is a pure function of the members, the round and a seed, so all peers know it without talking. Frames are a
-head of sixteen bytes (b"SP", version, 0, length of the body, length of the data), a msgpack body (one of the structs
-below) and data: arrays, in the order of their names, as both sides hold them. Lengths are checked before memory is
-taken, the token before data are read, and every wait ends by a deadline of the monotonic clock.
+A schedule is a pure function of the members, the round and a seed, so all peers know it without talking. Frames
+(data/frames.py) have one of the structs below as their body and data: arrays, in the order of their names, as both
+sides hold them. The token is checked before data are read, and every wait ends by a deadline of the monotonic clock.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ import hashlib
 import hmac
 import json
 import socket
-import struct
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -26,16 +24,16 @@ from numpy.typing import NDArray
 
 from slipstream.config.errors import FederationError
 from slipstream.data.address import Address, parse_address
-from slipstream.data.wire import DTYPES, FieldRecord, WireError
+from slipstream.data.frames import HEAD, Frames, WireError, decode
+from slipstream.data.wire import DTYPES, FieldRecord
 from slipstream.federate.update import Arrays, check_id
 
 U8 = NDArray[np.uint8]
 F64 = NDArray[np.float64]
 
-VERSION = 1
-MAGIC = b"SP"
-HEAD = struct.Struct("<2sBBIQ")
+FRAMES = Frames(b"SP", 1, "Slipstream peers")
 MAX_BODY = 1 << 20  # bytes: the names and shapes of some thousand arrays
+MAX_DATA = 1 << 40  # it takes no memory before `receive_data` knows how much to expect
 MAX_CALLS = 64  # connections answered at once
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 1.0  # between attempts
 CONNECT_S = 2.0  # a host that is there accepts within this; a process that is busy does too, by its kernel
@@ -277,8 +275,7 @@ class Refused(Message, frozen=True, tag="refused"):
 
 Say = Hello | Wait | Roster | Take | Done | Refused
 
-_encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(Say)
+_decoder: msgspec.msgpack.Decoder[Say] = msgspec.msgpack.Decoder(Say)
 _NOTHING = np.empty(0, np.uint8)
 
 
@@ -292,9 +289,8 @@ def left_s(deadline: float) -> float:
 
 def send(link: socket.socket, message: Message, deadline: float, data: U8 = _NOTHING) -> None:
     """Send a message and the data that belong to it."""
-    body = _encoder.encode(message)
     link.settimeout(left_s(deadline))
-    link.sendall(HEAD.pack(MAGIC, VERSION, 0, len(body), data.nbytes) + body)
+    link.sendall(FRAMES.frame(message, data.nbytes))
     if data.nbytes:
         link.settimeout(left_s(deadline))
         link.sendall(data.data)
@@ -303,17 +299,8 @@ def send(link: socket.socket, message: Message, deadline: float, data: U8 = _NOT
 def receive(link: socket.socket, deadline: float) -> tuple[Say, int]:
     """The next message, and how many bytes of data follow it; WireError for what no peer sends."""
     head = _receive_into(link, np.empty(HEAD.size, np.uint8), deadline)
-    magic, version, zero, body, data = HEAD.unpack(head.tobytes())
-    if magic != MAGIC or zero != 0:
-        raise WireError("this is not the protocol of Slipstream peers")
-    if version != VERSION:
-        raise WireError(f"version {version} of the peers' protocol; this Slipstream speaks version {VERSION}")
-    if body > MAX_BODY:
-        raise WireError(f"a message of {body:,} bytes; at most {MAX_BODY:,} are taken")
-    try:
-        message: Say = _decoder.decode(_receive_into(link, np.empty(body, np.uint8), deadline).data)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise WireError(f"a message that cannot be read: {error!s:.200}") from None
+    body, data = FRAMES.parse_head(head.data, MAX_BODY, MAX_DATA)
+    message = decode(_decoder, _receive_into(link, np.empty(body, np.uint8), deadline).data)
     return message, data
 
 

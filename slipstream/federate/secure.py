@@ -35,22 +35,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slipstream.config.errors import FederationError
-from slipstream.federate.aggregate import LINEAR
+from slipstream.federate.secure_keys import (
+    KEY_BYTES,
+    add_stream,
+    derive,
+    lock,
+    own_stream,
+    pair_stream,
+    private_key,
+    public,
+    unlock,
+)
 from slipstream.federate.shamir import SECRET_BYTES, SHARE_BYTES, join, split
 from slipstream.federate.update import Arrays, check_id
 
 if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+    pass
 
 F64 = NDArray[np.float64]
 U64 = NDArray[np.uint64]
 
 UNIT = 2.0**-32  # of the fixed-point numbers
 LARGEST = 2.0**30  # of any sum: a factor of two below where the ring wraps
-KEY_BYTES = 32
 TAG_BYTES = 16  # that a box is longer than what is in it
 BOX_BYTES = 2 * SHARE_BYTES + TAG_BYTES
-STREAM_BYTES = 1 << 17  # a mask is made and added in pieces of this size, which stay in the cache
 
 
 # --- messages ---
@@ -182,32 +190,6 @@ def from_fixed(total: U64) -> F64:
     return total.view(np.int64).astype(np.float64) * UNIT
 
 
-# --- what may be asked for ---
-
-
-def refuse_combination(aggregator: str, secure: bool, checks: Sequence[str]) -> str | None:
-    """One sentence when something was asked for that must see single updates, else None.
-
-    Args:
-        aggregator: Its name.
-        secure: Whether secure aggregation is on.
-        checks: Names of the checks that look at each client's update.
-    """
-    if not secure:
-        return None
-    if aggregator not in LINEAR:
-        return (
-            f"federated.secure: {aggregator} compares the clients' updates with each other, and secure aggregation "
-            f"shows nobody more than their sum; use {' or '.join(LINEAR)}, or set secure to false"
-        )
-    if checks:
-        return (
-            f"federated.secure: {', '.join(checks)} must look at each client's update, and secure aggregation shows "
-            "nobody more than their sum; turn the checks off, or set secure to false"
-        )
-    return None
-
-
 # --- client ---
 
 
@@ -223,7 +205,7 @@ class Client:
         self.terms = terms
         self.client = check_id(client, "client")
         self._phase: Literal["keys", "shared", "masked", "answered"] = "keys"
-        self._box_key, self._mask_key = _private_key(urandom(KEY_BYTES)), _private_key(urandom(KEY_BYTES))
+        self._box_key, self._mask_key = private_key(urandom(KEY_BYTES)), private_key(urandom(KEY_BYTES))
         self._listed: dict[str, Keys] = {}
         self._context = b""
         self._seed = b""
@@ -233,7 +215,7 @@ class Client:
     @property
     def keys(self) -> Keys:
         """What the client sends first."""
-        return Keys(self.terms.session, self.client, _public(self._box_key), _public(self._mask_key))
+        return Keys(self.terms.session, self.client, public(self._box_key), public(self._mask_key))
 
     def share(self, listed: KeyList) -> Boxes:
         """Shares of the client's key and seed, locked for each of the others."""
@@ -258,7 +240,7 @@ class Client:
         )
         shares = dict(zip(keys, pairs, strict=True))
         boxes = {
-            name: _lock(_derive(self._box_key, keys[name].box_key, context, "box", self.client, name), *shares[name])
+            name: lock(derive(self._box_key, keys[name].box_key, context, "box", self.client, name), *shares[name])
             for name in keys
             if name != self.client
         }
@@ -277,18 +259,18 @@ class Client:
         if vector.shape != (self.terms.length,):
             self._refuse(f"a vector of shape {vector.shape} was to be added, but the terms say {self.terms.length}")
         opened = {
-            sender: _unlock(
-                _derive(self._box_key, self._listed[sender].box_key, self._context, "box", sender, self.client),
+            sender: unlock(
+                derive(self._box_key, self._listed[sender].box_key, self._context, "box", sender, self.client),
                 box,
                 sender,
             )
             for sender, box in inbox.boxes.items()
         }
         total = to_fixed(vector, len(self._listed))
-        _add_stream(total, _own_stream(self._seed, self._context, self.client), add=True)
+        add_stream(total, own_stream(self._seed, self._context, self.client), add=True)
         for other in opened:
-            stream = _pair_stream(self._mask_key, self._listed[other].mask_key, self._context, self.client, other)
-            _add_stream(total, stream, add=self.client < other)
+            stream = pair_stream(self._mask_key, self._listed[other].mask_key, self._context, self.client, other)
+            add_stream(total, stream, add=self.client < other)
         self._shares |= opened
         self._phase = "masked"
         return Masked(self.terms.session, self.client, total.astype("<u8", copy=False).tobytes())
@@ -428,15 +410,15 @@ class Server:
             seed = self._recover(name, {number[h]: self._answers[h].seed_shares[name] for h in helpers})
             if hashlib.sha256(seed).digest() != self._boxes[name].seed_hash:
                 self._fail(f"the shares of {name}'s seed, from {', '.join(helpers)}, do not give it back")
-            _add_stream(self._total, _own_stream(seed, self._context, name), add=False)
+            add_stream(self._total, own_stream(seed, self._context, name), add=False)
         for name in sorted(self._boxes.keys() - self._there):
             secret = self._recover(name, {number[h]: self._answers[h].key_shares[name] for h in helpers})
-            key = _private_key(secret)
-            if _public(key) != self._keys[name].mask_key:
+            key = private_key(secret)
+            if public(key) != self._keys[name].mask_key:
                 self._fail(f"the shares of {name}'s key, from {', '.join(helpers)}, do not give it back")
             for other in there:
-                stream = _pair_stream(key, self._keys[other].mask_key, self._context, name, other)
-                _add_stream(self._total, stream, add=name < other)  # what `other` took off for it, or the reverse
+                stream = pair_stream(key, self._keys[other].mask_key, self._context, name, other)
+                add_stream(self._total, stream, add=name < other)  # what `other` took off for it, or the reverse
         return Opened(from_fixed(self._total), tuple(there))
 
     def _before(self, message: FromClient) -> tuple[str, Iterable[str], Iterable[str] | None]:
@@ -482,88 +464,6 @@ class Server:
         raise FederationError(f"secure aggregation: '{kind}' of client {message.client!r:.80} is refused: {why}")
 
 
-# --- keys, boxes and streams ---
-
-
 def _context(terms: Terms, keys: Sequence[Keys]) -> bytes:
     """Hash of all that is public when shares are made: keys derived from it belong to this sum and this list only."""
     return hashlib.sha256(msgspec.msgpack.encode((terms, keys))).digest()
-
-
-def _private_key(secret: bytes) -> X25519PrivateKey:
-    try:
-        from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
-    except ImportError:
-        raise FederationError(
-            "secure aggregation needs the package 'cryptography'; install slipstream[privacy]"
-        ) from None
-    return X25519PrivateKey.from_private_bytes(secret)
-
-
-def _public(key: X25519PrivateKey) -> bytes:
-    return key.public_key().public_bytes_raw()
-
-
-def _derive(own: X25519PrivateKey, other: bytes, context: bytes, use: str, first: str, second: str) -> bytes:
-    """A key of 32 bytes that two clients share, for one use between them."""
-    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
-
-    try:
-        shared = own.exchange(X25519PublicKey.from_public_bytes(other))
-    except ValueError:  # a point of small order would make the secret known to all
-        raise FederationError(f"secure aggregation: the keys of {first} and {second} give no secret") from None
-    return _stretch(shared, context, use, first, second)
-
-
-def _stretch(secret: bytes, context: bytes, *use: str) -> bytes:
-    from cryptography.hazmat.primitives.hashes import SHA256
-    from cryptography.hazmat.primitives.kdf.hkdf import HKDF
-
-    # Ids hold no zero byte, so the parts of `use` cannot run into each other.
-    return HKDF(SHA256(), KEY_BYTES, salt=context, info="\0".join(use).encode()).derive(secret)
-
-
-def _pair_stream(own: X25519PrivateKey, other_key: bytes, context: bytes, client: str, other: str) -> bytes:
-    """The key of the mask between two clients: the same whichever of them asks."""
-    return _derive(own, other_key, context, "mask", *sorted((client, other)))
-
-
-def _own_stream(seed: bytes, context: bytes, client: str) -> bytes:
-    """The key of a client's own mask."""
-    return _stretch(seed, context, "own", client)
-
-
-def _lock(key: bytes, *shares: bytes) -> bytes:
-    from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
-
-    return ChaCha20Poly1305(key).encrypt(bytes(12), b"".join(shares), None)  # the key locks this one box
-
-
-def _unlock(key: bytes, box: bytes, sender: str) -> tuple[bytes, bytes]:
-    from cryptography.exceptions import InvalidTag
-    from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
-
-    try:
-        opened = ChaCha20Poly1305(key).decrypt(bytes(12), box, None)
-    except InvalidTag:
-        opened = b""
-    if len(opened) != 2 * SHARE_BYTES:
-        raise FederationError(
-            f"secure aggregation: the box of {sender} does not open; it was changed on the way, or made for another sum"
-        )
-    return opened[:SHARE_BYTES], opened[SHARE_BYTES:]
-
-
-def _add_stream(total: U64, key: bytes, add: bool) -> None:
-    """Add the stream of a key to a vector in place, or take it off."""
-    from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
-
-    stream = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()  # the key is used for this one stream
-    size = STREAM_BYTES // 8
-    drawn = np.empty(size + 2, "<u8")  # room for one block more, which update_into insists on
-    zeros = bytes(min(STREAM_BYTES, 8 * total.size))
-    change = np.add if add else np.subtract
-    for at in range(0, total.size, size):
-        piece = total[at : at + size]
-        stream.update_into(memoryview(zeros)[: 8 * piece.size], drawn.view(np.uint8).data)
-        change(piece, drawn[: piece.size], out=piece)

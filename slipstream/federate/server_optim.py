@@ -88,7 +88,16 @@ def maml(weights: Arrays, inner: Gradient, outer: Gradient, inner_rate: float, o
     adapted = weights
     for _ in range(steps):
         adapted = _moved(adapted, inner(adapted), -inner_rate)
-    return _moved(weights, outer(adapted), -outer_rate)
+    return carried_over(weights, adapted, _moved(adapted, outer(adapted), -outer_rate))
+
+
+def carried_over(start: Arrays, adapted: Arrays, learned: Arrays) -> Arrays:
+    """The start, moved by what was learned after adapting: start + (learned - adapted), in float64.
+
+    That is first-order MAML for whatever learner, with whatever optimiser, took both parts of the way.
+    """
+    way = {name: learned[name].astype(np.float64) - array for name, array in adapted.items()}
+    return _moved(start, way, 1.0)
 
 
 def _moved(arrays: Arrays, direction: Arrays, rate: float) -> Arrays:

@@ -104,7 +104,7 @@ class Actor(nn.Module):
             return logits
         candidates = board.candidates(x, mask)
         scores: Tensor = self.torso(candidates.x, self.head).squeeze(1)
-        return candidates.spread(scores, len(x), self.spec.outputs)
+        return candidates.spread(scores, x.shape[0], self.spec.outputs)
 
     def squashed(self, x: Tensor) -> Squashed:
         """The squashed Gaussian of every row of inputs."""
@@ -117,7 +117,8 @@ class Actor(nn.Module):
 
     def quantiles(self, x: Tensor) -> Tensor:
         """Quantiles of every choice's value, [rows, choices, quantiles], for every row of inputs."""
-        out: Tensor = self.torso(x, self.head).view(len(x), -1, self.spec.quantiles)
+        choices = self.spec.outputs + int(self.spec.dueling)
+        out: Tensor = self.torso(x, self.head).view(x.shape[0], choices, self.spec.quantiles)
         if not self.spec.dueling:
             return out
         value, advantage = out[:, :1], out[:, 1:]

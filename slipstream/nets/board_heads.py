@@ -52,7 +52,7 @@ class Factorised(nn.Module):
 
     def forward(self, cells: Tensor, x: Tensor, mask: Tensor, width: int) -> Tensor:
         """Logits [rows, placements]."""
-        grid = cells.view(len(cells), *self.grid, CHANNELS)
+        grid = cells.view(cells.shape[0], *self.grid, CHANNELS)
         side = self.side(_pooled(cells, 1))[:, None, None]
         row = each(self.row, _pooled(grid, 2)).unsqueeze(2)
         column = each(self.column, _pooled(grid, 1)).unsqueeze(1)
@@ -87,15 +87,15 @@ class Placements(nn.Module):
         """Of every row's placements, in order, padded to `width`."""
         candidates = self.board.candidates(x, mask)
         at = candidates.row, (mask != 0).cumsum(1)[candidates.row, candidates.choice] - 1
-        tokens = x.new_zeros(len(x), width, CHANNELS).index_put(at, self.embed(candidates.x))
-        bias = x.new_full((len(x), width), FORBIDDEN).index_put(at, x.new_zeros(()))
+        tokens = x.new_zeros(x.shape[0], width, CHANNELS).index_put(at, self.embed(candidates.x))
+        bias = x.new_full((x.shape[0], width), FORBIDDEN).index_put(at, x.new_zeros(()))
         return Tokens(candidates, at[1], tokens, bias)
 
     def logits(self, tokens: Tokens, after: Tensor) -> Tensor:
         """Logits [rows, placements] from what became of the tokens."""
         candidates = tokens.candidates
         scores = self.score(self.norm(after[candidates.row, tokens.place])).squeeze(1)
-        return candidates.spread(scores, len(after), self.board.spec.placements)
+        return candidates.spread(scores, after.shape[0], self.board.spec.placements)
 
 
 class Memory(nn.Module):
@@ -127,7 +127,7 @@ class CrossAttention(nn.Module):
     def forward(self, cells: Tensor, x: Tensor, mask: Tensor, width: int) -> Tensor:
         """Logits [rows, placements]."""
         memory = self.memory(cells)
-        latents = self.think(self.read(self.latents.expand(len(x), -1, -1), memory))
+        latents = self.think(self.read(self.latents.expand(x.shape[0], -1, -1), memory))
         tokens = self.placements.tokens(x, mask, width)
         return self.placements.logits(tokens, self.ask(tokens.x, torch.cat([memory, self.norm(latents)], 1)))
 

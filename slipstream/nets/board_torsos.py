@@ -37,7 +37,7 @@ class ConvTorso(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Features [rows, cells, channels]."""
-        films = self.films(self.told(facts(self.spec, x))).view(len(x), RESIDUALS, 2, CHANNELS, 1, 1)
+        films = self.films(self.told(facts(self.spec, x))).view(x.shape[0], RESIDUALS, 2, CHANNELS, 1, 1)
         # Channels last is how cells become tokens without a copy, and quicker.
         seen = self.first(image(self.spec, x).contiguous(memory_format=torch.channels_last))
         for number, residual in enumerate(self.residuals):
@@ -117,12 +117,12 @@ def _waves(places: int) -> Tensor:
 def image(spec: BoardSpec, x: Tensor) -> Tensor:
     """What is seen of every cell, [rows, planes, height, width]."""
     colours = torch.stack([x[:, at : at + spec.cells] for at in spec.colours], 1)
-    rows = torch.arange(len(x), device=x.device)
+    rows = torch.arange(x.shape[0], device=x.device)
     alike = [colours[rows, half] for piece in pieces_of(spec, x) for half in (piece // COLOURS, piece % COLOURS)]
     parts = [x[:, spec.planes : spec.planes + spec.num_planes * spec.cells], *alike]
     if spec.costs is not None:
         parts.append(x[:, spec.costs : spec.costs + spec.placements])
-    return torch.cat(parts, 1).view(len(x), -1, spec.height, spec.width)
+    return torch.cat(parts, 1).view(x.shape[0], -1, spec.height, spec.width)
 
 
 def facts(spec: BoardSpec, x: Tensor) -> Tensor:

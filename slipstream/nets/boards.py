@@ -20,7 +20,7 @@ from torch.nn import functional
 
 from slipstream import _core
 from slipstream.nets.heads import FORBIDDEN
-from slipstream.nets.torsos import Linear, Mlp
+from slipstream.nets.torsos import Linear, Mlp, is_native
 
 ABOVE, BELOW, LEFT, RIGHT = 3, 6, 3, 4  # cells around a placement that are looked at
 COLOURS = 3
@@ -106,7 +106,7 @@ class Board(nn.Module):
     def planes(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Colours [rows, 3, H, W] and the special mark [rows, H, W]."""
         spec = self.spec
-        shape = (len(x), spec.height, spec.width)
+        shape = (x.shape[0], spec.height, spec.width)
         colours = torch.stack([x[:, at : at + spec.cells].reshape(shape) for at in spec.colours], 1)
         return colours, x[:, spec.special : spec.special + spec.cells].reshape(shape)
 
@@ -124,8 +124,8 @@ class Board(nn.Module):
         near, far = halves[row, near_is_second], halves[row, 1 - near_is_second]
         seen = torch.stack([self._told(x, halves[:, 0], halves[:, 1]), self._told(x, halves[:, 1], halves[:, 0])], 1)
         ahead = [(half[row] == own).float() for half in (after // COLOURS, after % COLOURS) for own in (near, far)]
-        cost = x.new_zeros(len(row)) if spec.costs is None else x[row, spec.costs + choice]
-        described = x.new_empty(len(row), self.inputs)
+        cost = x.new_zeros(row.shape[0]) if spec.costs is None else x[row, spec.costs + choice]
+        described = x.new_empty(row.shape[0], self.inputs)
         _copy_windows(seen.flatten(0, 1), 2 * row + near_is_second, self.corner[choice], described)
         torch.cat(
             [
@@ -142,12 +142,12 @@ class Board(nn.Module):
     def _told(self, x: Tensor, near: Tensor, far: Tensor) -> Tensor:
         """Padded boards: like the near half, like the far one, neither, special, outside."""
         colours, special = self.planes(x)
-        rows = torch.arange(len(x), device=x.device)
+        rows = torch.arange(x.shape[0], device=x.device)
         like_near, like_far = colours[rows, near], colours[rows, far]
         neither = colours.sum(1) - torch.maximum(like_near, like_far)
         board = torch.stack([like_near, like_far, neither, special], 1)
         board = functional.pad(board, (LEFT, RIGHT, ABOVE, BELOW))
-        open_above = x.new_zeros(len(x), ABOVE + self.spec.height, self.spec.width)
+        open_above = x.new_zeros(x.shape[0], ABOVE + self.spec.height, self.spec.width)
         outside = functional.pad(open_above, (LEFT, RIGHT, 0, BELOW), value=1.0)
         return torch.cat([board, outside.unsqueeze(1)], 1)
 
@@ -155,14 +155,15 @@ class Board(nn.Module):
 def _copy_windows(boards: Tensor, board: Tensor, corner: Tensor, out: Tensor) -> None:
     """Write what is seen around each placement into the first columns of `out`; nothing here has a gradient."""
     height, width = ABOVE + BELOW + 1, LEFT + RIGHT + 1
-    if boards.device.type == "cpu":
+    if is_native(boards):
         arrays = {"boards": boards, "board": board, "corner": corner, "out": out}
         _core.copy_windows(**{name: array.numpy() for name, array in arrays.items()}, height=height, width=width)
         return
     _, planes, down, across = boards.shape
-    shape = (len(boards), (down - height + 1) * across - width + 1, planes, height, width)
-    every = boards.as_strided(shape, (planes * down * across, 1, down * across, across, 1))
-    out[:, :WINDOW] = every[board, corner].flatten(1)
+    window = torch.arange(height, device=boards.device)[:, None] * across + torch.arange(width, device=boards.device)
+    at = (board * (down * across) + corner)[:, None] + window.flatten()
+    cells = boards.flatten(2).transpose(1, 2).reshape(-1, planes)
+    out[:, :WINDOW] = cells[at].transpose(1, 2).flatten(1)
 
 
 class ColumnTorso(nn.Module):
@@ -177,7 +178,7 @@ class ColumnTorso(nn.Module):
 
     def forward(self, x: Tensor, head: Linear | None = None) -> Tensor:
         """Features [rows, hidden], or what a head makes of them."""
-        spec, rows = self.board.spec, len(x)
+        spec, rows = self.board.spec, x.shape[0]
         colours, special = self.board.planes(x)
         others = colours.sum(1, keepdim=True) - colours
         told = torch.stack([colours, others, special.unsqueeze(1).expand_as(colours)], 2)  # [rows, 3, 3, H, W]

@@ -12,8 +12,10 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import cache
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +27,32 @@ Obs = dict[str, Tensor]  # block name -> [rows, ...]
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU}
 FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {"tanh": torch.tanh, "relu": torch.relu, "identity": lambda x: x}
+
+
+class Arithmetic(NamedTuple):
+    """How networks are multiplied out while they learn."""
+
+    dtype: torch.dtype = torch.float32  # of products; weights, sums between layers and losses stay float32
+    compiled: bool = False  # by torch.compile
+
+
+PLAIN = Arithmetic()
+_arithmetic: ContextVar[Arithmetic] = ContextVar("arithmetic", default=PLAIN)
+
+
+@contextmanager
+def arithmetic(how: Arithmetic) -> Iterator[None]:
+    """Networks that are run in here, and their gradients, are multiplied out this way."""
+    token = _arithmetic.set(how)
+    try:
+        yield
+    finally:
+        _arithmetic.reset(token)
+
+
+def learning_dtype() -> torch.dtype:
+    """Of products, here and now."""
+    return _arithmetic.get().dtype
 
 
 class Layout:
@@ -112,7 +140,10 @@ def _run(layout: Layout, x: Tensor, parameters: Sequence[Tensor], weights: bool)
         parameters = [p.detach() for p in parameters]
     if x.device != parameters[0].device:
         raise ValueError(f"a network on {parameters[0].device} was given rows on {x.device}; move one to the other")
-    if x.device.type != "cpu":
+    how = _arithmetic.get()
+    if how != PLAIN:
+        return _by_torch(layout, x, parameters, how)
+    if not is_native(x):
         return layer_by_layer(layout, x, parameters)
     if x.dtype != torch.float32 or parameters[0].dtype != torch.float32 or x.shape[1:] != layout.widths[:1]:
         raise ValueError(
@@ -126,12 +157,30 @@ def _run(layout: Layout, x: Tensor, parameters: Sequence[Tensor], weights: bool)
     return _forward(layout.native, x, parameters, None)
 
 
+def is_native(x: Tensor) -> bool:
+    """Whether native kernels run: on the CPU, but not where torch records a graph to export, which cannot hold them."""
+    return x.device.type == "cpu" and not torch.compiler.is_exporting()
+
+
 def layer_by_layer(layout: Layout, x: Tensor, parameters: Sequence[Tensor]) -> Tensor:
-    """The same network in plain torch: what runs on a GPU, and what the native pass is tested against."""
+    """The same network in plain torch: what runs on a GPU and is exported; the native pass is tested against it."""
     for i in range(0, len(parameters), 2):
         x = functional.linear(x, parameters[i], parameters[i + 1])
         x = FUNCTIONS[layout.last if i + 2 == len(parameters) else layout.hidden](x)
     return x
+
+
+def _by_torch(layout: Layout, x: Tensor, parameters: Sequence[Tensor], how: Arithmetic) -> Tensor:
+    run = _compiled() if how.compiled else layer_by_layer
+    with torch.autocast(x.device.type, how.dtype, enabled=how.dtype != torch.float32):
+        out: Tensor = run(layout, x, parameters)
+    return out.float()
+
+
+@cache
+def _compiled() -> Callable[[Layout, Tensor, Sequence[Tensor]], Tensor]:
+    compiled: Callable[[Layout, Tensor, Sequence[Tensor]], Tensor] = torch.compile(layer_by_layer, dynamic=True)
+    return compiled
 
 
 def _forward(shape: _core.MlpShape, x: Tensor, parameters: Sequence[Tensor], hidden: Tensor | None) -> Tensor:

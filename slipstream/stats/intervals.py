@@ -96,12 +96,17 @@ def resampled_rows(rng: np.random.Generator, matrix: F64, resamples: int) -> NDA
     return rng.integers(0, len(matrix), size=(resamples, *matrix.shape))
 
 
-def wilson(successes: int, trials: int, level: float = 0.95) -> Interval:
-    """A proportion with Wilson's score interval; sensible at 0 and at 1, where a bootstrap says nothing."""
+def wilson(successes: float, trials: int, level: float = 0.95) -> Interval:
+    """A proportion with Wilson's score interval; sensible at 0 and at 1, where a bootstrap says nothing.
+
+    Trials that are themselves shares (several looks at one episode, say) vary less than yes or no: the interval is then
+    wider than it need be.
+    """
     if trials < 1:
         return Interval(float("nan"), float("nan"), float("nan"))
     z = float(norm.ppf(0.5 + level / 2.0))
     p = successes / trials
     centre = (p + z * z / (2 * trials)) / (1 + z * z / trials)
     half = z / (1 + z * z / trials) * np.sqrt(p * (1 - p) / trials + z * z / (4 * trials * trials))
-    return Interval(p, max(0.0, float(centre - half)), min(1.0, float(centre + half)))
+    low = 0.0 if successes <= 0 else max(0.0, float(centre - half))  # not a rounding error above 0
+    return Interval(p, low, 1.0 if successes >= trials else min(1.0, float(centre + half)))

@@ -38,12 +38,17 @@ def main(payload: bytes, descriptors: list[int]) -> None:
     """A worker process: channel, shelf, board, and a pipe that ends when the run does."""
     channel, shelf, board, run = descriptors
     Thread(target=_end_with, args=(run,), daemon=True).start()
-    torch.set_num_threads(1)
-    _core.set_kernel_threads(1)  # other workers are the other threads
-    _core.keep_freed_memory()
+    settle()
     job = msgspec.json.decode(payload, type=Job)
     board_memory = open_memory(board, writable=False)
     work(job, socket.socket(fileno=channel), Shelf(open_memory(shelf), job.shelf), board_memory, Event())
+
+
+def settle() -> None:
+    """Be a process that is one worker: one thread, for other workers are the others, and memory that stays."""
+    torch.set_num_threads(1)
+    _core.set_kernel_threads(1)
+    _core.keep_freed_memory()
 
 
 def work(job: Job, end: socket.socket, shelf: Shelf, board_memory: object, stop: Event) -> None:

@@ -10,8 +10,10 @@ import numpy as np
 
 from slipstream.collect.episodes import Episodes, play
 from slipstream.collect.teams import Team
-from slipstream.config.scenario import Scenario
+from slipstream.config.errors import ScenarioError
+from slipstream.config.scenario import Scenario, WorldConfig
 from slipstream.train.setup import make_evaluation_worlds
+from slipstream.worlds.registry import analyse, analysis_baseline
 from slipstream.worlds.vec_env import VecEnv
 
 
@@ -23,22 +25,45 @@ class Evaluator:
     teams: Sequence[Team]
     episodes: int
     seed: int
+    config: WorldConfig
+    undisturbed: Sequence[Team] | None = None  # who flies the same episodes for the world's own analysis
 
     def evaluate(self, update: int, record: int = 0) -> Episodes:
         """Play the evaluation that belongs to this update: its episodes are like no other's."""
-        return play(self.worlds, self.teams, self.episodes, self.seed, first=update * self.episodes, record=record)
+        return self._play(self.teams, update, record if self.undisturbed is None else self.episodes)
+
+    def analyse(self, episodes: Episodes, update: int) -> dict[str, float]:
+        """What the world reads from this update's episodes, for the metrics file; empty where that is not asked for."""
+        if self.undisturbed is None:
+            return {}
+        baseline = self._play(self.undisturbed, update, self.episodes).recorded
+        figures = analyse(self.config, self.worlds.spec, episodes.recorded, baseline)
+        return {f"eval/{name}": value for name, value in figures.items()}
+
+    def _play(self, teams: Sequence[Team], update: int, record: int) -> Episodes:
+        return play(self.worlds, teams, self.episodes, self.seed, first=update * self.episodes, record=record)
 
 
 def make_evaluator(scenario: Scenario, teams: Sequence[Team]) -> Evaluator:
     """The evaluator a scenario asks for."""
-    episodes = scenario.evaluate.evaluation_duration
-    return Evaluator(make_evaluation_worlds(scenario, episodes), teams, episodes, scenario.evaluate.seed)
+    episodes, kind = scenario.evaluate.evaluation_duration, scenario.world.kind
+    worlds = make_evaluation_worlds(scenario, episodes, reward_parts=scenario.log.log_trajectories)
+    undisturbed = None
+    if scenario.evaluate.enable_hallucination_detection:
+        script = analysis_baseline(kind)
+        if script is None:
+            raise ScenarioError(
+                f"evaluate.enable_hallucination_detection: {kind} worlds have no alerts to detect; set it to false"
+            )
+        undisturbed = [Team(script, tuple(range(worlds.spec.num_agents)), script=script)]
+    return Evaluator(worlds, teams, episodes, scenario.evaluate.seed, scenario.world, undisturbed)
 
 
 def summary(episodes: Episodes) -> dict[str, float]:
     """Means for the metrics file, under eval/…; a fraction for 0/1 figures called clean."""
     row = {
         "eval/return_mean": float(episodes.team_returns.mean()),
+        "eval/return_median": float(np.median(episodes.team_returns)),
         "eval/return_min": float(episodes.team_returns.min()),
         "eval/return_max": float(episodes.team_returns.max()),
         "eval/length_mean": float(episodes.lengths.mean()),

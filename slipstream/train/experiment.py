@@ -5,19 +5,16 @@ Everything between two updates is in the checkpoint, so a resumed run is, bit fo
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
-import numpy as np
 
 from slipstream.algos.protocol import Arrays, Progress, Stats
 from slipstream.collect.episodes import Episodes
@@ -30,28 +27,37 @@ from slipstream.config.scenario import Scenario
 from slipstream.data.client import ServedReplay
 from slipstream.data.disk import replace_file
 from slipstream.data.replay import ReplayStore
+from slipstream.nets.torsos import arithmetic
 from slipstream.train import checkpoint, run_folder
 from slipstream.train.checkpoint import Checkpoint
 from slipstream.train.curriculum import CurriculumState
+from slipstream.train.diagnostics import diagnose, weights
 from slipstream.train.evaluation import Evaluator, clean_flags, make_evaluator, summary
 from slipstream.train.export import export
 from slipstream.train.federation import Client, ClientState, begin_alike
 from slipstream.train.feed import make_feed
+from slipstream.train.followers import Follower
+from slipstream.train.in_step import Leader, lead
 from slipstream.train.metrics import MetricsWriter, cut_back
+from slipstream.train.overseer import Overseer
 from slipstream.train.phases import Phases
+from slipstream.train.place import HERE, Place
 from slipstream.train.progress import Display, Interrupts, Quiet, clock
 from slipstream.train.quarantine import Quarantine
 from slipstream.train.replay_files import SegmentRecord, check_segments, load_replay, prune_segments, save_replay
-from slipstream.train.run_folder import RunFolder, Track
-from slipstream.train.setup import Cast, choose_threads, make_cast, make_training_worlds, resolve
+from slipstream.train.rows import episode_end, episode_summary, named, plain_trajectory
+from slipstream.train.run_folder import RunFolder
+from slipstream.train.setup import Cast, arithmetic_of, choose_threads, make_cast, make_training_worlds, resolve
 from slipstream.train.source import make_source
 from slipstream.train.stopping import StopState, after_evaluation
-from slipstream.worlds.registry import keep_records, proportions
+from slipstream.train.tracks import as_track
+from slipstream.worlds.registry import keep_records, proportions, trajectory_csv
 from slipstream.worlds.vec_env import VecEnv
 
 T = TypeVar("T")
 
 PARKED = "a round of the federation is not over, and this run was asked not to wait for it"
+PAUSED = "it was asked to pause here"
 
 
 class Counters(msgspec.Struct, frozen=True):
@@ -73,7 +79,7 @@ class Result:
     run: Path
     checkpoint: Path
     model: Path | None  # None when interrupted, or when there was no room for it
-    interrupted: bool  # by Ctrl+C or SIGTERM, or because it does not wait for a round
+    interrupted: bool  # by Ctrl+C or SIGTERM, because it does not wait for a round, or because it was to pause
     reason: str
     counters: Counters
     stop: StopState
@@ -87,10 +93,17 @@ def train(
     models: Path = Path("models"),
     out: Path | None = None,
     display: Display | None = None,
+    followers: Sequence[Follower] = (),
+    overseer: Overseer | None = None,
+    pause_at: int | None = None,
+    place: Place = HERE,
 ) -> Result:
-    """Train a scenario from the start in a new run folder."""
+    """Train a scenario from the start in a new run folder; after `pause_at` steps it saves and ends, as by Ctrl+C.
+
+    `place`: where its workers and its replay service run, if not on this machine.
+    """
     scenario = resolve(scenario)
-    worlds = make_training_worlds(scenario)
+    worlds = make_training_worlds(scenario, reward_parts=overseer is not None)
     scenario = choose_threads(scenario, worlds.spec)
     cast = make_cast(scenario, worlds.spec)
     if scenario.federated.has_others:
@@ -106,12 +119,20 @@ def train(
         metadata=run_folder.describe_run(seed=scenario.seed, command=sys.argv, now=now),
         out=out,
     ) as run:
-        session = Session(scenario, run, worlds, cast, display or Quiet(), models)
+        shown = display or Quiet()
+        session = Session(scenario, run, worlds, cast, shown, models, None, followers, overseer, pause_at, place)
         return session.run_to_end(f"training {scenario.name} with {scenario.algo.kind} in {run.path}")
 
 
 def resume(
-    path: Path, *, timesteps: int | None = None, models: Path = Path("models"), display: Display | None = None
+    path: Path,
+    *,
+    timesteps: int | None = None,
+    models: Path = Path("models"),
+    display: Display | None = None,
+    followers: Sequence[Follower] = (),
+    pause_at: int | None = None,
+    place: Place = HERE,
 ) -> Result:
     """Continue a run from its newest good checkpoint, to its budget or to `timesteps` steps in all."""
     with run_folder.open_existing(path) as run:
@@ -125,10 +146,11 @@ def resume(
             scenario = _extended(scenario, latest.checkpoint, timesteps, display or Quiet())
             replace_file(run.path / run_folder.SCENARIO_FILE, dump(scenario).encode())
             replace_file(run.path / run_folder.CONFIG_FILE, to_json(scenario).encode())
-        worlds = make_training_worlds(scenario)
+        shown, saved = display or Quiet(), latest.checkpoint
+        worlds = make_training_worlds(scenario, reward_parts=bool(saved.meta.get("reward_parts")))
         scenario = choose_threads(scenario, worlds.spec)
         cast = make_cast(scenario, worlds.spec)
-        session = Session(scenario, run, worlds, cast, display or Quiet(), models, latest.checkpoint)
+        session = Session(scenario, run, worlds, cast, shown, models, saved, followers, pause_at=pause_at, place=place)
         run_folder.begin_session(run, sys.argv, datetime.now().astimezone(), session.counters.steps)
         if not worlds.exact_resume:
             session.display.note(
@@ -162,22 +184,39 @@ class Session:
         display: Display,
         models: Path,
         saved: Checkpoint | None = None,
+        followers: Sequence[Follower] = (),
+        overseer: Overseer | None = None,
+        pause_at: int | None = None,
+        place: Place = HERE,
     ) -> None:
+        self.followers, self.overseer, self.pause_at = followers, overseer, pause_at
         self.scenario, self.run, self.cast, self.display, self.models = scenario, run, cast, display, models
         self.worlds = worlds
+        self.leader: Leader | None = None
+        if scenario.learners > 1:
+            self.leader, learners = lead(scenario, cast.learners, place.start_learner, place.host)
+            self.cast = cast = replace(cast, learners=learners)
         self.evaluator: Evaluator | None = None
         if scenario.evaluate.evaluation_interval is not None:
             self.evaluator = make_evaluator(scenario, cast.teams)
         judging = None if self.evaluator is None else self.evaluator.worlds
         self.phases = Phases(scenario, worlds, judging, run.path, self._announce)
-        self.source = make_source(scenario, worlds, cast, self._announce)  # which begins the first episodes
+        heed = None if overseer is None else overseer.heed
+        # Which begins the first episodes.
+        self.source = make_source(scenario, worlds, cast, self._announce, heed, place.make_home)
         self.quarantines = {
             name: Quarantine(run.path / "quarantine", name, learner, scenario.stop.bad_batches, self._tell_bad_batch)
             for name, learner in cast.learners.items()
         }
         self.feeds = {
             name: make_feed(
-                scenario, name, learner, len(cast.records[name].agents), worlds.spec, self.quarantines[name]
+                scenario,
+                name,
+                learner,
+                len(cast.records[name].agents),
+                worlds.spec,
+                self.quarantines[name],
+                place.make_service,
             )
             for name, learner in cast.learners.items()
         }
@@ -209,6 +248,8 @@ class Session:
             self.source.close()
             for feed in self.feeds.values():
                 feed.close()
+            if self.leader is not None:
+                self.leader.close()
             self.worlds.close()
             if self.evaluator is not None:
                 self.evaluator.worlds.close()
@@ -218,9 +259,13 @@ class Session:
         scenario = self.scenario
         self.writer.log(title)
         self.display.start(title, self.counters.steps, scenario.timesteps)
+        for follower in self.followers:
+            self._tell(follower.begin(self.run.path))
         if scenario.federated.enabled and self.client is None:
             self._tell("federated: this run is the only client, so every round is skipped")
-        with self.writer, Interrupts() as interrupts:
+        if self.overseer is not None:
+            self.overseer.begin(self.worlds, scenario.collect.rollout_length)
+        with self.writer, Interrupts() if self.overseer is None else self.overseer.interrupts as interrupts:
             try:
                 reason = self._exchange()  # where a run was parked before a round
                 self.source.begin(self.counters.updates)
@@ -233,15 +278,17 @@ class Session:
             finally:
                 self.display.stop()
             problem = self._problem()
-            finished = interrupts.signal is None and problem is None and reason != PARKED
+            finished = interrupts.signal is None and problem is None and reason not in (PARKED, PAUSED)
             if finished and self.client is not None:
                 self.client.leave()
+            self._say_costs()
             self._save()
             model = self._finish(reason) if finished else None
             self._say_goodbye(reason, finished)
             with self.writer.surviving_full_disk("metadata"):
                 end = datetime.now().astimezone()
                 run_folder.end_session(self.run, end, self.counters.seconds, reason, self.counters.steps)
+            self._hear(follower.end() for follower in self.followers)
         if problem is not None:
             raise TrainingError(problem)
         return Result(
@@ -255,7 +302,7 @@ class Session:
         if self.ended_by_rule is not None and has_rule:
             return f"it had ended before: {self.ended_by_rule}"
         if self.counters.steps < self.scenario.timesteps:
-            return None
+            return self._pause()
         return f"the budget of {self.scenario.timesteps:,} steps was spent before"
 
     def _advance(self) -> str | None:
@@ -276,7 +323,7 @@ class Session:
             episodes=self.counters.episodes + len(slab.episodes),
         )
         if self.client is not None:
-            self.client.watch(slab.episodes)
+            self.client.watch(slab.episodes, self.counters.episodes)
         if not self._is_due():
             self.source.publish(self.counters.updates)
         reason, is_best = self._maybe_evaluate()
@@ -297,9 +344,14 @@ class Session:
         limit = self.scenario.stop.wall_time_s
         if reason is None and limit is not None and self.counters.seconds >= limit:
             reason = f"{limit:g} s of wall time are over"
+        reason = reason or self._pause()
         if reason is None and self.counters.steps - self._saved_at >= self.scenario.checkpoint_steps:
             self._save()
         return reason
+
+    def _pause(self) -> str | None:
+        """Why to stop, where this session was to go no further than this."""
+        return PAUSED if self.pause_at is not None and self.counters.steps >= self.pause_at else None
 
     def _is_due(self) -> bool:
         """Whether weights are to be exchanged with other runs before anyone acts with them."""
@@ -333,10 +385,15 @@ class Session:
             for feed in self.feeds.values():
                 feed.restart()
         paid = {name: rollout.reward_means for name, rollout in slab.rollouts.items()}
-        return {
-            name: feed.learn(slab.rollouts.get(name), progress) | lag | paid.get(name, {})
-            for name, feed in self.feeds.items()
-        }
+        watched = self.cast.learners if self.scenario.log.diagnostics else {}
+        before = {name: weights(learner) for name, learner in watched.items()}
+        with arithmetic(arithmetic_of(self.scenario)):
+            stats = {
+                name: feed.learn(slab.rollouts.get(name), progress) | lag | paid.get(name, {})
+                for name, feed in self.feeds.items()
+            }
+        moved = {name: diagnose(before[name], weights(learner)) for name, learner in watched.items()}
+        return {name: found | moved.get(name, {}) for name, found in stats.items()}
 
     def _problem(self) -> str | None:
         """Why training has to be given up, if so."""
@@ -345,6 +402,12 @@ class Session:
     def _tell(self, sentence: str) -> None:
         self.writer.log(sentence)
         self.display.note(sentence)
+
+    def _hear(self, news: Iterable[str | None]) -> None:
+        """Pass on what is known of those who read along."""
+        for sentence in news:
+            if sentence is not None:
+                self._tell(sentence)
 
     def _tell_bad_batch(self, sentence: str, **event: Any) -> None:
         self._tell(sentence)
@@ -402,7 +465,7 @@ class Session:
         episodes = self._timed("evaluate", lambda: evaluator.evaluate(update, record))
         for selves in self.cast.past.values():
             selves.choose(update)
-        self.evaluation = summary(episodes)
+        self.evaluation = summary(episodes) | self._timed("evaluate", lambda: evaluator.analyse(episodes, update))
         with self.writer.surviving_full_disk("frames"):
             if show and every is not None:
                 self._write_track(episodes, number // every)
@@ -423,13 +486,14 @@ class Session:
             "stop/zero_conflict_streak": self.stop.streak,
             **self.phases.rows(),
             **episode_summary(episodes, self.worlds.spec.stats, judged_agents(self.cast.teams)),
-            **{key: value for name, s in stats.items() for key, value in _named(name, s, len(stats)).items()},
+            **{key: value for name, s in stats.items() for key, value in named(name, s, len(stats)).items()},
             **self.evaluation,
             **self._shares(slab),
             **{f"collector/{name}": value for name, value in slab.health.items()},
             **({} if self.client is None else self.client.rows()),
         }
         self.writer.report(row)
+        self._hear(follower.news() for follower in self.followers)
         if self.evaluation:
             self.writer.event("evaluation", counters.steps, **self.evaluation)
         for name, feed in self.feeds.items():
@@ -502,6 +566,7 @@ class Session:
             "stop": msgspec.to_builtins(self.stop),
             "curriculum": msgspec.to_builtins(self.phases.state),
             "ended_by_rule": self.ended_by_rule,
+            "reward_parts": self.worlds.reward_parts is not None,  # worlds that tell them are saved with them
             "policies": msgspec.to_builtins(dict(self.cast.records)),
             **({} if self.client is None else {"federated": msgspec.to_builtins(self.client.state)}),
         }
@@ -598,6 +663,12 @@ class Session:
             return export(self, reason)
         return None
 
+    def _say_costs(self) -> None:
+        """What a session's gradient steps have told of any one row, where rows are hidden."""
+        for name, feed in self.feeds.items():
+            if (report := feed.spent()) is not None:
+                self._announce("privacy", str(report), policy=name, **msgspec.to_builtins(report))
+
     def _say_goodbye(self, reason: str, finished: bool) -> None:
         took = clock(self.counters.seconds)
         text = f"stopped after {self.counters.steps:,} steps and {took}: {reason}"
@@ -609,9 +680,7 @@ class Session:
         self.display.note(text)
 
     def _write_track(self, episodes: Episodes, number: int) -> None:
-        spec = self.worlds.spec
-        frames = np.round(episodes.frames[0], 6)
-        track = Track(number, self.counters.steps, spec.frame_fields, spec.agents, spec.tick_seconds, frames.tolist())
+        track = as_track(self.worlds.spec, number, self.counters.steps, episodes.frames[0], episodes.backdrops[0])
         run_folder.write_track(self.run.path, track, self.scenario.log.frames_keep)
 
     def _write_trajectories(self, episodes: Episodes, update: int) -> None:
@@ -619,50 +688,7 @@ class Session:
         spec = self.worlds.spec
         folder = self.run.path / "trajectories"
         folder.mkdir(exist_ok=True)
-        for number, frames in enumerate(episodes.frames):
-            text = io.StringIO()
-            rows = csv.writer(text, lineterminator="\n")
-            rows.writerow(["episode_id", "step_idx", "sim_time_s", "agent_id", *spec.frame_fields])
-            for step, frame in enumerate(frames):
-                for agent, values in zip(spec.agents, frame.tolist(), strict=True):
-                    rows.writerow([number, step, step * spec.tick_seconds, agent, *values])
-            replace_file(folder / f"traj_ep_{update:06d}_{number:04d}.csv", text.getvalue().encode(), durable=False)
-
-
-def episode_summary(episodes: Sequence[Episode], stats: Sequence[str], agents: Sequence[int]) -> dict[str, float]:
-    """Means over the training episodes that ended since the last report; empty when none did."""
-    if not episodes:
-        return {}
-    returns = np.array([sum(e.returns[agent] for agent in agents) for e in episodes])
-    row = {
-        "env/return_mean": float(returns.mean()),
-        "env/return_min": float(returns.min()),
-        "env/return_max": float(returns.max()),
-        "env/length_mean": float(np.mean([e.length for e in episodes])),
-    }
-    for i, name in enumerate(stats):
-        known = [e.stats[i] for e in episodes if np.isfinite(e.stats[i])]  # a lap time, where there was a lap
-        row[f"env/{name}_mean"] = float(np.mean(known)) if known else math.nan
-    return row
-
-
-def episode_end(episode: Episode, stats: Sequence[str], flags: Sequence[str]) -> dict[str, Any]:
-    """How an episode ended; the reason is the first of the world's 0/1 figures that happened, None where none did."""
-    happened = [name for name, value in zip(stats, episode.stats, strict=True) if name in flags and value > 0]
-    return {
-        "world": episode.world,
-        "episode": episode.index,
-        "return": sum(episode.returns),
-        "frames": episode.length,
-        "decisions": sum(episode.decisions),
-        "terminal_reason": happened[0] if happened else None,
-    }
-
-
-def _named(policy: str, stats: Stats, policies: int) -> dict[str, float]:
-    """train/…, or train/<policy>/… where several learn; a key that names its group stays in it, as replay/…"""
-    named = {}
-    for key, value in stats.items():
-        group, rest = key.split("/", 1) if "/" in key else ("train", key)
-        named[f"{group}/{rest}" if policies == 1 else f"{group}/{policy}/{rest}"] = value
-    return named
+        for number, played in enumerate(episodes.recorded):
+            text = trajectory_csv(self.scenario.world, spec, played, number)
+            text = plain_trajectory(spec, played, number) if text is None else text
+            replace_file(folder / f"traj_ep_{update:06d}_{number:04d}.csv", text.encode(), durable=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -23,10 +23,15 @@ from slipstream.federate.aggregate import adopt, outgoing
 from slipstream.federate.moments import OPTIMISER
 from slipstream.federate.privacy import Privacy, apply_changes, private_update, spent
 from slipstream.federate.rounds import Model, Outcome
+from slipstream.federate.server_optim import carried_over
 from slipstream.federate.update import Update
+from slipstream.train.distillation import DISTILLED
 from slipstream.train.setup import Cast, make_cast
 from slipstream.train.transports import make_transport
 from slipstream.worlds.spec import WorldSpec
+
+MOST_TOLD = 3  # refusals in a sentence; all are in rounds.jsonl
+ADAPTED = "adapted:"  # begins the names of arrays of policies that have adapted
 
 
 class ClientState(msgspec.Struct, frozen=True):
@@ -38,6 +43,7 @@ class ClientState(msgspec.Struct, frozen=True):
     settled: tuple[str, ...] = ()  # policies whose round is over, where this run was parked before that of another
     steps: int = 0  # environment steps at the last exchange
     returns: tuple[float, int] = (0.0, 0)  # sum and number of episodes' returns since then
+    adapted: bool = False  # the part of the interval in which a client adapts (maml) is over
     last_return: float | None = None  # mean of the interval before
     best_return: float | None = None  # over all clients, of any round
     row: dict[str, float] = {}  # metrics of the last exchange, for the next report
@@ -73,6 +79,7 @@ class Client:
         self.state = ClientState()
         # What each policy goes on from: the last aggregate's weights, or the first ones.
         self._references = {policy: own.state_dict(include_optim=False) for policy, own in self._learners.items()}
+        self._adapted: dict[str, Arrays] = {}  # by policy, where it had adapted to (maml)
 
     # --- what the loop calls ---
 
@@ -86,12 +93,19 @@ class Client:
                     "folder one of an earlier run?"
                 )
 
-    def watch(self, episodes: Sequence[Episode]) -> None:
-        """Take note of episodes that have ended."""
+    def watch(self, episodes: Sequence[Episode], ended: int) -> None:
+        """Take note of episodes that an update has learned from; `ended` have, in all."""
         total, count = self.state.returns
         for episode in episodes:
             total += sum(episode.returns[agent] for agent in self._agents)
-        self.state = msgspec.structs.replace(self.state, returns=(total, count + len(episodes)))
+        count += len(episodes)
+        self.state = msgspec.structs.replace(self.state, returns=(total, count))
+        if self._config.maml is None or self.state.adapted or self.is_due(ended):
+            return
+        left = (self.state.exchanges + 1) * self._config.interval - ended
+        if count >= self._config.maml * (count + left):
+            self._adapted = {policy: _weights(own.state_dict()) for policy, own in self._learners.items()}
+            self.state = msgspec.structs.replace(self.state, adapted=True)
 
     def is_due(self, episodes: int) -> bool:
         """Whether enough episodes have ended, in all worlds and workers together, since the last exchange."""
@@ -103,6 +117,14 @@ class Client:
         mean_return = total / count if count else 0.0
         rise = 0.0 if self.state.last_return is None else mean_return - self.state.last_return
         facts = {"samples": float(steps - self.state.steps), "mean_return": mean_return, "reward_delta": rise}
+        if self._config.dp_sgd is not None:
+            facts = {}  # of the rows that are hidden in the weights, without any noise
+        if self._config.maml is not None and not self.state.adapted:
+            self._tell(
+                "maml",
+                f"federated.maml: the {self._config.interval} episodes of an interval have ended within one update, so "
+                "there was nothing between adapting and learning, and all is sent; set a longer federated.interval",
+            )
         bases, returns = dict(self.state.bases), [mean_return]
         row: dict[str, float] = {}
         began = time.monotonic()
@@ -146,6 +168,9 @@ class Client:
         own = learner.state_dict()
         rules = rules_for(own)
         travels = outgoing(own, rules, config.optimizer_strategy)
+        if self.state.adapted:
+            learned = {name: own[name] for name in self._adapted[policy]}
+            travels |= carried_over(self._start(policy, learned), self._adapted[policy], learned)
         transport = self._transports[policy]
         try:
             model = transport.catch_up(base)
@@ -154,8 +179,11 @@ class Client:
             self._report(policy, outcome)
             return outcome
         update = Update(config.client, model.round, base, _nonce(travels, base), travels, _weight(config), facts)
+        weights = [name for name, rule in rules.items() if rule.kind == "merge"]
         if config.privacy is not None:
-            update = self._hidden(update, policy, [name for name, rule in rules.items() if rule.kind == "merge"])
+            update = self._hidden(update, policy, weights)
+        elif config.secure:
+            update = replace(update, arrays={name: travels[name] for name in weights})
         said = transport.exchange(update, patient=not config.park)
         if said is None:
             return None
@@ -172,11 +200,16 @@ class Client:
         """The update as it may travel: the last aggregate, and a change that is clipped and has noise on it."""
         assert self._config.privacy is not None
         privacy, start = Privacy(**self._config.privacy.model_dump()), self._references[policy]
-        private = private_update(update, start, names, privacy)
+        # Of a sum that is all anybody sees, the fewest clients it can be of carry the noise together.
+        private = private_update(update, start, names, privacy, share=self._config.needed if self._config.secure else 1)
         moved = apply_changes(start, private.arrays)
         report = spent(privacy, self.state.rounds + 1)
         self._tell("privacy", str(report), policy=policy, **msgspec.to_builtins(report))
         return replace(private, arrays={name: moved[name] for name in names})
+
+    def _start(self, policy: str, like: Arrays) -> Arrays:
+        """The weights that a policy went on from."""
+        return {name: self._references[policy][name] for name in like}
 
     def _refer(self, policy: str, arrays: Arrays) -> None:
         """Go on from these weights: losses are pulled towards them, where that was asked for."""
@@ -193,15 +226,16 @@ class Client:
             "undecided": f"was not decided in time, and this run goes on alone until the next: {outcome.reason}",
         }[outcome.state]
         fields = {"policy": policy, "round": outcome.round, "state": outcome.state, "took_part": outcome.took_part}
-        self._tell("round", f"round {outcome.round} of {policy} {what}", reason=outcome.reason, **fields)
+        news = "".join(f"; {one}" for one in _news(outcome))
+        self._tell("round", f"round {outcome.round} of {policy} {what}{news}", reason=outcome.reason, **fields)
 
     # --- saving ---
 
     def arrays(self) -> Arrays:
-        """What must be saved beside `state`: the weights that losses are pulled towards."""
-        return {
-            f"{policy}.{name}": array for policy, known in self._references.items() for name, array in known.items()
-        }
+        """What must be saved beside `state`: the weights each policy went on from, and where it had adapted to."""
+        adapted = {f"{ADAPTED}{policy}": arrays for policy, arrays in self._adapted.items() if self.state.adapted}
+        saved = {**self._references, **adapted}
+        return {f"{owner}.{name}": array for owner, arrays in saved.items() for name, array in arrays.items()}
 
     def load(self, state: ClientState, arrays: Arrays) -> None:
         """Go on as saved."""
@@ -209,11 +243,19 @@ class Client:
         for policy, known in self._references.items():
             try:
                 self._refer(policy, {name: arrays[f"{policy}.{name}"] for name in known})
+                if state.adapted:
+                    self._adapted[policy] = {name: arrays[f"{ADAPTED}{policy}.{name}"] for name in _weights(known)}
             except KeyError as error:
                 raise CheckpointError(f"{error}: the checkpoint lacks this array of the federation") from None
 
 
 # --- what is sent, and what is reported ---
+
+
+def _weights(state: Arrays) -> Arrays:
+    """The networks of a learner's state."""
+    rules = rules_for(state)
+    return {name: array for name, array in state.items() if rules[name].kind == "merge"}
 
 
 def _weight(config: FederatedConfig) -> float:
@@ -231,9 +273,25 @@ def _nonce(arrays: Arrays, base: str) -> str:
     return hashlib.sha256(f"{base} {content_hash(arrays)}".encode()).hexdigest()[:32]
 
 
+def _news(outcome: Outcome) -> Iterator[str]:
+    """What else there is to know of a round that is over: another rule, refusals, quarantine, what was distilled."""
+    record = outcome.record
+    if record is None:
+        return
+    report = record.report
+    if report is not None and report.reason:
+        yield f"by {report.used} instead of {report.asked}, because {report.reason}"
+    for refusal in record.refusals[:MOST_TOLD]:
+        yield f"client {refusal.client} was refused ({refusal.reason})"
+    if unheard := [f"{one.client} until round {one.until}" for one in record.quarantine]:
+        yield f"in quarantine: {', '.join(unheard)}"
+    if report is not None and report.distilled is not None:
+        yield str(report.distilled)
+
+
 def _row(outcome: Outcome, policy: str) -> dict[str, float]:
     prefix = f"fed/{policy}/" if policy else "fed/"
-    row = {"round": float(outcome.round), "took_part": float(outcome.took_part)}
+    row = {"round": float(outcome.round), "took_part": float(outcome.took_part), **outcome.figures}
     record = outcome.record
     if record is not None:
         row["clients"] = float(len(record.seats))
@@ -242,6 +300,9 @@ def _row(outcome: Outcome, policy: str) -> dict[str, float]:
             row["variance"] = record.report.variance
             if record.report.drift is not None:
                 row["drift_l2"] = record.report.drift
+            if (said := record.report.distilled) is not None:
+                row["distilled"] = float(said.chosen == DISTILLED)
+                row |= {f"{name}_return": score for name, score in said.scores.items() if score is not None}
     return {prefix + name: value for name, value in row.items()}
 
 

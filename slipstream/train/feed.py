@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 from torch import Tensor
 
+from slipstream.algos.dqn import Dqn
 from slipstream.algos.protocol import Algorithm, Arrays, Progress, ReplayAlgorithm, RolloutAlgorithm, Stats
 from slipstream.collect.slab import rollout_arrays, under
 from slipstream.config.algos.offpolicy import ReplayLearnerConfig
 from slipstream.config.algos.schedule import schedule_at
 from slipstream.config.errors import CheckpointError
-from slipstream.config.scenario import Scenario
+from slipstream.config.scenario import Scenario, shared_policies
 from slipstream.data.arrays_file import content_hash, not_finite
 from slipstream.data.chain import Chain
 from slipstream.data.client import ServedReplay, Service
 from slipstream.data.limiter import Limit
 from slipstream.data.replay import Prioritised, Replay, ReplayStore
 from slipstream.data.rollout import Rollout, allocate_rollout
-from slipstream.data.transitions import Transitions, to_fields
+from slipstream.data.transitions import Sample, Transitions, to_fields
+from slipstream.federate.dpsgd import PrivateGradients
+from slipstream.federate.privacy import Privacy, PrivacyReport
 from slipstream.train.dataset_file import load_dataset
 from slipstream.train.quarantine import Quarantine
-from slipstream.train.replay_service import OwnService, read_token
+from slipstream.train.replay_service import OwnService, ReplayHost, read_token
 from slipstream.worlds.spec import WorldSpec
 
 
@@ -37,6 +40,9 @@ class Feed(Protocol):
 
     def learn(self, rollout: Rollout | None, progress: Progress) -> Stats:
         """Take in a slab, if there is one, and make one update."""
+
+    def spent(self) -> PrivacyReport | None:
+        """What the gradient steps so far have told of any one row; None where none is hidden."""
 
     def restart(self) -> None:
         """The worlds have begun new episodes."""
@@ -70,6 +76,10 @@ class RolloutFeed:
             return self._quarantine.keep(arrays, names, progress)
         return self._quarantine.judge(self._learner.update(rollout, progress), arrays, progress)
 
+    def spent(self) -> PrivacyReport | None:
+        """None: DP-SGD is for learners from replay."""
+        return None
+
     def restart(self) -> None:
         """Nothing."""
 
@@ -100,18 +110,19 @@ class ReplayFeed:
         slab_steps: int,
         quarantine: Quarantine,
         dataset: str = "",
-        own: OwnService | None = None,
+        own: ReplayHost | None = None,
+        private: PrivateGradients | None = None,
     ) -> None:
         """`chain` None: the replay is a dataset with this hash, and nothing is added; `slab_steps` of all worlds.
 
-        `own` is a service that keeps the replay for this feed alone.
+        `own` is a service that keeps the replay for this feed alone; `private` draws where single rows are hidden.
         """
         self._learner, self._config, self._chain, self._slab_steps = learner, config, chain, slab_steps
         self._quarantine = quarantine
         self._dataset = np.frombuffer(bytes.fromhex(dataset), np.uint8)
         self.replay = replay
         self._served = replay if isinstance(replay, ServedReplay) else None
-        self._own = own
+        self._own, self._private = own, private
         self._draws = 0
         self._owed = 0.0  # gradient steps, by the training intensity
 
@@ -143,7 +154,8 @@ class ReplayFeed:
         if self._chain is None:
             return {}
         replay, served = self.replay, self._served
-        row = {
+        row = {} if (spent := self.spent()) is None else {"privacy/epsilon": spent.epsilon, "privacy/q": spent.q}
+        row |= {
             "replay/fill": len(replay) / replay.capacity,
             "replay/sample_insert_ratio": self._draws * self._config.batch_size / max(replay.total_added, 1),
         }
@@ -167,7 +179,7 @@ class ReplayFeed:
         said: dict[str, list[float | Tensor]] = {}
         batch: Arrays = {}
         for _ in range(steps):
-            sample = replay.sample(config.batch_size, self._draws, beta)
+            sample = self._draw(beta)
             self._draws += 1
             learned = self._learner.update(sample, progress)
             batch = to_fields(sample.rows)
@@ -179,6 +191,16 @@ class ReplayFeed:
                 replay.update_priorities(sample.index, learned.td_error.cpu().numpy())
         return dict(_means(said)) | ({"gradient_steps": float(steps)} if steps else {}), batch
 
+    def _draw(self, beta: float) -> Sample:
+        if self._private is None:
+            return self.replay.sample(self._config.batch_size, self._draws, beta)
+        assert isinstance(self.replay, Replay)
+        return self.replay.pick(self._private.draw(len(self.replay)))
+
+    def spent(self) -> PrivacyReport | None:
+        """What the gradient steps so far have told of any one row; None where none is hidden."""
+        return None if self._private is None or not self._private.steps else self._private.spent()
+
     def restart(self) -> None:
         """Forget spans that wait for the rest of an episode that was broken off."""
         if self._chain is not None:
@@ -188,6 +210,8 @@ class ReplayFeed:
         """Counters, unfinished spans, the replay's cursor and priorities; its rows are saved apart."""
         state: Arrays = {"draws": np.array(self._draws, np.int64), "owed": np.array(self._owed, np.float64)}
         state |= {f"replay.{name}": array for name, array in self.replay.state_arrays().items()}
+        if self._private is not None:
+            state["private"] = np.array([self._private.steps, self._private.q], np.float64)
         if self._chain is None:
             state["dataset"] = self._dataset
         else:
@@ -203,6 +227,8 @@ class ReplayFeed:
             )
         self._draws, self._owed = int(state["draws"]), float(state["owed"])
         self.replay.load_state(under(state, "replay."))
+        if self._private is not None:
+            self._private.steps, self._private.q = int(state["private"][0]), float(state["private"][1])
         if self._chain is not None and is_exact:
             self._chain.load_state(under(state, "chain."))
 
@@ -222,9 +248,15 @@ class ReplayFeed:
 
 
 def make_feed(
-    scenario: Scenario, policy: str, learner: Algorithm, agents: int, spec: WorldSpec, quarantine: Quarantine
+    scenario: Scenario,
+    policy: str,
+    learner: Algorithm,
+    agents: int,
+    spec: WorldSpec,
+    quarantine: Quarantine,
+    make_service: Callable[[], ReplayHost] = OwnService,
 ) -> Feed:
-    """The feed an algorithm needs."""
+    """The feed an algorithm needs; `make_service` keeps a replay for it alone."""
     config = scenario.algo_of(policy)
     seed = (scenario.seed * 1_000_003 + list(scenario.policies).index(policy)) % 2**63
     if not isinstance(config, ReplayLearnerConfig):
@@ -236,18 +268,33 @@ def make_feed(
     like = allocate_rollout(spec, scenario.collect.rollout_length, worlds, agents, actor.discrete, choices)
     chain = Chain(like, config.gamma, settings.n_step)
     if settings.kind == "service":
-        own = OwnService() if settings.address is None else None
+        own = make_service() if settings.address is None else None
         served = _served(scenario, policy, config, chain.empty, seed, prioritised, spec, own)
         return ReplayFeed(learner, config, served, chain, scenario.rollout_steps, quarantine, own=own)  # type: ignore[arg-type]
+    private = _private(scenario, policy, learner, config)
     if settings.dataset is None:
         replay = Replay(chain.empty, settings.capacity, seed, prioritised)
-        return ReplayFeed(learner, config, replay, chain, scenario.rollout_steps, quarantine)  # type: ignore[arg-type]
+        return ReplayFeed(learner, config, replay, chain, scenario.rollout_steps, quarantine, private=private)  # type: ignore[arg-type]
     rows = load_dataset(settings.dataset, spec, actor.discrete, config.gamma)
     replay = Replay(chain.empty, len(rows), seed, prioritised)
     replay.add(rows)
     learner.observe(rows)  # type: ignore[attr-defined]  # the statistics of all there is, once
     dataset, steps = content_hash(to_fields(rows)), scenario.rollout_steps
-    return ReplayFeed(learner, config, replay, None, steps, quarantine, dataset)  # type: ignore[arg-type]
+    return ReplayFeed(learner, config, replay, None, steps, quarantine, dataset, private=private)  # type: ignore[arg-type]
+
+
+def _private(
+    scenario: Scenario, policy: str, learner: Algorithm, config: ReplayLearnerConfig
+) -> PrivateGradients | None:
+    """Noised gradients for the learner, where the scenario hides single rows of a policy that is shared."""
+    asked = scenario.federated.dp_sgd
+    if asked is None or policy not in shared_policies(scenario):
+        return None
+    assert isinstance(learner, Dqn)  # others were refused
+    weights = dict(learner.actor.named_parameters())
+    private = PrivateGradients(weights, config.activation, Privacy(**asked.model_dump()), config.batch_size)
+    learner.private = private
+    return private
 
 
 def _read_by_learners(rollout: Rollout) -> Arrays:
@@ -263,19 +310,18 @@ def _served(
     seed: int,
     prioritised: Prioritised | None,
     spec: WorldSpec,
-    own: OwnService | None,
+    own: ReplayHost | None,
 ) -> ServedReplay:
     """An empty lane of a replay service; what an earlier run under the same name has left there is forgotten."""
     settings = config.replay
     sharing, limit = settings.sharing, settings.sharing.limit
-    address = own.address if own is not None else settings.address
-    assert address is not None
+    token = read_token(None if sharing.token_file is None else Path(sharing.token_file))
     service = Service(
-        address=address,
+        address=settings.address or "",
         table=sharing.table or f"{spec.name}/{policy}",
         client=sharing.client or f"{scenario.name}.{scenario.seed}",
         agent=policy,
-        token=read_token(None if sharing.token_file is None else Path(sharing.token_file)),
+        token=own.token if own is not None else token,
         mixing=sharing.mixing,
         strength=sharing.follow_performance,
         weight=sharing.weight,

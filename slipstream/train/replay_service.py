@@ -11,13 +11,15 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Protocol
 
 from slipstream.config.errors import ScenarioError, SlipstreamError
 from slipstream.data.address import listen, parse_address
 from slipstream.data.service import Rules, Service
 from slipstream.train.replay_snapshot import Snapshots
 
-SOCKET = "replay.sock"
+SOCKET, TOKEN = "replay.sock", "token"
+BEGINS = "replay service at "  # what a service says first, before its address
 STOP_S = 10.0  # a child that is told to stop saves and goes within this
 
 
@@ -42,7 +44,7 @@ def serve(
         # Ctrl+C at a terminal goes to a run and to its own service alike, and the run still needs it.
         signal.signal(signal.SIGINT, stop if watch is None else signal.SIG_IGN)
         rows = sum(len(lane.replay) for table in tables.values() for lane in table.lanes)
-        say(f"replay service at {where}" + (f", with {rows:,} rows from {folder}" if rows else ""))
+        say(f"{BEGINS}{where}" + (f", with {rows:,} rows from {folder}" if rows else ""))
         try:
             service.run()
         finally:
@@ -65,25 +67,53 @@ def read_token(path: Path | None) -> str:
     return token
 
 
+class ReplayHost(Protocol):
+    """Who keeps a service for one run."""
+
+    token: str  # the word a client must know; of no use on a Unix socket
+
+    def revive(self) -> str:
+        """Start it, or start it again where it has died; returns where it listens now."""
+
+    def close(self) -> None:
+        """End it."""
+
+
 class OwnService:
     """A service in a private folder, for one run: it ends when the run does, however that ends."""
 
-    def __init__(self, snapshot_s: float = 10.0) -> None:
+    def __init__(self, snapshot_s: float = 10.0, host: str | None = None, token: str = "") -> None:
+        """On a Unix socket, or where there is a `host` on a free TCP port of it, for those who know the token."""
         self._folder = Path(tempfile.mkdtemp(prefix="slipstream-replay-"))  # 0700
-        self._snapshot_s = snapshot_s
+        self._snapshot_s, self._host, self.token = snapshot_s, host, token
         self._process: subprocess.Popen[bytes] | None = None
         self.address = f"ipc://{self._folder / SOCKET}"
+        if host is not None:
+            (self._folder / TOKEN).touch(0o600)
+            (self._folder / TOKEN).write_text(token)
 
-    def revive(self) -> None:
+    def revive(self) -> str:
         """Start it, or start it again where it has died."""
         if self._process is not None and self._process.poll() is None:
-            return
-        if self._process is not None and self._process.stdin is not None:
-            self._process.stdin.close()
+            return self.address
+        self._hang_up()
         command = [sys.executable, "-m", "slipstream.train.replay_service", str(self._folder), str(self._snapshot_s)]
+        if self._host is not None:
+            command += ["--host", self._host]
         # Its standard input is a pipe that only this process holds: the child ends at its end.
         # It stays in this session: Linux shares out processor time by session.
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE)
+        said = None if self._host is None else subprocess.PIPE
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=said)
+        if self._process.stdout is not None:
+            self.address = self._process.stdout.readline().decode().strip() or self.address
+        return self.address
+
+    def _hang_up(self) -> None:
+        """Let go of both pipes to a child."""
+        if self._process is not None:
+            for pipe in (self._process.stdin, self._process.stdout):
+                if pipe is not None:
+                    pipe.close()
 
     @property
     def pid(self) -> int:
@@ -93,8 +123,8 @@ class OwnService:
 
     def close(self) -> None:
         """End it and clear its folder away."""
-        if self._process is not None and self._process.stdin is not None:
-            self._process.stdin.close()
+        self._hang_up()
+        if self._process is not None:
             try:
                 self._process.wait(STOP_S)
             except subprocess.TimeoutExpired:
@@ -108,15 +138,26 @@ def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, help="private folder of the socket and the snapshots; cleared at the end")
     parser.add_argument("snapshot_s", type=float)
+    parser.add_argument("--host", help="serve on a free port of it, and print the address; the token is in the folder")
     args = parser.parse_args(argv)
     try:
-        rules = Rules(snapshot_s=args.snapshot_s)
-        serve(f"ipc://{args.folder / SOCKET}", rules, args.folder / "snapshot", sys.stdin.fileno())
+        if args.host is None:
+            address, token, say = f"ipc://{args.folder / SOCKET}", "", lambda text: None
+        else:
+            address, token, say = f"tcp://{args.host}:0", read_token(args.folder / TOKEN), _print_address
+        rules = Rules(token=token, snapshot_s=args.snapshot_s)
+        serve(address, rules, args.folder / "snapshot", sys.stdin.fileno(), say)
     except SlipstreamError as error:
         print(f"slipstream: replay service: {error}", file=sys.stderr)
         return 2
     shutil.rmtree(args.folder, ignore_errors=True)  # the run has ended, perhaps without the time to do it
     return 0
+
+
+def _print_address(text: str) -> None:
+    """Of all that a service says, only where it is: nobody reads more than that line."""
+    if text.startswith(BEGINS):
+        print(text.removeprefix(BEGINS).split(",")[0], flush=True)
 
 
 if __name__ == "__main__":

@@ -22,11 +22,12 @@ import msgspec
 from slipstream.config.errors import CheckpointError, RunFolderError
 from slipstream.data.arrays_file import Arrays, array_chunks, read_arrays
 from slipstream.data.disk import open_regular, replace_file, sync_folder, write_synced
+from slipstream.data.frames import WireError
 from slipstream.data.limiter import Flow
 from slipstream.data.replay import Replay
 from slipstream.data.table import Lane, Table
 from slipstream.data.transitions import Fields
-from slipstream.data.wire import LaneSpec, TableSpec, WireError, like, prioritised_of
+from slipstream.data.wire import LaneSpec, TableSpec, like, prioritised_of
 from slipstream.train.replay_files import (
     Piece,
     SegmentRecord,

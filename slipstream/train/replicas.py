@@ -18,17 +18,16 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal, Protocol
 
 import msgspec
 
 from slipstream.config.errors import FederationError
 from slipstream.data.disk import replace_file
-from slipstream.train.checkpoint import list_checkpoints
+from slipstream.train.supervision import MAX_DEATHS, deaths_after, newest_checkpoint
 
 PARKED_CODE = 75  # exit code of a run that waits for others (EX_TEMPFAIL: try again later)
 PLAN_FILE, ROUNDS, RUNS, LOGS, MODELS = "replicas.json", "rounds", "runs", "logs", "models"
-MAX_DEATHS = 3  # of one replica without a checkpoint in between
 LOOK_S = 0.5
 FAREWELL_S = 30.0  # in which replicas save what they have when they are told to stop
 
@@ -43,6 +42,7 @@ class Replica(msgspec.Struct, frozen=True):
     seed: int
     words: tuple[str, ...]  # after `slipstream train`
     variables: dict[str, str]
+    exports: tuple[str, ...] = ()  # words of those who read it along, from its beginning as after a death
 
     def folder(self, root: Path) -> Path:
         """Its run folder."""
@@ -56,12 +56,13 @@ class Replica(msgspec.Struct, frozen=True):
     def verb(self, root: Path) -> list[str]:
         """What is run: from its beginning, or from its last checkpoint."""
         folder = self.folder(root)
-        if list_checkpoints(folder / "checkpoints"):
-            return ["resume", str(folder), "--models", str(root / MODELS)]
+        if newest_checkpoint(folder):
+            return ["resume", str(folder), "--models", str(root / MODELS), *self.exports]
         return ["train", *self.words, *self._where(root)]
 
     def _where(self, root: Path) -> list[str]:
-        return ["--seed", str(self.seed), "--out", str(self.folder(root)), "--models", str(root / MODELS)]
+        where = ["--out", str(self.folder(root)), "--models", str(root / MODELS)]
+        return ["--seed", str(self.seed), *where, *self.exports]
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -72,13 +73,38 @@ class Plan(msgspec.Struct, frozen=True):
     coordinator: tuple[str, ...] = ()  # words after `slipstream federate serve`, where there is one
 
 
+class Running(Protocol):
+    """A replica's process, as `subprocess.Popen` shows one."""
+
+    returncode: int | None
+
+    def poll(self) -> int | None:
+        """Its exit code, once it has ended."""
+
+    def send_signal(self, sig: int) -> None:
+        """Ask it something."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Its exit code, or subprocess.TimeoutExpired."""
+
+    def kill(self) -> None:
+        """End it."""
+
+
+class Spawn(Protocol):
+    """Begins `slipstream VERB` somewhere."""
+
+    def __call__(self, root: Path, name: str, verb: Sequence[str], variables: Mapping[str, str]) -> Running:
+        """Its output goes to the log of that name."""
+
+
 @dataclass
 class Watched:
     """A replica as it is now."""
 
     replica: Replica
     state: State = "waiting"
-    process: subprocess.Popen[bytes] | None = None
+    process: Running | None = None
     deaths: int = 0
     saved: str = ""  # its newest checkpoint when it was started last
     starts: int = 0
@@ -96,6 +122,7 @@ def plan(
     seeds: Sequence[int],
     prefix: str,
     transport: str = "files",
+    exports: Sequence[str] = (),
 ) -> Plan:
     """Replicas of `slipstream train WORDS`, which meet in the root's own folder, or by sockets in it."""
     if max_parallel < 1:
@@ -120,6 +147,7 @@ def plan(
             seed=seed,
             words=(*words, *parks),
             variables={**meeting, "FED_CLIENT_ID": str(index)},
+            exports=tuple(exports),
         )
         for index, seed in enumerate(seeds)
     )
@@ -145,18 +173,19 @@ def read_plan(root: Path) -> Plan:
         ) from None
 
 
-def supervise(root: Path, what: Plan, show: Show) -> list[Watched]:
+def supervise(root: Path, what: Plan, show: Show, begin: Spawn | None = None) -> list[Watched]:
     """Run all replicas to their end, or until Ctrl+C; each has saved what it has by then."""
+    begin = begin or spawn
     watched = [Watched(replica) for replica in what.replicas]
-    coordinator: subprocess.Popen[bytes] | None = None
+    coordinator: Running | None = None
     try:
         while any(one.state in ("waiting", "running", "parked") for one in watched):
             if what.coordinator and (coordinator is None or coordinator.poll() is not None):
                 verb = ["federate", "serve", *what.coordinator]
-                coordinator = _spawn(root, "coordinator", verb, what.replicas[0].variables)
+                coordinator = spawn(root, "coordinator", verb, what.replicas[0].variables)
             for one in watched:
                 _look_at(one, root)
-            _start_some(watched, what.max_parallel, root)
+            _start_some(watched, what.max_parallel, root, begin)
             show(watched)
             if all(one.state in ("finished", "failed") for one in watched):
                 break
@@ -176,29 +205,30 @@ def _look_at(one: Watched, root: Path) -> None:
     if code == PARKED_CODE:
         one.state, one.deaths = "parked", 0
         return
-    newest = _newest(one, root)
-    one.deaths = 1 if newest != one.saved else one.deaths + 1
+    folder = one.replica.folder(root)
+    one.deaths = deaths_after(folder, one.saved, one.deaths)
     one.state = "failed" if one.deaths >= MAX_DEATHS or code == 2 else "waiting"
-    if one.state == "waiting" and not newest:
-        shutil.rmtree(one.replica.folder(root), ignore_errors=True)  # it had saved nothing, and begins anew
+    if one.state == "waiting" and not newest_checkpoint(folder):
+        shutil.rmtree(folder, ignore_errors=True)  # it had saved nothing, and begins anew
 
 
-def _start_some(watched: Sequence[Watched], max_parallel: int, root: Path) -> None:
+def _start_some(watched: Sequence[Watched], max_parallel: int, root: Path, begin: Spawn) -> None:
     """Those that wait first, then parked ones; among these the ones that had the fewest turns, so that all get on."""
     running = sum(one.state == "running" for one in watched)
     ready = [one for one in watched if one.state in ("waiting", "parked")]
     for one in sorted(ready, key=lambda one: (one.state == "parked", one.starts))[: max(0, max_parallel - running)]:
-        _start(one, root)
+        _start(one, root, begin)
 
 
-def _start(one: Watched, root: Path) -> None:
-    one.saved = _newest(one, root)
+def _start(one: Watched, root: Path, begin: Spawn) -> None:
+    one.saved = newest_checkpoint(one.replica.folder(root))
     one.starts += 1
-    one.process = _spawn(root, one.replica.name, one.replica.verb(root), one.replica.variables)
+    one.process = begin(root, one.replica.name, one.replica.verb(root), one.replica.variables)
     one.state = "running"
 
 
-def _spawn(root: Path, name: str, verb: Sequence[str], variables: Mapping[str, str]) -> subprocess.Popen[bytes]:
+def spawn(root: Path, name: str, verb: Sequence[str], variables: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """Begin `slipstream VERB` as a process that ends with this one."""
     with open(root / LOGS / f"{name}.log", "ab") as log:
         return subprocess.Popen(
             [sys.executable, "-m", "slipstream.cli.main", *verb],
@@ -216,12 +246,7 @@ def _end_with_parent() -> None:
     ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
 
 
-def _newest(one: Watched, root: Path) -> str:
-    found = list_checkpoints(one.replica.folder(root) / "checkpoints")
-    return found[0].name if found else ""
-
-
-def _stop(processes: Sequence[subprocess.Popen[bytes] | None]) -> None:
+def _stop(processes: Sequence[Running | None]) -> None:
     """Ask all that run to save and end; who does not is killed."""
     running = [process for process in processes if process is not None and process.poll() is None]
     for process in running:
@@ -233,24 +258,3 @@ def _stop(processes: Sequence[subprocess.Popen[bytes] | None]) -> None:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-
-
-# --- what is seen of them ---
-
-
-def last_row(run: Path) -> dict[str, Any]:
-    """The newest line of a run's metrics; empty where there is none."""
-    try:
-        with open(run / "metrics.jsonl", "rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - 65_536))
-            lines = file.read().split(b"\n")[:-1]
-    except OSError:
-        return {}
-    for line in reversed(lines):
-        try:
-            row = msgspec.json.decode(line)
-        except msgspec.DecodeError:
-            continue
-        if isinstance(row, dict):
-            return row
-    return {}

@@ -30,6 +30,7 @@ METRICS_FILE = "metrics.jsonl"
 PROGRESS_FILE = "training_progress.csv"
 EVENTS_FILE = "events.jsonl"
 LOG_FILE = "training_log.txt"
+JUDGEMENT_FILE = "judgement.json"  # of the final policy beside scripts; `slipstream train` writes it at the end
 CHECKPOINTS_FOLDER = "checkpoints"
 FRAMES_FOLDER = "frames"
 LOCK_FILE = ".lock"
@@ -89,9 +90,7 @@ def create(
 
     ``out`` must be new or empty: a second run in the same folder is refused, and nothing in it is touched.
     """
-    check_name(scenario_name, "scenario")
-    check_name(algo, "algorithm")
-    name = f"{scenario_name}_{algo}_{now:%Y%m%d-%H%M%S}"
+    name = _name(scenario_name, algo, now)
     with _telling_why(out or root / name):
         path = _new_folder(root, name) if out is None else _given_folder(out)
         fd = _lock(path)
@@ -102,6 +101,19 @@ def create(
             os.close(fd)
             raise
     return RunFolder(path, fd)
+
+
+def reserve(root: Path, scenario_name: str, algo: str, now: datetime) -> Path:
+    """An empty folder for a run that another process will begin there, with `create`'s `out`."""
+    name = _name(scenario_name, algo, now)
+    with _telling_why(root / name):
+        return _new_folder(root, name)
+
+
+def _name(scenario_name: str, algo: str, now: datetime) -> str:
+    check_name(scenario_name, "scenario")
+    check_name(algo, "algorithm")
+    return f"{scenario_name}_{algo}_{now:%Y%m%d-%H%M%S}"
 
 
 def open_existing(path: Path) -> RunFolder:
@@ -118,6 +130,21 @@ def open_existing(path: Path) -> RunFolder:
             os.close(fd)
             raise
     return RunFolder(path, fd)
+
+
+def is_being_written(path: Path) -> bool:
+    """Whether a process holds the lock of a run; it may be about to end."""
+    try:
+        fd = os.open(path / LOCK_FILE, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(fd)
+    return False
 
 
 def check_is_run(path: Path) -> None:
@@ -310,6 +337,16 @@ def _cpu_name() -> str:
 # --- frames ---
 
 
+class Ground(msgspec.Struct, frozen=True):
+    """What stood still in an episode: a grid of free and occupied cells, as `worlds.vec_env.Backdrop` has it."""
+
+    rows: int  # from the lowest
+    columns: int
+    resolution_m: float
+    origin: tuple[float, float, float]  # x and y of the lower left corner, and yaw
+    lengths: list[int]  # row by row: so many free cells, so many occupied ones, so many free ones …
+
+
 class Track(msgspec.Struct, frozen=True):
     """A recorded episode, for the viewers: the state of one world at every step."""
 
@@ -319,6 +356,7 @@ class Track(msgspec.Struct, frozen=True):
     agents: tuple[str, ...]
     tick_seconds: float
     states: list[list[list[float | None]]]  # [T, A, F]; not-a-number is null
+    backdrop: Ground | None = None
 
 
 def write_track(path: Path, track: Track, keep: int) -> None:

@@ -14,8 +14,9 @@ from slipstream.algos.protocol import Algorithm, action_table, refuse_mismatch
 from slipstream.algos.registry import ALGORITHMS
 from slipstream.collect.shaping import Shaping
 from slipstream.collect.teams import Team
-from slipstream.config.algos import PpoConfig
+from slipstream.config.algos import DqnConfig, PpoConfig
 from slipstream.config.algos.offpolicy import ReplayLearnerConfig
+from slipstream.config.algos.onpolicy import LearnerConfig
 from slipstream.config.errors import ScenarioError, suggest
 from slipstream.config.load import override
 from slipstream.config.scenario import (
@@ -26,10 +27,12 @@ from slipstream.config.scenario import (
     ScriptedPolicy,
     assign_teams,
     check_batch,
+    shared_policies,
 )
 from slipstream.data.rollout import F32, U8, Blocks
+from slipstream.federate.dpsgd import refuse_algorithm
 from slipstream.nets.actor import Acted
-from slipstream.nets.torsos import fastest_threads
+from slipstream.nets.torsos import PLAIN, Arithmetic, fastest_threads
 from slipstream.stats import Certifier, spent
 from slipstream.train.dataset_file import read_record
 from slipstream.train.past import PastSelves
@@ -72,6 +75,11 @@ def resolve(scenario: Scenario, cuda: bool | None = None) -> Scenario:
         changes["device"] = "cuda" if available else "cpu"
     elif scenario.device == "cuda" and not torch.cuda.is_available():
         raise ScenarioError("device: cuda was asked for, but this machine has no usable GPU; try --no-gpu")
+    if scenario.precision == "float16" and changes.get("device", scenario.device) == "cpu":
+        raise ScenarioError(
+            "precision: float16 was asked for, but networks run on the CPU here, which multiplies it far slower than "
+            "float32; try bfloat16, or --gpu on a machine that has one"
+        )
     if scenario.collect.world_threads == "auto":
         many = scenario.collect.num_worlds >= MANY_ROWS and not scenario.collect.workers
         changes["collect.world_threads"] = min(2, os.cpu_count() or 1) if many else 1
@@ -99,7 +107,7 @@ def with_gamma(scenario: Scenario) -> Scenario:
     return override(scenario, changes | {f"{where}.gamma_per_second": None for where in asked})
 
 
-def make_training_worlds(scenario: Scenario, share: range | None = None) -> VecEnv:
+def make_training_worlds(scenario: Scenario, share: range | None = None, reward_parts: bool = False) -> VecEnv:
     """The worlds a run learns in, or a worker's share of them."""
     collect = scenario.collect
     assert collect.world_threads != "auto"
@@ -111,14 +119,15 @@ def make_training_worlds(scenario: Scenario, share: range | None = None) -> VecE
             seed=scenario.seed,
             first_world=share.start,
             threads=collect.world_threads,
+            reward_parts=reward_parts,
             tick_discount=_tick_discount(scenario),
             seed_stride=collect.seed_stride,
         ),
     )
 
 
-def make_evaluation_worlds(scenario: Scenario, episodes: int) -> VecEnv:
-    """Worlds for evaluation: streams of their own, no autoreset."""
+def make_evaluation_worlds(scenario: Scenario, episodes: int, reward_parts: bool = False) -> VecEnv:
+    """Worlds for evaluation: streams of their own, no autoreset; with the parts of rewards where logs want them."""
     return make_worlds(
         scenario.world,
         min(episodes, 64),
@@ -126,6 +135,7 @@ def make_evaluation_worlds(scenario: Scenario, episodes: int) -> VecEnv:
             seed=scenario.evaluate.seed,
             evaluation=True,
             autoreset=False,
+            reward_parts=reward_parts,
             tick_discount=_tick_discount(scenario),
         ),
     )
@@ -152,6 +162,7 @@ def make_cast(scenario: Scenario, spec: WorldSpec) -> Cast:
         )
     _refuse_bad_offline(scenario)
     _refuse_hopeless_certificate(scenario)
+    _refuse_distilling(scenario)
     learners: dict[str, Algorithm] = {}
     teams, records, past = [], {}, {}
     for index, (name, agents) in enumerate(assigned.items()):
@@ -229,6 +240,27 @@ def _refuse_hopeless_certificate(scenario: Scenario) -> None:
         raise ScenarioError(f"curriculum.certificate.max_episodes: {error}") from None
 
 
+def _refuse_distilling(scenario: Scenario) -> None:
+    """What is distilled is judged by playing it: that needs one policy with chances, and others that do not change."""
+    if scenario.federated.distill is None:
+        return
+    others = [
+        name
+        for name, policy in scenario.policies.items()
+        if isinstance(policy, LearningPolicy | PastPolicy) and name not in shared_policies(scenario)[:1]
+    ]
+    if others:
+        raise ScenarioError(
+            f"federated.distill: policies are compared by playing them, and '{others[0]}' plays otherwise in every "
+            "client; it works where all other policies are scripted or frozen"
+        )
+    if isinstance(scenario.algo_of(shared_policies(scenario)[0]), DqnConfig):
+        raise ScenarioError(
+            "federated.distill: dqn learns values, not chances of choices, so there is no divergence to bring down; "
+            "leave it out"
+        )
+
+
 def scripted_team(name: str, agents: tuple[int, ...], script: str, spec: WorldSpec, where: str) -> Team:
     """A team the world itself acts for."""
     if script not in spec.scripts:
@@ -279,10 +311,33 @@ def _learner(
         raise ScenarioError(
             f"algo.centralised_critic: {spec.name} has no global state for a centralised critic; set it to false"
         )
+    if scenario.federated.dp_sgd is not None and name in shared_policies(scenario):
+        _refuse_dp_sgd(scenario, kind.traits.name, algo)
     if algo.discrete_actions and not spec.action.discrete and not spec.action.table:
         raise ScenarioError(f"algo.discrete_actions: {spec.name} has no action table; set it to false")
     seed = (scenario.seed * 1_000_003 + index) % 2**63
     return kind(algo, spec, seed, torch.device(scenario.device)), action_table(algo, kind.traits, spec)
+
+
+def arithmetic_of(scenario: Scenario) -> Arithmetic:
+    """How the scenario wants networks multiplied out while they learn."""
+    return Arithmetic(getattr(torch, scenario.precision), scenario.compile)
+
+
+def _refuse_dp_sgd(scenario: Scenario, name: str, algo: LearnerConfig) -> None:
+    """Where it would hide nothing, or cannot be had."""
+    prioritised = isinstance(algo, ReplayLearnerConfig) and algo.replay.prioritised is not None
+    problem = refuse_algorithm(name, prioritised, getattr(algo, "normalize_observation", False))
+    if problem is None and isinstance(algo, ReplayLearnerConfig) and algo.replay.kind != "local":
+        problem = "rows must be drawn independently of each other, which a service does not; use a local replay"
+    if problem is None and isinstance(algo, DqnConfig) and algo.dueling:
+        problem = "it covers plain perceptrons; set algo.dueling to false"
+    if problem is None and scenario.learners > 1:
+        problem = "its noise is drawn once for all rows of a step; set learners to 1"
+    if problem is None and scenario.device != "cpu":
+        problem = "its noise is drawn on the CPU; try --no-gpu"
+    if problem is not None:
+        raise ScenarioError(f"federated.dp_sgd: {problem}")
 
 
 def choose_threads(scenario: Scenario, spec: WorldSpec) -> Scenario:
@@ -297,6 +352,8 @@ def choose_threads(scenario: Scenario, spec: WorldSpec) -> Scenario:
         best = fastest_threads((spec.obs_size, *algo.hidden, 1), algo.activation, rows, candidates)
         scenario = override(scenario, {"learner_threads": best})
     _core.set_kernel_threads(int(scenario.learner_threads))
+    if arithmetic_of(scenario) != PLAIN:
+        torch.set_num_threads(int(scenario.learner_threads))  # its passes are torch's
     return scenario
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Protocol
 
@@ -15,14 +15,15 @@ from slipstream.collect.pool import Tell
 from slipstream.collect.serial import Collector
 from slipstream.collect.slab import Slab
 from slipstream.collect.teams import Team
-from slipstream.config.errors import CheckpointError
+from slipstream.config.errors import CheckpointError, ScenarioError
 from slipstream.config.scenario import Scenario
 from slipstream.train.acting import ActingNetwork
 from slipstream.train.setup import Cast, gammas
-from slipstream.train.workers import ByWorkers
+from slipstream.train.workers import ByWorkers, MakeWorkplace
 from slipstream.worlds.vec_env import VecEnv
 
 Learners = Mapping[str, Algorithm]
+Heed = Callable[[str], None]
 
 
 class Source(Protocol):
@@ -50,12 +51,24 @@ class Source(Protocol):
         """Stop threads and processes."""
 
 
-def make_source(scenario: Scenario, worlds: VecEnv, cast: Cast, tell: Tell) -> Source:
-    """The source a scenario asks for; `tell` hears what happens to workers."""
+def make_source(
+    scenario: Scenario,
+    worlds: VecEnv,
+    cast: Cast,
+    tell: Tell,
+    heed: Heed | None = None,
+    make_home: MakeWorkplace | None = None,
+) -> Source:
+    """The source a scenario asks for; `tell` hears what happens to workers, `make_home` gives them another place.
+
+    `heed` is called in every tick where the learner's own thread collects, and nowhere else.
+    """
+    if make_home is not None and not scenario.collect.workers:
+        raise ScenarioError("collect.workers: 0, so there are no workers that could run elsewhere; ask for some")
     if scenario.is_offline:
         return NoWorlds()
     if scenario.collect.workers:
-        return ByWorkers(scenario, worlds, cast, tell)
+        return ByWorkers(scenario, worlds, cast, tell, make_home)
     overlap, device = scenario.collect.overlap, torch.device(scenario.device)
     teams = cast.teams if overlap == "none" else [acting_copy(team, cast.learners, device) for team in cast.teams]
     collector = Collector(
@@ -67,7 +80,7 @@ def make_source(scenario: Scenario, worlds: VecEnv, cast: Cast, tell: Tell) -> S
         cast.shaping,
     )
     if overlap == "none":
-        return InTurn(collector, cast.learners)
+        return InTurn(collector, cast.learners, heed)
     lag, queue = scenario.collect.lag, scenario.collect.prefetch
     return Beside(Pipeline(collector, overlap, lag=lag, queue=queue), cast.learners)
 
@@ -75,8 +88,8 @@ def make_source(scenario: Scenario, worlds: VecEnv, cast: Cast, tell: Tell) -> S
 class InTurn:
     """Collects when asked, with the learners themselves acting."""
 
-    def __init__(self, collector: Collector, learners: Learners) -> None:
-        self._collector, self._learners = collector, learners
+    def __init__(self, collector: Collector, learners: Learners, heed: Heed | None = None) -> None:
+        self._collector, self._learners, self._heed = collector, learners, heed
         self._version = 0
 
     def begin(self, version: int) -> None:
@@ -89,7 +102,7 @@ class InTurn:
         """Collect a slab now."""
         for learner in self._learners.values():
             learner.explore(progress)
-        rollouts, episodes = self._collector.collect(self._version)
+        rollouts, episodes = self._collector.collect(self._version, tell=self._heed)
         return Slab(self._version, rollouts, episodes, self._collector.clock.take(), self._collector.passed)
 
     def restart(self) -> None:

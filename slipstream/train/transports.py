@@ -21,15 +21,21 @@ from slipstream.federate.coordinator import Coordinator
 from slipstream.federate.coordinator_client import Coordinated
 from slipstream.federate.defence import Defence, Names
 from slipstream.federate.files import Files
+from slipstream.federate.folder import join, run_folder
 from slipstream.federate.gossip import Gossip
 from slipstream.federate.moments import OPTIMISER
 from slipstream.federate.peers import Schedule
+from slipstream.federate.privacy import refuse_leak
 from slipstream.federate.ring import Ring
-from slipstream.federate.rounds import Federation, Model, Outcome, Rules, Transport, join, run_folder
+from slipstream.federate.rounds import Federation, Model, Outcome, Rules, Transport
+from slipstream.federate.secure_files import SecureFiles
 from slipstream.federate.server_optim import ServerStep
 from slipstream.federate.update import Arrays, Update
+from slipstream.train.distillation import distilled_round
 from slipstream.train.replay_service import read_token
 from slipstream.train.setup import make_cast, make_training_worlds
+
+CLOSING_S = 60.0
 
 
 def make_transport(scenario: Scenario, policy: str, rules: Mapping[str, Rule]) -> Transport:
@@ -39,7 +45,7 @@ def make_transport(scenario: Scenario, policy: str, rules: Mapping[str, Rule]) -
     if config.transport == "files":
         federation = make_federation(scenario, policy, rules)
         join(federation)
-        return Files(federation)
+        return SecureFiles(federation, _weigher(config)) if config.secure else Files(federation)
     if len(shared_policies(scenario)) > 1:
         raise FederationError(
             f"federated.transport: {config.transport} carries one policy, and {', '.join(shared_policies(scenario))} "
@@ -58,13 +64,19 @@ def make_federation(scenario: Scenario, policy: str, rules: Mapping[str, Rule]) 
     """What all who may close a policy's rounds have in common."""
     config = scenario.federated
     settings = _settings(config)
+    judged = frozenset(name for name, rule in rules.items() if rule.kind == "merge")
 
     def merge(updates: Sequence[Update], base: Base | None) -> tuple[Arrays, Report]:
         names = {name for update in updates for name in update.arrays}
-        return aggregate(settings, rules_for(names | rules.keys()), updates, base)
+        merged, report = aggregate(settings, rules_for(names | rules.keys()), updates, base)
+        if config.distill is None:
+            return merged, report
+        return distilled_round(scenario, policy, updates, merged, report)
 
     def fault(update: Update) -> str:
         """Why nothing can be made of an update even alone: it must not take the others' round with it."""
+        if config.privacy is not None and (leak := refuse_leak(update, judged)):
+            return leak
         try:
             aggregate(Settings(optimiser=config.optimizer_strategy), rules_for(update.arrays), [update])
         except FederationError as error:
@@ -75,18 +87,34 @@ def make_federation(scenario: Scenario, policy: str, rules: Mapping[str, Rule]) 
         folder=run_folder(Path(config.root), policy),
         rules=_round_rules(config),
         aggregate=merge,
-        aggregator=msgspec.json.encode(settings).decode(),
+        aggregator=_in_words(config, settings),
         defence=Defence(**config.defence.model_dump()),
         names=Names(
-            judged=frozenset(name for name, rule in rules.items() if rule.kind == "merge"),
+            judged=judged,
             optional=lambda name: rules_for([name])[name].kind in OPTIMISER,  # none before the first update
             fault=fault,
         ),
     )
 
 
+def _in_words(config: FederatedConfig, settings: Settings) -> str:
+    """What all who may close a round must agree on."""
+    words = ("secure " if config.secure else "") + msgspec.json.encode(settings).decode()
+    return words if config.distill is None else f"{words} distilled {config.distill.model_dump_json()}"
+
+
+def _weigher(config: FederatedConfig) -> Callable[[Update], float]:
+    """What an update counts in a sum that nobody sees the parts of."""
+    if config.weights == "samples":
+        return lambda update: max(1.0, update.facts["samples"])
+    return lambda update: update.weight
+
+
 def _round_rules(config: FederatedConfig) -> Rules:
-    return Rules(config.clients, config.needed, timeout_s=config.timeout_s, discount=config.staleness)
+    closing_s = CLOSING_S if config.distill is None else max(CLOSING_S, config.timeout_s)  # playing takes its time
+    return Rules(
+        config.clients, config.needed, timeout_s=config.timeout_s, closing_s=closing_s, discount=config.staleness
+    )
 
 
 def _settings(config: FederatedConfig) -> Settings:
@@ -94,7 +122,7 @@ def _settings(config: FederatedConfig) -> Settings:
     return Settings(
         rule=config.aggregator,
         liars=config.liars,
-        weights=config.weights if isinstance(config.weights, str) else "custom",
+        weights=config.weights or "custom",  # numbers stand in the settings, so that nobody has to be believed
         optimiser=config.optimizer_strategy,
         server=None if server is None else ServerStep(server.kind, server.rate, tau=server.tau),
     )
@@ -145,7 +173,8 @@ class ByRing:
         if not report.members:
             return Outcome(update.round, "failed", False, report.reason, Model(self._next, update.base, None))
         model = Model(self._next, content_hash(merged), merged)
-        return Outcome(report.round, "closed", True, _absent(report.absent), model)
+        figures = {"clients": float(len(report.members)), "refused": float(len(report.refused))}
+        return Outcome(report.round, "closed", True, _absent(report.absent), model, figures=figures)
 
     def leave(self, client: str) -> None:
         """Stop listening: the others find the port closed."""
@@ -170,7 +199,10 @@ class ByGossip:
             reason = _absent({**report.missed, **report.refused}) or "nobody was to be met in this round"
             return Outcome(update.round, "failed", False, reason, Model(self._next, update.base, None))
         model = Model(self._next, content_hash(mixed), mixed)
-        return Outcome(report.round, "closed", True, _absent({**report.missed, **report.refused}), model)
+        figures = {"clients": float(len(report.met) + 1), "refused": float(len(report.refused))}
+        figures |= {"consensus_l2": report.consensus, "drift_l2": report.moved}
+        why = _absent({**report.missed, **report.refused})
+        return Outcome(report.round, "closed", True, why, model, figures=figures)
 
     def leave(self, client: str) -> None:
         """Stop listening."""

@@ -15,9 +15,9 @@ import json
 import os
 import socket
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 import numpy as np
@@ -27,7 +27,7 @@ from slipstream.collect.memory import Board, Shelf, ShelfPlan, make_memory, shar
 from slipstream.collect.merge import beside, in_order, join_states, split_state
 from slipstream.collect.messages import Collect, Restart
 from slipstream.collect.nursery import Nursery
-from slipstream.collect.pool import Delivery, Hand, Life, Pool, Tell, ThreadLife
+from slipstream.collect.pool import Delivery, Hand, Home, Life, Pool, Tell, ThreadLife
 from slipstream.collect.serial import team_rollout
 from slipstream.collect.slab import Slab, rollout_arrays, slab_arrays, slab_from, under
 from slipstream.config.errors import CheckpointError
@@ -49,12 +49,31 @@ class Waiting(NamedTuple):
     slots: Sequence[tuple[int, int]]  # worker, slot; in free mode
 
 
+class Workplace(Home, Protocol):
+    """Where workers run, with the run's side of what it shares with them."""
+
+    @property
+    def shelves(self) -> Sequence[Shelf]:
+        """By worker."""
+
+    @property
+    def board(self) -> Board:
+        """Where the run shows its weights."""
+
+
+MakeWorkplace = Callable[[Scenario, Sequence[range], Sequence[ShelfPlan], Layout, int], Workplace]
+
+
 class ByWorkers:
     """Collects with a pool of workers; satisfies `Source`."""
 
-    def __init__(self, scenario: Scenario, worlds: VecEnv, cast: Cast, tell: Tell) -> None:
+    def __init__(
+        self, scenario: Scenario, worlds: VecEnv, cast: Cast, tell: Tell, make_home: MakeWorkplace | None = None
+    ) -> None:
+        """`make_home`: where workers run, if not on this machine as the scenario's `collect.mode` says."""
         self._scenario, self._worlds, self._cast, self._tell = scenario, worlds, cast, tell
         collect = scenario.collect
+        self._make_home = make_home or (Processes if collect.mode == "process" else Threads)
         self._shares = shares(collect.num_worlds, collect.workers)
         self._overlap, self._lag = collect.overlap, 0 if collect.overlap == "none" else collect.lag
         self._slots = {"none": 1, "deterministic": self._lag + 1, "free": collect.prefetch}[collect.overlap]
@@ -63,7 +82,7 @@ class ByWorkers:
         self._first = self._newest = 0  # versions: there at the start, published last
         self._next = self._turn = 0  # numbers of slabs: to be asked for next, to be taken next
         self._asked = Counter[int]()  # slabs, by worker, in free mode
-        self._home: Processes | Threads | None = None
+        self._home: Workplace | None = None
         self._pool: Pool | None = None
         self._taken_at = monotonic()
 
@@ -80,8 +99,7 @@ class ByWorkers:
         self._first, self._next, self._turn = version, version + in_flight, version + in_flight
         collect = self._scenario.collect
         plans = [self._plan(len(share)) for share in self._shares]
-        make_home = Processes if collect.mode == "process" else Threads
-        self._home = make_home(self._scenario, self._shares, plans, layout_of(self._weights()), self._lag + 2)
+        self._home = self._make_home(self._scenario, self._shares, plans, layout_of(self._weights()), self._lag + 2)
         self._pool = Pool(
             self._home,
             self._home.shelves,
@@ -283,7 +301,7 @@ class ByWorkers:
 # --- where workers run ---
 
 
-class _Memory:
+class Memory:
     """Shelves and board, and what a worker is told."""
 
     def __init__(
@@ -316,7 +334,7 @@ class _Memory:
             os.close(descriptor)
 
 
-class Processes(_Memory):
+class Processes(Memory):
     """Workers as processes."""
 
     can_kill = True
@@ -343,7 +361,7 @@ class Processes(_Memory):
         self.release()
 
 
-class Threads(_Memory):
+class Threads(Memory):
     """Workers as threads of this process."""
 
     can_kill = False

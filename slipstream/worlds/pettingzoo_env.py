@@ -118,8 +118,9 @@ class SlipstreamParallelEnv(ParallelEnv[str, Any, Any]):  # type: ignore[misc]  
         return info
 
     def state(self) -> NDArray[np.float32]:
-        """The global state, as centralised critics see it; where there is none, what PettingZoo raises then."""
+        """The global state, as centralised critics see it."""
         if self._env.state is None:
+            # This very error is PettingZoo's own for environments without a state: who looks for one catches it.
             raise NotImplementedError(f"{self.spec.name} has no global state; use the agents' observations")
         return np.array(self._env.state[0], np.float32)
 

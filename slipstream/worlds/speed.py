@@ -37,7 +37,7 @@ def measure(config: WorldConfig, worlds: int, threads: int, seconds: float, seed
         choose(k)
         env.step()
     start, cpu = time.perf_counter(), time.process_time()
-    while (elapsed := time.perf_counter() - start) < seconds:
+    while (elapsed := time.perf_counter() - start) < seconds or ticks == 0:  # a stalled machine still steps once
         for k in range(burst):
             choose(k)
             env.step()

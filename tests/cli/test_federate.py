@@ -101,7 +101,7 @@ def test_replicas_that_take_turns_all_come_to_their_end(monkeypatch, tmp_path):
         def poll(self) -> int:
             return self.returncode
 
-    monkeypatch.setattr(replicas, "_spawn", lambda root, name, verb, variables: Turn(name))
+    monkeypatch.setattr(replicas, "spawn", lambda root, name, verb, variables: Turn(name))
     monkeypatch.setattr(replicas, "LOOK_S", 0.0)
     what = plan(WORDS, tmp_path / "f", repeat=3, max_parallel=1, seeds=[1, 2, 3], prefix="client-")
     write_plan(tmp_path / "f", what)
@@ -148,3 +148,8 @@ def test_when_the_supervisor_is_killed_its_replicas_save_and_end(tmp_path):
     _, alive = psutil.wait_procs(children, timeout=60)
     assert not alive
     assert all((root / "runs" / f"client-{i}" / "checkpoints").is_dir() for i in range(2))
+
+
+def test_a_folder_for_one_run_is_refused_where_every_replica_has_its_own(tmp_path, capsys):
+    assert main(["federate", "probe_bandit", "--out", str(tmp_path / "x"), "--dry-run"]) == 2
+    assert "--out: every replica gets a folder of its own under --root" in capsys.readouterr().err

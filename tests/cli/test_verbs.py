@@ -52,6 +52,10 @@ def test_head_on_draws_its_tracks(capsys):
     (run,) = Path("runs").iterdir()
     assert f"tracks: {run / 'tracks.png'}" in shown
     assert (run / "tracks.png").read_bytes().startswith(b"\x89PNG")
+    assert main(["report", str(run)]) == 0
+    page = Path("report.html").read_text()
+    assert "Final figures" in page  # with the scripts, as the command ended
+    assert "mvp" in page
 
 
 def test_flags_reach_the_scenario():
@@ -133,13 +137,20 @@ def test_resume_continues_with_more_steps(capsys, kept):
 def test_eval_as_json_holds_every_figure_with_its_interval(capsys, kept):
     for subject in (kept / "run", next((kept / "models").iterdir()), kept / "run/checkpoints/checkpoint_256"):
         assert main(["eval", str(subject), "--episodes", "7", "--json", "--seed", "3"]) == 0
-        judged = json.loads(capsys.readouterr().out)
+        judged = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
         assert judged["scenario"] == "probe_bandit"
         assert [row["policy"] for row in judged["rows"]] == ["learned", "best"]
         for row in judged["rows"]:
             assert row["episodes"] == 7
             assert set(row["figures"]) >= {"return", "length", "masked_choices"}
             assert set(row["figures"]["return"]) == {"estimate", "low", "high"}
+
+
+def test_eval_as_json_has_null_for_what_is_undefined(capsys):
+    assert main(["eval", "time_trial_oval", "--episodes", "2", "--json"]) == 0
+    shown = capsys.readouterr().out
+    assert "null" in shown
+    json.loads(shown, parse_constant=pytest.fail)
 
 
 def test_eval_of_a_scenario_shows_its_scripts(capsys):

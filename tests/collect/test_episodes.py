@@ -139,6 +139,7 @@ def test_the_summary_is_means_over_episodes():
         "eval/return_mean": 0.0,
         "eval/return_min": -3.0,
         "eval/return_max": 3.0,
+        "eval/return_median": 0.0,
         "eval/length_mean": 5.0,
         "eval/episodes": 2.0,
         "eval/clean_fraction": 0.5,

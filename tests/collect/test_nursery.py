@@ -127,6 +127,6 @@ def test_a_run_that_is_killed_takes_its_workers_with_it():
     assert len(family) == 4
     family[0].suspend()
     run.kill()
-    _, alive = psutil.wait_procs(family, timeout=5)
+    _, alive = psutil.wait_procs(family, timeout=30)
     assert alive == []
     run.communicate()

@@ -16,6 +16,7 @@ import pytest
 from learning import TINY, build, digest, python, scenario_of
 
 from slipstream.algos.protocol import Progress
+from slipstream.collect import pipeline as pipeline_module
 from slipstream.collect.pipeline import Pipeline
 from slipstream.collect.serial import Collector
 from slipstream.collect.shaping import Shaping
@@ -27,7 +28,7 @@ from slipstream.worlds.registry import make_worlds
 from slipstream.worlds.vec_env import EnvOptions, VecEnv
 
 TICKS = 6
-SOON = 5.0  # seconds in which anything but a hang has happened
+SOON = 60.0  # seconds in which anything but a hang has happened
 
 
 @dataclass
@@ -78,6 +79,12 @@ def running(collector: Collector, mode: Any, **options: int) -> Iterator[Pipelin
         pipeline.start(0, weights(0))
         yield pipeline
     assert threading.active_count() == threads
+
+
+@pytest.fixture
+def only_woken(monkeypatch):
+    """Nobody looks by itself: who is not woken waits until pytest's limit."""
+    monkeypatch.setattr(pipeline_module, "WATCH_S", 3600.0)
 
 
 def eventually(fact: Callable[[], bool], within_s: float = SOON) -> None:
@@ -168,14 +175,14 @@ def test_free_slabs_act_with_the_newest_weights_when_they_begin():
         assert versions == [0, 2, 3, 3]
 
 
-def test_free_collecting_waits_while_the_queue_is_full():
+def test_free_collecting_waits_while_the_queue_is_full_and_is_told_when_it_is_not(only_woken):
     collector = collector_of()
     with running(collector, "free", queue=3) as pipeline:
         eventually(lambda: collector.steps == 3 * TICKS)
         time.sleep(0.05)
         assert collector.steps == 3 * TICKS
         pipeline.take()
-        eventually(lambda: collector.steps == 4 * TICKS, within_s=0.8)  # told so: it looks by itself once a second
+        eventually(lambda: collector.steps == 4 * TICKS)
 
 
 def test_a_slow_world_makes_the_learner_wait_and_nothing_else():
@@ -391,13 +398,11 @@ def falling_after(ticks: int) -> Callable[[VecEnv], None]:
 
 
 @pytest.mark.parametrize("mode", ["free", "deterministic"])
-def test_an_error_in_the_collecting_thread_reaches_the_waiting_learner_at_once_with_its_traceback(mode):
+def test_an_error_in_the_collecting_thread_wakes_the_waiting_learner_with_its_traceback(mode, only_woken):
     collector = collector_of(ticks=50, spy=falling_after(30))
     with running(collector, mode) as pipeline:
-        began = time.monotonic()
         with pytest.raises(Fell) as caught:
             pipeline.take()
-        assert time.monotonic() - began < 0.8  # the learner looks by itself once a second
         names = [entry.name for entry in caught.traceback]
         assert "collect" in names  # of the collector, on its own thread
         assert "work" in names
@@ -425,7 +430,7 @@ def test_a_copy_that_cannot_load_the_weights_is_the_learners_error():
 
 
 @pytest.mark.parametrize("moment", ["before it starts", "in mid-slab", "with a full queue", "after an error", "twice"])
-def test_closing_never_hangs_and_leaves_no_thread(moment):
+def test_closing_never_hangs_gives_up_a_slab_and_leaves_no_thread(moment, only_woken):
     threads = threading.active_count()
     slow = before_each_step(lambda: time.sleep(0.02))
     spy = {"in mid-slab": slow, "after an error": falling_after(3)}.get(moment, id)
@@ -436,11 +441,10 @@ def test_closing_never_hangs_and_leaves_no_thread(moment):
         eventually(lambda: collector.steps >= 3)
     if moment in ("with a full queue", "twice"):
         eventually(lambda: collector.steps == TICKS)
-    began = time.monotonic()
     pipeline.close()
     if moment == "twice":
         pipeline.close()
-    assert time.monotonic() - began < 0.8
+    assert collector.steps < 1000  # a slab in the middle is not collected to its end
     assert threading.active_count() == threads
     if moment not in ("after an error", "before it starts"):
         with pytest.raises(RuntimeError, match="it was closed"):
@@ -463,17 +467,16 @@ def test_a_world_that_hangs_is_named_when_the_pipeline_cannot_be_closed():
     pipeline.close()
 
 
-def test_ctrl_c_ends_the_wait_for_a_slab(request):
+def test_ctrl_c_ends_the_wait_for_a_slab(request, only_woken):
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
     collector = collector_of(ticks=1000, spy=before_each_step(lambda: time.sleep(0.02)))
     with running(collector, "deterministic") as pipeline:
         timer = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT))
         timer.start()
-        began = time.monotonic()
         with pytest.raises(KeyboardInterrupt):
             pipeline.take()
-        assert time.monotonic() - began < 0.8
+        assert collector.steps < 1000  # the slab was not awaited
         timer.join()
 
 

@@ -78,3 +78,15 @@ def test_a_world_full_of_aircraft_does_not_flood_the_help(capsys):
     with pytest.raises(SystemExit):
         cli_overrides(scenario, ["--help"])
     assert "--world.aircraft" not in capsys.readouterr().out
+
+
+def test_a_flag_of_a_part_that_is_not_there_brings_it_in_with_its_usual_values():
+    scenario = load("probe_bandit")
+    assert scenario.federated.privacy is None
+    assert cli_overrides(scenario, []).federated.privacy is None
+    privacy = cli_overrides(scenario, ["--federated.privacy.noise-multiplier", "2"]).federated.privacy
+    assert (privacy.clip_norm, privacy.noise_multiplier) == (1.0, 2.0)
+    with pytest.raises(ScenarioError, match=r"federated\.server\.kind: is required"):
+        cli_overrides(scenario, ["--federated.server.rate", "0.5"])
+    with pytest.raises(ScenarioError, match=r"federated\.privacy\.clip_norm"):
+        cli_overrides(scenario, ["--federated.privacy.clip-norm", "-1"])

@@ -16,6 +16,7 @@ from doc_blocks import PAGES, ROOT, blocks, commands, exchanges
 
 from slipstream.cli.main import main
 from slipstream.config.load import load
+from slipstream.config.sweep import load_sweep
 from slipstream.evaluate import judge
 from slipstream.worlds import registry
 
@@ -25,7 +26,9 @@ SMALLER = {
     "resume": ["--timesteps", "8192"],
     "eval": ["--episodes", "2"],
     "arena": ["--max-games", "4"],
+    "shift": ["--episodes", "1"],
     "replay": ["--seconds", "1"],
+    "sweep": ["--dry-run"],  # trials are processes; tests/cli/test_sweep_verb.py runs them
     "federate": ["--dry-run"],  # replicas are processes; tests/cli/test_federate.py runs them
     "bench": ["--worlds", "1", "8", "--threads", "1", "--seconds", "0.01"],
 }
@@ -38,8 +41,8 @@ def small_endings(monkeypatch):
     """A run ends by judging 100 episodes and drawing one; here it judges two, and only the first run draws."""
     judged, drew, drawn = judge.judge, registry.draw, []
 
-    def judge_two(scenario, saved, episodes, seed=None):
-        return judged(scenario, saved, min(episodes, 2), seed)
+    def judge_two(scenario, saved, episodes, *more, **options):
+        return judged(scenario, saved, min(episodes, 2), *more, **options)
 
     def draw_once(kind, spec, frames, backdrop, path, title):
         if path.name in drawn:
@@ -126,4 +129,4 @@ def write_scenario(text: str, folder, where: str) -> None:
     assert name is not None, f"{where}: the first line of a yaml block names its file: # my_task.yaml"
     path = folder / name[1]
     path.write_text(text)
-    load(path)
+    load_sweep(path) if "\nparameters:" in text else load(path)

@@ -13,7 +13,7 @@ from slipstream.config.errors import FederationError
 from slipstream.data.rules import Rule
 from slipstream.federate import aggregate as rules
 from slipstream.federate.aggregate import Aggregator, Base, Settings
-from slipstream.federate.blocks import BLOCK
+from slipstream.federate.blocks import BLOCK, ordered
 from slipstream.federate.update import Update
 
 RULES = {
@@ -150,7 +150,7 @@ def test_the_network_sorts_every_row_of_zeros_and_ones(count):
     else:
         rng = np.random.default_rng(count)
         rows = rng.permuted(np.tri(count + 1, count, -1).repeat(40, axis=0), axis=1).T
-    np.testing.assert_array_equal(np.stack(rules._ordered(list(rows))), np.sort(rows, axis=0))
+    np.testing.assert_array_equal(np.stack(ordered(list(rows))), np.sort(rows, axis=0))
 
 
 def test_distances_are_those_of_all_arrays_together():

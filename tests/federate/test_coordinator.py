@@ -17,12 +17,11 @@ from rounds_harness import quick_folder
 from slipstream.config.errors import FederationError, ScenarioError
 from slipstream.data.address import Address, connect, listen, parse_address
 from slipstream.data.arrays_file import content_hash
-from slipstream.data.wire import HEAD, WireError
-from slipstream.federate import rounds
+from slipstream.data.frames import HEAD, WireError
+from slipstream.federate import folder, rounds
 from slipstream.federate.coordinator import Coordinator, Limits
 from slipstream.federate.coordinator_client import Coordinated, Link
-from slipstream.federate.messages import MAX_ANSWER, Await, CatchUp, Enter, Refused, Send, Submit, frame, parse_answer
-from slipstream.federate.messages import parse_head as head_of
+from slipstream.federate.messages import FRAMES, MAX_ANSWER, Await, CatchUp, Enter, Refused, Send, Submit, parse_answer
 from slipstream.federate.update_file import update_chunks
 
 TOKEN = "a token"
@@ -73,7 +72,7 @@ def test_rounds_over_sockets_have_the_bits_of_rounds_in_a_folder(serve):
         base = outcomes["a"].model.base
         assert base == f.expected(number, "abc")
         assert {content_hash(one.model.arrays) for one in outcomes.values()} == {base}
-        assert outcomes["c"].record == rounds.read_record(served.made, number)
+        assert outcomes["c"].record == folder.read_record(served.made, number)
 
 
 def test_at_the_deadline_a_quorum_is_enough_and_below_it_nothing_changes(serve):
@@ -114,7 +113,7 @@ def test_nobody_listens_on_tcp_without_a_token_and_a_wrong_one_is_told(serve):
     with pytest.raises(FederationError, match="the token is not this coordinator's"):
         served.client("a", token="another").catch_up("")
     assert served.client("a", token="another").exchange(f.update_of("a", 1)).state == "undecided"
-    assert rounds.accounted(served.made, 1) == frozenset()
+    assert folder.accounted(served.made, 1) == frozenset()
 
 
 def test_a_coordinator_that_is_away_costs_a_round_and_not_the_run():
@@ -151,7 +150,7 @@ def test_a_coordinator_finishes_what_one_before_it_decided(serve):
     with pytest.raises(f.Stopped):
         f.close_now(replace(served.made, aggregate=f.stop))
     again = serve()
-    f.wait_for(lambda: rounds.read_record(again.made, 1) is not None)
+    f.wait_for(lambda: folder.read_record(again.made, 1) is not None)
     assert again.client("a").exchange(f.update_of("a", 1)).model.base == f.expected(1, "ab")
 
 
@@ -179,14 +178,14 @@ def answer_to(link: socket.socket, data: bytes):
     got = b""
     try:
         link.sendall(data)
-        while len(got) < HEAD.size or len(got) < HEAD.size + head_of(got, MAX_ANSWER, 1 << 30).body:
+        while len(got) < HEAD.size or len(got) < HEAD.size + FRAMES.parse_head(got, MAX_ANSWER, 1 << 30).body:
             part = link.recv(65536)
             if not part:
                 return None
             got += part
     except ConnectionError:
         return None
-    return parse_answer(got[HEAD.size : HEAD.size + head_of(got, MAX_ANSWER, 1 << 30).body])
+    return parse_answer(got[HEAD.size : HEAD.size + FRAMES.parse_head(got, MAX_ANSWER, 1 << 30).body])
 
 
 @pytest.mark.parametrize(
@@ -196,9 +195,9 @@ def answer_to(link: socket.socket, data: bytes):
         HEAD.pack(b"SF", 1, 0, 2**32 - 1, 0),
         HEAD.pack(b"SF", 1, 0, 10, 2**32 - 1),
         HEAD.pack(b"SF", 9, 0, 10, 0),
-        frame(CatchUp("")),  # before it has entered
-        frame(Enter("../../etc", TOKEN)),
-        frame(Enter("a", TOKEN), 100) + b"x" * 100,
+        FRAMES.frame(CatchUp("")),  # before it has entered
+        FRAMES.frame(Enter("../../etc", TOKEN)),
+        FRAMES.frame(Enter("a", TOKEN), 100) + b"x" * 100,
         HEAD.pack(b"SF", 1, 0, 4, 0) + b"\xc1\xc1\xc1\xc1",
         HEAD.pack(b"SF", 1, 0, 3000, 0) + b"\x91" * 3000,
     ],
@@ -258,7 +257,7 @@ def test_slow_and_silent_connections_are_dropped_while_clients_are_served(serve)
     served = serve()
     silent = [connect(served.address, 5.0) for _ in range(20)]
     half, _ = entered(served)
-    half.sendall(frame(Submit("n", "", 1), 1000)[:-1])
+    half.sendall(FRAMES.frame(Submit("n", "", 1), 1000)[:-1])
     assert {one.state for one in served.exchange(1, "").values()} == {"closed"}
     served.coordinator._limits = Limits(enter_s=0.0, frame_s=0.0)  # the time is over
     for link in (*silent, half):
@@ -280,7 +279,7 @@ def test_random_bytes_take_no_memory_and_hurt_nobody(serve):
     served = serve()
     rng = random.Random(5)
     before = psutil.Process().memory_info().rss
-    good = b"".join([frame(Enter("x", TOKEN)), frame(Submit("n", "", 1), 500), rng.randbytes(500)])
+    good = b"".join([FRAMES.frame(Enter("x", TOKEN)), FRAMES.frame(Submit("n", "", 1), 500), rng.randbytes(500)])
     for _ in range(150):
         link = connect(served.address, 5.0)
         data = bytearray(good if rng.random() < 0.7 else rng.randbytes(rng.randrange(1, 5000)))
@@ -300,10 +299,10 @@ def test_a_client_that_takes_its_answer_slowly_gets_all_of_it_and_holds_nobody_u
         served.client(name).exchange(sent, patient=False)
     base = served.client("c").catch_up("").base
     slow, talk = entered(served, "slow")
-    slow.sendall(frame(CatchUp("")))
+    slow.sendall(FRAMES.frame(CatchUp("")))
     assert served.client("d").catch_up("").base == base
     time.sleep(0.05)
-    head = head_of(talk._receive(HEAD.size), MAX_ANSWER, 1 << 30)
+    head = FRAMES.parse_head(talk._receive(HEAD.size), MAX_ANSWER, 1 << 30)
     got = talk._receive(head.body + head.data)
     slow.close()
     assert hashlib.sha256(got[head.body :]).hexdigest() == base

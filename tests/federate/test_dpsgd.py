@@ -7,13 +7,15 @@ import math
 import numpy as np
 import pytest
 import torch
-from learning import hand_spec
+from learning import hand_sample, hand_spec
 from scipy import stats
 
 from slipstream.algos.dqn import Dqn, quantile_loss, taken
+from slipstream.algos.protocol import Progress
 from slipstream.algos.registry import ALGORITHMS
 from slipstream.config.algos import DqnConfig
 from slipstream.config.errors import FederationError
+from slipstream.data.transitions import Sample, from_fields, to_fields
 from slipstream.federate.dpsgd import COVERED, PrivateGradients, perceptron, refuse_algorithm
 from slipstream.federate.privacy import Privacy, epsilon
 
@@ -186,3 +188,31 @@ def test_rows_that_were_not_drawn_and_losses_over_all_rows_are_refused():
         undrawn.draw(0)
     with pytest.raises(FederationError, match="one each is due"):
         private(dqn).gradients(lambda *row: td_loss(*row).mean(), x, action, target)
+
+
+# --- the learner itself ---
+
+
+@pytest.mark.parametrize("changes", [{}, {"values": {"kind": "quantile", "quantiles": 4}}])
+def test_without_clipping_and_noise_a_private_learner_takes_the_plain_learners_step(changes):
+    plain, hidden = learner(max_grad_norm=None, **changes), learner(max_grad_norm=None, **changes)
+    rng = np.random.default_rng(1)
+    obs, after = rng.normal(size=(2, ROWS, FEATURES)).astype(np.float32)
+    sample = hand_sample(obs, rng.integers(CHOICES, size=ROWS), rng.normal(size=ROWS), np.full(ROWS, 0.9), after)
+    hidden.private = private(hidden, clip_norm=1e6, noise=1e-15, batch_size=ROWS)
+    learned = [dqn.update(sample, Progress(0.0, 0)) for dqn in (plain, hidden)]
+    assert learned[0].stats["value_loss"] == pytest.approx(float(learned[1].stats["value_loss"]))
+    for name, weights in plain.actor.named_parameters():
+        np.testing.assert_allclose(dict(hidden.actor.named_parameters())[name].detach(), weights.detach(), atol=2e-6)
+
+
+def test_an_empty_draw_is_a_step_of_noise_alone_and_says_nothing_of_values():
+    dqn = learner(max_grad_norm=None)
+    dqn.private = private(dqn, noise=1.0)
+    before = dqn.optimiser.vector.clone()
+    one = hand_sample([[0.0] * FEATURES], [0], [1.0], [0.9], [[0.0] * FEATURES])
+    none = from_fields({name: array[:0] for name, array in to_fields(one.rows).items()})
+    said = dqn.update(Sample(none, one.index[:0], one.weight[:0]), Progress(0.0, 0)).stats
+    assert "value_loss" not in said
+    assert math.isfinite(said["grad_norm"])
+    assert (dqn.optimiser.vector != before).any()

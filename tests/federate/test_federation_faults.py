@@ -7,12 +7,12 @@ import pytest
 from rounds_harness import faults as f
 from rounds_harness import quick_folder
 
-from slipstream.federate import rounds
+from slipstream.federate import folder
 
 
 def run(kind: str, k: int):
-    with quick_folder() as folder:
-        return f.FAULTS[kind](folder, k)
+    with quick_folder() as root:
+        return f.FAULTS[kind](root, k)
 
 
 def test_a_closer_that_dies_at_any_call_is_replaced_and_the_bits_are_the_same():
@@ -46,24 +46,24 @@ def test_a_coordinator_that_dies_at_any_call_goes_on_with_the_round(k):
 
 
 def test_all_but_one_may_be_gone_and_the_model_stays_what_it_was():
-    with quick_folder() as folder:
-        made = f.federation(folder)
+    with quick_folder() as root:
+        made = f.federation(root)
         for client in "abc":
             f.file_now(made, f.update_of(client, 1))
         base = f.close_now(made).aggregate
         told = []
         thread = f.start(lambda: told.append(f.Files(made).exchange(f.update_of("a", 2, base))))
-        f.wait_for(lambda: rounds.accounted(made, 2) == {"a"})
+        f.wait_for(lambda: folder.accounted(made, 2) == {"a"})
         f.expire(made, 2)
         thread.join()
         (outcome,) = told
         assert (outcome.state, outcome.model.base, outcome.model.arrays) == ("failed", base, None)
-        assert rounds.standing(made).round == 3
+        assert folder.standing(made).round == 3
 
 
 def test_the_checks_of_these_tests_see_a_wrong_aggregate():
-    with quick_folder() as folder:
-        made = f.federation(folder)
+    with quick_folder() as root:
+        made = f.federation(root)
         for client in "abc":
             f.file_now(made, f.update_of(client, 1))
         wrong = f.Federation(made.folder, made.rules, lambda updates, base: f.mean(updates[:2], base), "mean")

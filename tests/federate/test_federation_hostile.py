@@ -20,7 +20,7 @@ from rounds_harness import quick_folder
 
 from slipstream.config.errors import FederationError
 from slipstream.data.address import listen
-from slipstream.federate import rounds
+from slipstream.federate import folder
 from slipstream.federate.coordinator import Coordinator
 from slipstream.federate.coordinator_client import Coordinated
 from slipstream.federate.files import Files
@@ -84,7 +84,7 @@ def test_two_hundred_ids_that_lead_elsewhere_write_no_byte_outside_the_root(tmp_
     transport = Files(made)
     for bad in ids:
         with pytest.raises(FederationError, match="run id"):
-            rounds.run_folder(root, bad)
+            folder.run_folder(root, bad)
         with pytest.raises(FederationError, match="client id"):
             transport.exchange(Update(bad, 1, "", "n", {"w": np.zeros(1)}), patient=False)
         with pytest.raises(FederationError, match="nonce"):
@@ -224,7 +224,7 @@ import json, resource, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
 import federation_faults as f
-from slipstream.federate import rounds
+from slipstream.federate import folder
 
 root = Path(sys.argv[1])
 files = {path.name: path for path in (root / "hostile").iterdir()}
@@ -246,7 +246,7 @@ def one(name, data):
     made = f.federation(root / "rounds" / name.replace(" ", "_").replace(",", "_"))
     for client in "abc":
         f.file_now(made, f.update_of(client, 1))
-    (rounds.round_folder(made, 1) / "client_liar.safetensors").write_bytes(data)
+    (folder.round_folder(made, 1) / "client_liar.safetensors").write_bytes(data)
     return f.close_now(made)
 
 one("warm up", b"")  # what Python itself imports on first use is out of the way

@@ -12,7 +12,7 @@ from rounds_harness import quick_folder
 
 from slipstream.config.errors import FederationError
 from slipstream.data.arrays_file import content_hash
-from slipstream.federate import rounds
+from slipstream.federate import folder, rounds
 from slipstream.federate.files import Files
 from slipstream.federate.update import Update
 
@@ -27,7 +27,7 @@ def lonely(made, update):
     """One client alone until the deadline."""
     told = []
     thread = f.start(lambda: told.append(Files(made).exchange(update)))
-    f.wait_for(lambda: update.client in rounds.accounted(made, update.round))
+    f.wait_for(lambda: update.client in folder.accounted(made, update.round))
     f.expire(made, update.round)
     thread.join()
     return told[0]
@@ -54,7 +54,7 @@ def test_clients_that_meet_go_on_from_the_same_arrays_round_after_round(root):
         assert base == f.expected(number, "abc")
         assert {content_hash(one.model.arrays) for one in outcomes.values()} == {base}
         assert {one.model.round for one in outcomes.values()} == {number + 1}
-        assert outcomes["a"].record == rounds.read_record(made, number)
+        assert outcomes["a"].record == folder.read_record(made, number)
 
 
 def test_the_aggregate_is_the_exact_mean_in_float64(root):
@@ -117,7 +117,7 @@ def test_two_processes_with_one_id_count_once_and_the_second_is_told(root):
         f.start(lambda who=who, update=update: outcomes.update({who: Files(made).exchange(update)}))
         for who, update in (("a", first), ("a2", second))
     ]
-    f.wait_for((rounds.round_folder(made, 1) / rounds.REFUSED).exists)
+    f.wait_for((folder.round_folder(made, 1) / folder.REFUSED).exists)
     Files(made).leave("c")
     outcomes["b"] = Files(made).exchange(f.update_of("b", 1))
     for thread in threads:
@@ -148,7 +148,7 @@ def test_a_round_that_was_left_alone_is_closed_by_the_next_to_come(root):
     f.expire(made, 1)
     Files(made).leave("a")
     outcomes = together(made, 1, "", "bc")
-    assert rounds.read_record(made, 1).state == "failed"
+    assert folder.read_record(made, 1).state == "failed"
     assert {(one.state, one.round) for one in outcomes.values()} == {("closed", 2)}
 
 
@@ -160,7 +160,7 @@ def test_a_client_that_leaves_lets_the_others_end_the_round_they_wait_in(root):
 
 def test_a_closer_that_is_stopped_with_the_lock_does_not_hold_the_others_for_ever(root):
     made = f.federation(root, timeout_s=0.05, closing_s=0.05)
-    fd = os.open(made.folder / rounds.LOCK, os.O_RDWR)
+    fd = os.open(made.folder / folder.LOCK, os.O_RDWR)
     fcntl.flock(fd, fcntl.LOCK_EX)
     outcome = Files(made).exchange(f.update_of("a", 1))
     assert (outcome.state, outcome.model.round, outcome.model.arrays) == ("undecided", 1, None)
@@ -174,8 +174,8 @@ def test_who_waits_for_a_stopped_closer_goes_on_alone_when_the_time_for_closing_
     made = f.federation(root, closing_s=0.05)
     told = []
     thread = f.start(lambda: told.append(Files(made).exchange(f.update_of("a", 1))))
-    f.wait_for(lambda: "a" in rounds.accounted(made, 1))
-    fd = os.open(made.folder / rounds.LOCK, os.O_RDWR)
+    f.wait_for(lambda: "a" in folder.accounted(made, 1))
+    fd = os.open(made.folder / folder.LOCK, os.O_RDWR)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)
         f.expire(made, 1)
@@ -191,7 +191,7 @@ def test_those_who_wait_finish_what_another_decided_before_their_own_deadline(ro
     made = f.federation(root)
     told = []
     threads = [f.start(lambda c=c: told.append(Files(made).exchange(f.update_of(c, 1)))) for c in "ab"]
-    f.wait_for(lambda: rounds.accounted(made, 1) == {"a", "b"})
+    f.wait_for(lambda: folder.accounted(made, 1) == {"a", "b"})
     with pytest.raises(f.Stopped):
         f.close_now(replace(made, aggregate=f.stop))
     f.wait_for(lambda: len(told) == 2)
@@ -226,7 +226,7 @@ def test_a_client_that_joins_later_catches_up(root):
 def test_a_damaged_aggregate_is_named_and_never_loaded(root):
     made = f.federation(root)
     without_c(made)
-    path = rounds.round_folder(made, 1) / rounds.AGGREGATE
+    path = folder.round_folder(made, 1) / folder.AGGREGATE
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     path.write_bytes(data)
@@ -237,8 +237,8 @@ def test_a_damaged_aggregate_is_named_and_never_loaded(root):
 def test_a_junk_file_neither_counts_nor_keeps_the_round_from_ending(root):
     made = f.federation(root)
     f.file_now(made, f.update_of("a", 1))
-    rounds.client_file(made, 1, "junk").write_bytes(b"\x80\x04pickle")
-    (rounds.round_folder(made, 1) / "client_..%2f.safetensors").write_bytes(b"")
+    folder.client_file(made, 1, "junk").write_bytes(b"\x80\x04pickle")
+    (folder.round_folder(made, 1) / "client_..%2f.safetensors").write_bytes(b"")
     outcome = lonely(made, f.update_of("b", 1))
     assert outcome.record.refused == {"malformed": 2}
     assert outcome.record.aggregate == f.expected(1, "ab")
@@ -247,16 +247,16 @@ def test_a_junk_file_neither_counts_nor_keeps_the_round_from_ending(root):
 def test_a_file_whose_name_is_no_text_is_refused_and_the_record_can_be_read(root):
     made = f.federation(root)
     f.file_now(made, f.update_of("a", 1))
-    with open(os.fsencode(rounds.round_folder(made, 1)) + b"/client_\xff.safetensors", "wb"):
+    with open(os.fsencode(folder.round_folder(made, 1)) + b"/client_\xff.safetensors", "wb"):
         pass
     assert lonely(made, f.update_of("b", 1)).state == "closed"
-    assert rounds.read_record(made, 1).refused == {"malformed": 1}
+    assert folder.read_record(made, 1).refused == {"malformed": 1}
 
 
 def test_a_damaged_folder_costs_rounds_and_not_the_run(root):
     made = f.federation(root)
     base = without_c(made)
-    (rounds.round_folder(made, 1) / rounds.CLOSED).write_bytes(b"{")
+    (folder.round_folder(made, 1) / folder.CLOSED).write_bytes(b"{")
     outcome = Files(made).exchange(f.update_of("a", 2, base))
     assert (outcome.state, outcome.model) == ("undecided", rounds.Model(2, base, None))
     assert "closed.json: damaged" in outcome.reason

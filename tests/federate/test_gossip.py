@@ -5,12 +5,14 @@ import threading
 import time
 
 import numpy as np
+import psutil
 import pytest
 from peer_group import TOKEN, at_once, floats, free_addresses, some_arrays
 from test_peers import mixing_matrix
 
 from slipstream.config.errors import FederationError
 from slipstream.data.address import connect, listen, parse_address
+from slipstream.data.frames import HEAD
 from slipstream.federate import gossip as gossip_module
 from slipstream.federate import peers
 from slipstream.federate.aggregate import mean
@@ -37,6 +39,16 @@ def spread(arrays):
     """Root mean square distance from the mean, over peers."""
     rows = np.stack([np.concatenate([a.ravel() for a in floats(arrays[n]).values()]) for n in sorted(arrays)])
     return float(np.sqrt(((rows - rows.mean(0)) ** 2).sum() / len(rows)))
+
+
+def test_peers_listen_on_loopback_alone():
+    group = open_peers(free_addresses(3), Schedule("all", seed=5))
+    arrays = {name: {"w": np.ones(4)} for name in group}
+    one_round(group, arrays, 1)
+    found = [c.laddr.ip for c in psutil.Process().net_connections() if c.status == psutil.CONN_LISTEN]
+    close(group)
+    assert len(found) >= 3
+    assert set(found) == {"127.0.0.1"}
 
 
 @pytest.mark.parametrize("kind", ["ring", "matching"])
@@ -108,7 +120,7 @@ def die_calling(addresses, phase):
         _, size = peers.receive(link, deadline)
         data = peers.receive_data(link, size, size, deadline)
         if phase == "sending":
-            link.sendall(peers.HEAD.pack(peers.MAGIC, peers.VERSION, 0, 16, data.nbytes) + b"1234")
+            link.sendall(HEAD.pack(*peers.FRAMES[:2], 0, 16, data.nbytes) + b"1234")
 
 
 @pytest.mark.parametrize("phase", ["connected", "named", "received", "sending"])

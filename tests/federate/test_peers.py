@@ -10,7 +10,8 @@ import pytest
 from peer_group import some_arrays
 
 from slipstream.config.errors import FederationError, ScenarioError
-from slipstream.data.wire import FieldRecord, WireError
+from slipstream.data.frames import WireError
+from slipstream.data.wire import FieldRecord
 from slipstream.federate import peers
 from slipstream.federate.peers import Schedule
 

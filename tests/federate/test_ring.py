@@ -15,6 +15,7 @@ from peer_group import TOKEN, at_once, floats, free_addresses, in_processes, som
 
 from slipstream.config.errors import FederationError
 from slipstream.federate import ring as ring_module
+from slipstream.federate import ring_group
 from slipstream.federate.aggregate import mean, trimmed_mean, weighted_mean
 from slipstream.federate.peers import Hello
 from slipstream.federate.ring import Ring, _result_to_keep
@@ -49,7 +50,7 @@ def take_part(pipe, me, addresses, victim, phase):
 
 
 def arrange_death(phase):
-    group = ring_module._Group
+    group = ring_group.Group
 
     def die(*_):
         os.kill(os.getpid(), signal.SIGSTOP if phase == "hang" else signal.SIGKILL)
@@ -75,9 +76,9 @@ def arrange_death(phase):
         def agree(self):
             vote = np.zeros(self._size, np.uint8)
             to = (self._rank + 1) % self._size
-            self._group.send([ring_module._bytes(vote)], to, 0).wait()
+            self._group.send([ring_group._bytes(vote)], to, 0).wait()
             back = np.zeros(self._size, np.uint8)
-            self._group.recv([ring_module._bytes(back)], to, 0).wait()  # it has arrived
+            self._group.recv([ring_group._bytes(back)], to, 0).wait()  # it has arrived
             die()
 
         group.agree = agree
@@ -244,7 +245,7 @@ def test_rounds_leave_nothing_behind_and_listen_on_loopback_alone():
     rings = open_rings(addresses)
     me = psutil.Process()
     listening: list[str] = []
-    scatter = ring_module._Group._scatter
+    scatter = ring_group.Group._scatter
 
     def look(self, *args):
         listening.extend(c.laddr.ip for c in me.net_connections() if c.status == psutil.CONN_LISTEN)
@@ -256,7 +257,7 @@ def test_rounds_leave_nothing_behind_and_listen_on_loopback_alone():
         counts.append((me.num_fds(), threading.active_count()))
     assert counts[0] == counts[-1]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ring_module._Group, "_scatter", look)
+        patch.setattr(ring_group.Group, "_scatter", look)
         at_once({name: lambda n=name: rings[n].reduce(some_arrays(0), 9) for name in rings})
     close(rings)
     assert set(listening) == {"127.0.0.1"}

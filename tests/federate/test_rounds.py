@@ -17,7 +17,7 @@ from rounds_harness import faults as f
 
 from slipstream.config.errors import FederationError
 from slipstream.data.arrays_file import content_hash
-from slipstream.federate import rounds
+from slipstream.federate import folder, rounds
 from slipstream.federate.defence import Defence
 from slipstream.federate.rounds import Federation, Rules
 from slipstream.federate.update import Update
@@ -32,7 +32,7 @@ def root():
 
 def closed_round(made: Federation, clients="abc"):
     """One more round in which these took part."""
-    where = rounds.standing(made)
+    where = folder.standing(made)
     for client in clients:
         assert f.file_now(made, f.update_of(client, where.round, where.base)) is None
     return f.close_now(made)
@@ -72,9 +72,9 @@ def test_claims_that_no_client_makes_are_refused_by_name(root, changes, said):
 def test_a_file_larger_than_any_update_can_be_is_refused_before_it_is_read(root):
     made = f.federation(root)
     closed_round(made)
-    path = rounds.round_folder(made, 2) / "client_a.safetensors"
+    path = folder.round_folder(made, 2) / "client_a.safetensors"
     for client in "bc":
-        f.file_now(made, f.update_of(client, 2, rounds.standing(made).base))
+        f.file_now(made, f.update_of(client, 2, folder.standing(made).base))
     with path.open("wb") as file:
         file.truncate(1 << 40)  # of nothing: it takes no room on the disk
     (refusal,) = f.close_now(made).refusals
@@ -85,11 +85,11 @@ def test_a_round_closes_when_all_were_heard_and_its_record_is_the_history(root):
     made = f.federation(root)
     for client in "ab":
         f.file_now(made, f.update_of(client, 1))
-        with rounds.locked(made, 0.0):
-            assert rounds.advance(made, rounds.standing(made).round, overdue=False) is None
+        with folder.locked(made, 0.0):
+            assert folder.advance(made, folder.standing(made).round, overdue=False) is None
     f.file_now(made, f.update_of("c", 1))
-    with rounds.locked(made, 0.0):
-        record = rounds.advance(made, rounds.standing(made).round, overdue=False)
+    with folder.locked(made, 0.0):
+        record = folder.advance(made, folder.standing(made).round, overdue=False)
     assert (record.round, record.state, record.participation) == (1, "closed", 1.0)
     assert record.aggregate == f.expected(1, "abc")
     line = (made.folder / "rounds.jsonl").read_text()
@@ -121,7 +121,7 @@ def test_below_the_quorum_the_round_fails_and_the_model_is_unchanged(root):
     record = closed_round(made, "a")
     assert (record.state, record.aggregate) == ("failed", "")
     assert "1 updates were accepted where 2 are the quorum" in record.reason
-    where = rounds.standing(made)
+    where = folder.standing(made)
     assert (where.round, where.base) == (3, before)
     assert closed_round(made).state == "closed"
     states = [json.loads(line)["state"] for line in (made.folder / "rounds.jsonl").read_text().splitlines()]
@@ -157,13 +157,13 @@ def test_a_late_update_counts_by_its_discount_for_every_round_it_missed(root):
     assert f.file_now(made, late["a"]) is None
     assert f.file_now(made, f.update_of("b", 4, bases[3])) is None
     assert f.file_now(made, f.update_of("c", 4, bases[0])).kind == "late"
-    newest = rounds.read_base(made, rounds.standing(made)).arrays["net.weight"].astype(np.float64)
+    newest = folder.read_base(made, folder.standing(made)).arrays["net.weight"].astype(np.float64)
     record = f.close_now(made)
     assert [(seat.client, seat.staleness, seat.scale) for seat in record.seats] == [("a", 1, 0.5), ("b", 0, 1.0)]
     a, b = (f.update_of(client, 4).arrays["net.weight"] for client in "ab")
     discounted = (newest + 0.5 * (a - newest)).astype(np.float32)
     wanted = np.mean([discounted.astype(np.float64), b.astype(np.float64)], axis=0).astype(np.float32)
-    np.testing.assert_array_equal(rounds.read_base(made, rounds.standing(made)).arrays["net.weight"], wanted)
+    np.testing.assert_array_equal(folder.read_base(made, folder.standing(made)).arrays["net.weight"], wanted)
 
 
 def test_an_update_that_took_part_is_refused_as_a_replay_where_late_ones_are_taken(root):
@@ -193,24 +193,24 @@ def poisoned(client: str, number: int, base: str) -> Update:
 
 def test_a_refused_sender_is_in_quarantine_for_some_rounds_and_nobody_waits_for_it(root):
     made = f.federation(root)
-    made = replace(made, folder=rounds.run_folder(root, "other"), defence=Defence(quarantine_rounds=2))
-    rounds.join(made)
+    made = replace(made, folder=folder.run_folder(root, "other"), defence=Defence(quarantine_rounds=2))
+    folder.join(made)
     base = closed_round(made).aggregate
     f.file_now(made, poisoned("c", 2, base))
     record = closed_round(made, "ab")
     assert (record.refused, [seat.client for seat in record.seats]) == ({"not_finite": 1}, ["a", "b"])
     assert [(entry.client, entry.since, entry.until) for entry in record.quarantine] == [("c", 2, 5)]
     for number in (3, 4):
-        base = rounds.standing(made).base
+        base = folder.standing(made).base
         refusal = f.file_now(made, f.update_of("c", number, base))
         assert refusal.kind == "quarantined"
         assert "NaN" in refusal.reason
         # As a file that stands in the folder it is refused too, and counts as heard: the round ends early.
-        rounds.client_file(made, number, "c").write_bytes(b"".join(update_chunks(f.update_of("c", number, base))))
+        folder.client_file(made, number, "c").write_bytes(b"".join(update_chunks(f.update_of("c", number, base))))
         for client in "ab":
             f.file_now(made, f.update_of(client, number, base))
-        with rounds.locked(made, 0.0):
-            record = rounds.advance(made, rounds.standing(made).round, overdue=False)
+        with folder.locked(made, 0.0):
+            record = folder.advance(made, folder.standing(made).round, overdue=False)
         assert record.refused == {"quarantined": 2}
         assert record.aggregate == f.expected(number, "ab")
     assert closed_round(made, "abc").participation == 1.0
@@ -218,19 +218,19 @@ def test_a_refused_sender_is_in_quarantine_for_some_rounds_and_nobody_waits_for_
 
 def test_a_client_that_has_left_is_not_waited_for_until_it_sends_again(root):
     made = f.federation(root)
-    rounds.mark_gone(made, "c")
+    folder.mark_gone(made, "c")
     for client in "ab":
         f.file_now(made, f.update_of(client, 1))
-    with rounds.locked(made, 0.0):
-        assert rounds.advance(made, rounds.standing(made).round, overdue=False).participation == 2 / 3
-    base = rounds.standing(made).base
-    assert rounds.accounted(made, 2) == {"c"}
+    with folder.locked(made, 0.0):
+        assert folder.advance(made, folder.standing(made).round, overdue=False).participation == 2 / 3
+    base = folder.standing(made).base
+    assert folder.accounted(made, 2) == {"c"}
     f.file_now(made, f.update_of("c", 2, base))
     f.file_now(made, f.update_of("a", 2, base))
-    with rounds.locked(made, 0.0):
-        assert rounds.advance(made, 2, overdue=False) is None
+    with folder.locked(made, 0.0):
+        assert folder.advance(made, 2, overdue=False) is None
     f.close_now(made)
-    assert rounds.accounted(made, 3) == frozenset()
+    assert folder.accounted(made, 3) == frozenset()
 
 
 def test_an_update_that_is_changed_after_the_decision_fails_the_round_and_names_the_client(root):
@@ -240,7 +240,7 @@ def test_an_update_that_is_changed_after_the_decision_fails_the_round_and_names_
 
     with pytest.raises(f.Stopped):
         f.close_now(replace(made, aggregate=f.stop))
-    rounds.client_file(made, 1, "b").write_bytes(b"".join(update_chunks(replace(f.update_of("z", 1), client="b"))))
+    folder.client_file(made, 1, "b").write_bytes(b"".join(update_chunks(replace(f.update_of("z", 1), client="b"))))
     record = f.close_now(made)
     assert record.state == "failed"
     assert "client b" in record.reason
@@ -260,7 +260,7 @@ def test_an_aggregate_that_nobody_could_go_on_from_fails_the_round(root, result,
     record = closed_round(made)
     assert record.state == "failed"
     assert said in record.reason
-    assert rounds.standing(made).base == base
+    assert folder.standing(made).base == base
 
 
 def test_a_report_that_json_cannot_hold_fails_the_round_and_leaves_a_readable_record(root):
@@ -272,7 +272,7 @@ def test_a_report_that_json_cannot_hold_fails_the_round_and_leaves_a_readable_re
 
     record = closed_round(replace(made, aggregate=infinite))
     assert record.state == "failed"
-    assert rounds.standing(made).round == 2
+    assert folder.standing(made).round == 2
 
 
 def test_an_aggregator_that_refuses_fails_the_round_with_its_words(root):
@@ -288,9 +288,9 @@ def test_who_is_late_to_close_a_round_does_not_close_the_next(root):
     made = f.federation(root)
     base = closed_round(made).aggregate
     f.file_now(made, f.update_of("a", 2, base))
-    with rounds.locked(made, 0.0):
-        assert rounds.advance(made, 1, overdue=True) is None
-    assert rounds.standing(made).round == 2
+    with folder.locked(made, 0.0):
+        assert folder.advance(made, 1, overdue=True) is None
+    assert folder.standing(made).round == 2
 
 
 def test_old_arrays_are_deleted_and_records_and_the_last_aggregate_stay(root):
@@ -302,7 +302,7 @@ def test_old_arrays_are_deleted_and_records_and_the_last_aggregate_stay(root):
     left = {path.relative_to(made.folder).parts[0] for path in made.folder.rglob("*.safetensors")}
     assert left == {"round_00003", "round_00004", "round_00005", "round_00006", "round_00007"}
     assert len(list(made.folder.rglob("closed.json"))) == 7
-    assert rounds.read_base(made, rounds.standing(made)).hash == f.expected(4, "abc")
+    assert folder.read_base(made, folder.standing(made)).hash == f.expected(4, "abc")
 
 
 def test_clients_that_disagree_about_the_rules_do_not_meet(root):
@@ -319,28 +319,28 @@ def test_rules_that_make_no_sense_are_refused(wrong):
 
 def test_a_deadline_holds_for_all_processes_of_a_machine_and_begins_anew_after_it_was_started_again(root):
     made = f.federation(root, timeout_s=50.0)
-    assert rounds.deadline(made, 1, 0.0) is None
+    assert folder.deadline(made, 1, 0.0) is None
     f.file_now(made, f.update_of("a", 1))
-    path = rounds.round_folder(made, 1) / rounds.OPENED
-    opened = msgspec.json.decode(path.read_bytes(), type=rounds.Opened)
-    assert rounds.deadline(made, 1, opened.monotonic + 20) == opened.monotonic + 50
+    path = folder.round_folder(made, 1) / folder.OPENED
+    opened = msgspec.json.decode(path.read_bytes(), type=folder.Opened)
+    assert folder.deadline(made, 1, opened.monotonic + 20) == opened.monotonic + 50
     path.write_bytes(msgspec.json.encode(msgspec.structs.replace(opened, boot="another")))
-    assert rounds.deadline(made, 1, opened.monotonic + 20) == opened.monotonic + 70
+    assert folder.deadline(made, 1, opened.monotonic + 20) == opened.monotonic + 70
     # Whoever writes a time to come does not make the others wait for it.
     path.write_bytes(msgspec.json.encode(msgspec.structs.replace(opened, monotonic=1e12)))
-    assert rounds.deadline(made, 1, opened.monotonic + 20) == opened.monotonic + 70
+    assert folder.deadline(made, 1, opened.monotonic + 20) == opened.monotonic + 70
 
 
 def test_a_flood_of_refusals_does_not_fill_the_disk(root):
     made = f.federation(root)
-    where = rounds.standing(made)
+    where = folder.standing(made)
     refusal = rounds.Refusal("x", "malformed", "z" * 300)
     for _ in range(2000):
-        rounds.note_refusal(made, where, refusal)
-    size = (rounds.round_folder(made, 1) / rounds.REFUSED).stat().st_size
-    assert size < rounds.MAX_REFUSED_BYTES + 400
+        folder.note_refusal(made, where, refusal)
+    size = (folder.round_folder(made, 1) / folder.REFUSED).stat().st_size
+    assert size < folder.MAX_REFUSED_BYTES + 400
     record = closed_round(made)
-    assert record.refused["malformed"] > rounds.MAX_TOLD == len(record.refusals)
+    assert record.refused["malformed"] > folder.MAX_TOLD == len(record.refusals)
 
 
 class Machine(RuleBasedStateMachine):
@@ -393,15 +393,15 @@ class Machine(RuleBasedStateMachine):
 
     @rule()
     def look(self):
-        with rounds.locked(self.made, 0.0):
-            record = rounds.advance(self.made, self.number, overdue=False)
+        with folder.locked(self.made, 0.0):
+            record = folder.advance(self.made, self.number, overdue=False)
         assert (record is not None) == (len(self.seated) >= 3)
         self.settle(record)
 
     @rule()
     def deadline(self):
         record = f.close_now(self.made)
-        opened = (rounds.round_folder(self.made, self.number) / rounds.OPENED).exists()
+        opened = (folder.round_folder(self.made, self.number) / folder.OPENED).exists()
         assert (record is not None) == opened
         self.settle(record)
 
@@ -425,7 +425,7 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def the_folder_says_the_same(self):
-        where = rounds.standing(self.made)
+        where = folder.standing(self.made)
         assert (where.round, where.base) == (self.number, self.aggregates[-1])
         path = self.made.folder / "rounds.jsonl"
         lines = path.read_bytes().splitlines() if path.exists() else []

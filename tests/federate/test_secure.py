@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from slipstream.config.errors import FederationError
-from slipstream.federate import secure, shamir
+from slipstream.federate import secure, secure_keys, shamir
 from slipstream.federate.secure import (
     Boxes,
     Client,
@@ -30,7 +30,6 @@ from slipstream.federate.secure import (
     encode,
     from_fixed,
     pack,
-    refuse_combination,
     to_fixed,
     unpack,
 )
@@ -199,11 +198,11 @@ def test_a_late_clients_vector_stays_hidden_though_its_key_is_known():
     left = np.frombuffer(late.vector, np.uint64).copy()
     answers = {name: decode(sent) for name, sent in round_.sent["unmask"].items()}
     numbers = {name: i for i, name in enumerate(FIVE, 1)}
-    key = secure._private_key(shamir.join({numbers[n]: answers[n].key_shares["c"] for n in "abd"}))
+    key = secure_keys.private_key(shamir.join({numbers[n]: answers[n].key_shares["c"] for n in "abd"}))
     for other in "abde":
         public = next(keys.mask_key for keys in round_.listed.keys if keys.client == other)
-        stream = secure._pair_stream(key, public, round_.server._context, "c", other)
-        secure._add_stream(left, stream, add=other < "c")
+        stream = secure_keys.pair_stream(key, public, round_.server._context, "c", other)
+        secure_keys.add_stream(left, stream, add=other < "c")
     assert looks_uniform(left)
 
     for name in "abde":  # and nobody gives the seed, which is all that is missing
@@ -211,7 +210,9 @@ def test_a_late_clients_vector_stays_hidden_though_its_key_is_known():
         with pytest.raises(FederationError, match="never tells both seed and key"):
             round_.clients[name].unmask(Survivors(round_.terms.session, FIVE))
     # With the seed it would be open: what is hidden is hidden by that mask alone.
-    secure._add_stream(left, secure._own_stream(round_.clients["c"]._seed, round_.server._context, "c"), add=False)
+    secure_keys.add_stream(
+        left, secure_keys.own_stream(round_.clients["c"]._seed, round_.server._context, "c"), add=False
+    )
     np.testing.assert_allclose(from_fixed(left), 2.0, atol=1e-6)
 
 
@@ -552,26 +553,3 @@ def test_fewer_shares_than_the_threshold_are_uniform_whatever_the_secret():
 def test_what_cannot_be_cut_is_refused(size, threshold, count):
     with pytest.raises(ValueError, match="a threshold is within"):
         shamir.split(bytes(size), threshold, count)
-
-
-# --- what may be asked for ---
-
-
-def test_secure_aggregation_goes_with_what_needs_only_sums():
-    assert refuse_combination("mean", True, ()) is None
-    assert refuse_combination("weighted_mean", True, ()) is None
-    assert refuse_combination("krum", False, ("cosine",)) is None
-
-
-@pytest.mark.parametrize("aggregator", ["median", "trimmed_mean", "krum", "multi_krum", "bulyan", "geometric_median"])
-def test_secure_aggregation_with_rules_that_compare_clients_is_refused_in_one_sentence(aggregator):
-    said = refuse_combination(aggregator, True, ())
-    assert said.startswith(f"federated.secure: {aggregator} compares")
-    assert "\n" not in said
-    assert not said.endswith(".")
-
-
-def test_secure_aggregation_with_checks_of_each_client_is_refused_in_one_sentence():
-    said = refuse_combination("mean", True, ("norm", "cosine"))
-    assert "norm, cosine must look at each client's update" in said
-    assert "\n" not in said

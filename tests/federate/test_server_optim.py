@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from slipstream.config.errors import FederationError
 from slipstream.data.rules import Rule
 from slipstream.federate.aggregate import Aggregator, Base, Settings, adopt
-from slipstream.federate.server_optim import STATE, ServerStep, maml, reptile, server_step
+from slipstream.federate.server_optim import STATE, ServerStep, carried_over, maml, reptile, server_step
 from slipstream.federate.update import Update
 
 KINDS = ("fedadam", "fedyogi")
@@ -160,3 +160,10 @@ def test_maml_over_rounds_finds_the_point_from_which_all_are_reached_soonest():
 def test_maml_without_an_inner_step_is_refused():
     with pytest.raises(FederationError, match="inner steps"):
         maml({"x": np.zeros(1)}, quadratic(0.0), quadratic(0.0), 0.1, 0.1, 0)
+
+
+def test_what_was_learned_after_adapting_is_carried_over_to_the_start():
+    start, adapted, learned = ({"x": np.array(values, np.float32)} for values in ([1, 2], [5, 2], [5.5, 1]))
+    assert carried_over(start, adapted, learned)["x"].tolist() == [1.5, 1.0]
+    with pytest.raises(FederationError, match="not finite"):
+        carried_over(start, adapted, {"x": np.array([np.inf, 0], np.float32)})

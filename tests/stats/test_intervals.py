@@ -45,6 +45,12 @@ def test_wilson_is_scipys(successes, trials):
     assert ours.high == pytest.approx(theirs.high, abs=1e-9)
 
 
+def test_wilson_begins_at_0_and_ends_at_1_and_not_a_rounding_error_beside_them():
+    for trials in range(1, 200):
+        assert wilson(0, trials).low == 0.0
+        assert wilson(trials, trials).high == 1.0
+
+
 def test_wilson_of_nothing_is_not_a_number():
     assert all(map(math.isnan, wilson(0, 0)))
 

@@ -72,7 +72,7 @@ def test_a_cell_of_ours_trains_and_is_judged():
     assert found["steps"] == 512
     assert 8 < found["return"] <= 500
     assert [steps for steps, _ in found["curve"]] == [256, 512]
-    assert 0 < found["seconds"] < 60
+    assert found["seconds"] > 0
     assert found["commit"]
 
 

@@ -11,9 +11,12 @@ from learning import build, digest, recast, scenario_of, tiny
 from safetensors.numpy import load_file
 
 from slipstream.algos.rules import rules_for
+from slipstream.collect.serial import Episode
+from slipstream.config.errors import ScenarioError
 from slipstream.config.load import override
+from slipstream.federate.folder import HISTORY
 from slipstream.federate.privacy import epsilon
-from slipstream.federate.rounds import HISTORY, Record
+from slipstream.federate.rounds import Record
 from slipstream.train import checkpoint
 from slipstream.train.experiment import PARKED, Result, resume, train
 from slipstream.train.federation import Client, begin_alike
@@ -82,6 +85,14 @@ def test_weights_become_one_and_moments_follow_the_strategy(kind, rule, strategy
             assert not moments & now.keys()
     if strategy == "average":
         assert digest({n: after[0][n] for n in moments}) == digest({n: after[1][n] for n in moments})
+
+
+def test_numbers_given_as_weights_count_as_they_are(tmp_path):
+    given = {"federated.aggregator": "weighted_mean", "federated.weights": {"0": 9.0, "1": 1.0}, **APART}
+    before, after = meet([client_of("dqn", i, 2, tmp_path, **given) for i in range(2)])
+    name = "actor.head.weight"
+    assert (before[0][name] != before[1][name]).any()
+    np.testing.assert_allclose(after[1][name], 0.9 * before[0][name] + 0.1 * before[1][name], rtol=1e-6, atol=1e-8)
 
 
 def test_averaged_moments_are_unbiased_first_and_biased_again_at_the_fewest_steps(tmp_path):
@@ -240,6 +251,47 @@ def test_a_proximal_pull_keeps_clients_nearer_to_the_aggregate(tmp_path):
     assert apart(10.0) < 0.8 * apart(0.0)
 
 
+def test_with_maml_a_client_sends_what_it_learned_after_adapting_from_where_it_began(tmp_path):
+    scenarios = [client_of("ppo", i, 2, tmp_path, **{"federated.maml": 0.5, **APART}) for i in range(2)]
+    parts = [build(scenario) for scenario in scenarios]
+    told, expected = [], []
+    clients = []
+    for part in parts:
+        begin_alike(part.scenario, part.cast, part.env.spec)
+        client = Client(part.scenario, part.cast.learners, [0], lambda event, *_, **__: told.append(event))
+        states = [part.learner.state_dict()]
+        for ended in (1, 2, 3):  # of an interval of 4: it has adapted after 2
+            part.advance()
+            client.watch([Episode(0, ended, (1.0,), 1, (), (1,))], ended)
+            states.append(part.learner.state_dict())
+        start, _, adapted, learned = states
+        weights = [name for name, kind in kinds(learned).items() if kind == "merge"]
+        way = {name: learned[name].astype(np.float64) - adapted[name] for name in weights}
+        expected.append({name: start[name] + step for name, step in way.items()})
+        clients.append(client)
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda client: client.exchange(4, 128), clients))
+    after = parts[0].learner.state_dict()
+    for name in expected[0]:
+        np.testing.assert_allclose(after[name], (expected[0][name] + expected[1][name]) / 2, atol=1e-6)
+    assert told == ["round", "round"]
+
+
+def test_maml_runs_that_take_turns_are_bit_for_bit_those_that_run_at_once(tmp_path):
+    maml = {"federated.maml": 0.3, "federated.interval": 12, "timesteps": 16 * 32}
+    runs = at_once([client_of("ppo", i, 2, tmp_path / "a", **maml) for i in range(2)], tmp_path / "together")
+    turns = in_turns([client_of("ppo", i, 2, tmp_path / "b", **maml) for i in range(2)], tmp_path / "turns")
+    assert [fingerprint(result.run) for result in runs] == [fingerprint(run) for run in turns]
+    assert len(history(tmp_path / "a")) >= 2
+    assert "federated.maml" not in (runs[0].run / "training_log.txt").read_text()
+
+
+def test_where_an_interval_ends_within_one_update_maml_says_so_and_all_is_sent(tmp_path):
+    maml = {"federated.maml": 0.5, "federated.interval": 1, "stop.episodes": 8}
+    results = at_once([client_of("ppo", i, 2, tmp_path / "a", **maml) for i in range(2)], tmp_path)
+    assert "longer federated.interval" in (results[0].run / "training_log.txt").read_text()
+
+
 def test_a_client_without_moments_may_meet_one_that_has_some(tmp_path):
     changes = {"federated.optimizer_strategy": "average", **APART}
     late, early = (client_of("dqn", i, 2, tmp_path, **changes) for i in range(2))
@@ -261,6 +313,79 @@ def test_with_privacy_only_weights_travel_and_every_round_says_what_it_cost(tmp_
     assert len(spent) >= 2
     assert spent == sorted(spent)
     assert spent[0] == pytest.approx(epsilon(1.0, 1.0, 1, 1e-5))
+
+
+DP_SGD = {"federated.dp_sgd": {"clip_norm": 1.0, "noise_multiplier": 2.0, "delta": 1e-5}}
+
+
+def test_with_dp_sgd_no_facts_travel_and_what_the_steps_have_cost_is_counted_over_an_interruption(tmp_path):
+    pytest.importorskip("opacus")
+    changes = {**DP_SGD, **APART, "checkpoint.checkpoint_every": 32}
+    scenarios = [client_of("dqn", i, 2, tmp_path / "a", **changes) for i in range(2)]
+    with ThreadPoolExecutor(1) as pool:
+        other = pool.submit(train, scenarios[1], out=tmp_path / "1", models=tmp_path / "models1")
+        cut = train(scenarios[0], out=tmp_path / "0", models=tmp_path / "models0", display=StopAfter(5))
+        assert cut.interrupted
+        run = resume(cut.run, models=tmp_path / "models0").run
+        other.result()
+    assert all(seat.facts == {} for record in history(tmp_path / "a") for seat in record.seats)
+    rows = [row for row in read_rows(run / "metrics.jsonl") if "privacy/epsilon" in row]
+    spent = [row["privacy/epsilon"] for row in rows]
+    assert spent == sorted(spent)
+    steps = sum(row.get("train/gradient_steps", 0) for row in rows)
+    told = [row for row in read_rows(run / "events.jsonl") if row["event"] == "privacy"][-1]
+    assert (told["of"], told["rounds"]) == ("row", steps)
+    # The first draw is from what there is before learning starts, and is the likeliest to hold a row.
+    assert told["epsilon"] == spent[-1] == pytest.approx(epsilon(told["q"], 2.0, int(steps), 1e-5))
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "said"),
+    [
+        ("sac", {}, "a row of sac is in other rows' gradients"),
+        ("dqn", {"algo.replay.prioritised": {}}, "drawn by priority"),
+        ("dqn", {"algo.normalize_observation": True}, "input statistics"),
+        ("dqn", {"algo.replay.kind": "service"}, "use a local replay"),
+        ("dqn", {"algo.dueling": True}, "plain perceptrons"),
+    ],
+)
+def test_dp_sgd_that_would_hide_nothing_is_refused_in_a_sentence(kind, changes, said, tmp_path):
+    with pytest.raises(ScenarioError, match=rf"federated\.dp_sgd: .*{said}"):
+        build(client_of(kind, 0, 2, tmp_path, **DP_SGD, **changes))
+
+
+@pytest.mark.parametrize("kind", ["td3", "ppo"])
+def test_a_secure_round_gives_the_mean_of_the_weights_and_nothing_else_travels(kind, tmp_path):
+    before, after = meet([client_of(kind, i, 3, tmp_path, **{"federated.secure": True}) for i in range(3)])
+    for name, rule in kinds(before[0]).items():
+        if rule == "merge":
+            mean = np.mean([state[name].astype(np.float64) for state in before], axis=0)
+            for state in after:
+                np.testing.assert_allclose(state[name], mean, atol=1e-6)
+                assert (state[name] == after[0][name]).all()
+    assert not list(tmp_path.rglob("client_*.safetensors"))
+
+
+def test_secure_runs_learn_together_to_their_end(tmp_path):
+    secure = {"federated.secure": True, "federated.privacy": {"clip_norm": 0.5, "noise_multiplier": 1.0}}
+    results = at_once([client_of("ppo", i, 3, tmp_path / "a", **secure) for i in range(3)], tmp_path)
+    records = history(tmp_path / "a")
+    assert len(records) >= 2
+    assert all(record.state == "closed" and len(record.seats) == 3 for record in records)
+    assert all(record.aggregator.startswith("secure ") for record in records)
+    assert any(row["event"] == "privacy" for row in read_rows(results[0].run / "events.jsonl"))
+
+
+@pytest.mark.parametrize("transport", ["ring", "gossip"])
+def test_peers_without_anybody_in_charge_show_their_rounds_in_the_metrics(transport, tmp_path):
+    peers = {str(i): f"ipc://{tmp_path}/{i}.sock" for i in range(2)}
+    changes = {"federated.transport": transport, "federated.peers": peers, "timesteps": 4 * 32}
+    results = at_once([client_of("ppo", i, 2, tmp_path, **changes) for i in range(2)], tmp_path / "runs")
+    for result in results:
+        rows = [row for row in read_rows(result.run / "metrics.jsonl") if row.get("fed/took_part")]
+        assert rows
+        assert all(row["fed/clients"] == 2 and row["fed/refused"] == 0 for row in rows)
+        assert all(("fed/consensus_l2" in row) == (transport == "gossip") for row in rows)
 
 
 def test_one_client_with_impossible_numbers_is_refused_and_the_round_goes_on(tmp_path):

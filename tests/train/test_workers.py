@@ -40,7 +40,9 @@ def nothing_is_left() -> Iterator[None]:
     before = set(threading.enumerate()), len(here.children(recursive=True)), here.num_fds()
     yield
     left = [thread for thread in threading.enumerate() if thread not in before[0]]
-    assert (left, len(here.children(recursive=True)), here.num_fds()) == ([], *before[1:])
+    assert left == []
+    assert len(here.children(recursive=True)) <= before[1]
+    assert here.num_fds() <= before[2]  # one of an earlier test may have been closed in the meantime
 
 
 def run(scenario: Scenario, folder: Path, name: str, display: Any = None, **collect: Any) -> Path:
@@ -61,10 +63,11 @@ def fingerprint(folder: Path) -> tuple[str, str]:
 # --- the same bits ---
 
 
-def test_one_two_and_four_processes_learn_the_same_bits_as_none(tmp_path):
-    scenario = scenario_of("head_on", {**TINY, "world.max_episode_steps": 12})
+def test_one_two_four_and_eight_processes_learn_the_same_bits_as_none(tmp_path):
+    eight = {"collect.num_worlds": 8, "collect.rollout_length": 4, "world.max_episode_steps": 12}
+    scenario = scenario_of("head_on", {**TINY, **eight})
     alone = fingerprint(run(scenario, tmp_path, "alone"))
-    assert [fingerprint(run(scenario, tmp_path, f"by_{n}", workers=n)) for n in (1, 2, 4)] == [alone] * 3
+    assert [fingerprint(run(scenario, tmp_path, f"by_{n}", workers=n)) for n in (1, 2, 4, 8)] == [alone] * 4
 
 
 def several() -> Scenario:
@@ -238,7 +241,7 @@ def test_a_stopped_worker_is_named_with_its_phase_and_replaced(tmp_path):
     assert fingerprint(folder) == whole
     (stuck,) = [row for row in read_rows(folder / "events.jsonl") if row["event"] == "worker_stuck"]
     assert stuck["phase"] == "waiting"
-    assert any("has shown no sign of life for 1." in note and "while waiting" in note for note in display.notes)
+    assert any("has shown no sign of life for" in note and "while waiting" in note for note in display.notes)
 
 
 def test_a_worker_that_dies_again_and_again_is_given_up(tmp_path, monkeypatch):
@@ -284,7 +287,7 @@ def test_killing_the_run_leaves_no_worker(endless):
     assert len(family) == 3
     family[-1].suspend()  # one that cannot even notice
     endless.kill()
-    gone, alive = psutil.wait_procs(family, timeout=5)
+    gone, alive = psutil.wait_procs(family, timeout=30)
     assert (len(gone), alive) == (3, [])
 
 

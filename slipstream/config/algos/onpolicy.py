@@ -53,6 +53,13 @@ class ActorCriticConfig(LearnerConfig):
     minibatch_size: int = Field(
         256, ge=1, description="Agent steps per gradient step; must divide the agent steps of a rollout."
     )
+    accumulate: int = Field(
+        1,
+        ge=1,
+        le=1024,
+        description="Pieces that a minibatch is learned in, one after the other, before its step: less memory, the "
+        "same gradient.",
+    )
     epochs: int = Field(10, ge=1, le=1000, description="Passes over a rollout in one update.")
     value_coef: float = Field(0.5, ge=0, description="Weight of the value loss.")
     entropy_coef: Schedule = Field(

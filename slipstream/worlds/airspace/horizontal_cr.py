@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
+from rich.text import Text
 
 from slipstream import _core
 from slipstream.config.errors import ScenarioError
 from slipstream.config.horizontal_cr import HorizontalCrConfig
+from slipstream.worlds.airspace.letters import radar
 from slipstream.worlds.airspace.render import Traffic, traffic_renderer
 from slipstream.worlds.canvas import Renderer
 from slipstream.worlds.spec import WorldSpec
-from slipstream.worlds.vec_env import F64, EnvOptions, NativeVecEnv
+from slipstream.worlds.vec_env import F64, Backdrop, EnvOptions, NativeVecEnv
 
 HEADLINE = ("intrusions", "min_separation_nm", "reached", "extra_distance_nm", "clean")
+SCENE = Path(__file__).with_name("scene.js")
 
 
 def make(config: HorizontalCrConfig, num_worlds: int, options: EnvOptions) -> NativeVecEnv:
@@ -30,6 +35,12 @@ def make(config: HorizontalCrConfig, num_worlds: int, options: EnvOptions) -> Na
 def make_renderer(config: HorizontalCrConfig) -> Renderer:
     """What draws the task: the aircraft, and the intruders it has to keep away from."""
     return traffic_renderer(config.separation_nm, read_traffic)
+
+
+def characters(spec: WorldSpec, frame: F64, backdrop: Backdrop | None, width: int, height: int) -> list[Text]:
+    """The aircraft and the intruders on a radar."""
+    del backdrop
+    return radar(read_traffic(spec, frame[None]), width, height)
 
 
 def read_traffic(spec: WorldSpec, frames: F64) -> Traffic:

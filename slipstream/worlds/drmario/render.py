@@ -60,13 +60,13 @@ def _draw_bottle(canvas: Canvas, name: str, now: F64, field: dict[str, int], lef
     for i in range(ROWS * COLUMNS):
         _draw_cell(canvas, value[f"cell_{i}"], left + i % COLUMNS, low + ROWS - 1 - i // COLUMNS)
     if value["falling"]:
-        for kind, colour, row, column in _halves(
+        for kind, colour, row, column in halves(
             value["pill_id"], value["pill_row"], value["pill_col"], value["pill_rot"]
         ):
             if row < ROWS:
                 _draw_cell(canvas, kind | colour, left + column, low + row)
     beside = left + COLUMNS + 0.6
-    for kind, colour, row, column in _halves(value["preview_id"], 0, 0, 0):
+    for kind, colour, row, column in halves(value["preview_id"], 0, 0, 0):
         _draw_cell(canvas, kind | colour, beside + column, low + ROWS - 2.6 + row)
     seconds = value["frames"] * tick_s
     lines = (
@@ -79,7 +79,7 @@ def _draw_bottle(canvas: Canvas, name: str, now: F64, field: dict[str, int], lef
         canvas.text((x, y), words, paint(color), 0.55 * canvas.view.scale)
 
 
-def _halves(pill: int, row: int, column: int, rot: int) -> list[tuple[int, int, int, int]]:
+def halves(pill: int, row: int, column: int, rot: int) -> list[tuple[int, int, int, int]]:
     """Kind, colour, row and column of a pill's halves."""
     first, second = divmod(pill, 3)
     here, there = (second, first) if rot >= 2 else (first, second)

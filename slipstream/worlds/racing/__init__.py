@@ -1,13 +1,20 @@
 """Racing cars: the batched world; how they move, their tracks and what they see, for tests and notebooks."""
 
+from pathlib import Path
+
 from slipstream.config.racing import FollowGap, PurePursuit
 from slipstream.worlds.racing.cars import Car, car, derivative, overlap, simulate, vehicles
 from slipstream.worlds.racing.draw import draw_track, draw_tracks, picture
 from slipstream.worlds.racing.drivers import Driven, drive
+from slipstream.worlds.racing.endings import outcomes
 from slipstream.worlds.racing.face import make, track_of
+from slipstream.worlds.racing.generators import GENERATORS
+from slipstream.worlds.racing.letters import characters
 from slipstream.worlds.racing.lines import Raceline, raceline
 from slipstream.worlds.racing.maps import Map, Progress
 from slipstream.worlds.racing.render import make_renderer
+from slipstream.worlds.racing.scenes import sketch
+from slipstream.worlds.racing.shifts import shifts
 from slipstream.worlds.racing.tracks import circuit, corridor, oval
 
 PROPORTIONS = (
@@ -15,10 +22,19 @@ PROPORTIONS = (
     *("target_finish", "collision", "target_crash", "self_crash", "idle_stop", "timeout"),
 )
 HEADLINE = ("success", "lap_s", "progress_m", "crashed", "collided")
+SCENE = Path(__file__).with_name("scene.js")
+SHIFT_FIGURES = ("success", "crashed", "lap_s", "progress_m")
+SURVIVAL = ("progress_m", None)
+BESIDE = ("follow_gap", "pure_pursuit")
 
 __all__ = [
+    "BESIDE",
+    "GENERATORS",
     "HEADLINE",
     "PROPORTIONS",
+    "SCENE",
+    "SHIFT_FIGURES",
+    "SURVIVAL",
     "Car",
     "Driven",
     "FollowGap",
@@ -27,6 +43,7 @@ __all__ = [
     "PurePursuit",
     "Raceline",
     "car",
+    "characters",
     "circuit",
     "corridor",
     "derivative",
@@ -35,11 +52,14 @@ __all__ = [
     "drive",
     "make",
     "make_renderer",
+    "outcomes",
     "oval",
     "overlap",
     "picture",
     "raceline",
+    "shifts",
     "simulate",
+    "sketch",
     "track_of",
     "vehicles",
 ]

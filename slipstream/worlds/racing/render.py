@@ -119,7 +119,7 @@ class Road:
         self.map = Map.from_grid(backdrop.occupied, backdrop.resolution_m, backdrop.origin)
         free = Image.fromarray(np.where(backdrop.occupied == 0, np.uint8(255), np.uint8(0)))
         self._free = free.filter(ImageFilter.GaussianBlur(1.5))  # walls in steps of a cell look ragged
-        self.low, self.high = _extent(backdrop)
+        self.low, self.high = free_extent(backdrop)
         self._drawn: tuple[View, Size, Image.Image] | None = None
 
     def picture(self, view: View, size: Size) -> Image.Image:
@@ -189,9 +189,10 @@ def _fields(spec: WorldSpec, frames: F64, *names: str) -> F64:
     return frames[..., [spec.frame_fields.index(name) for name in names]]
 
 
-def _extent(backdrop: Backdrop) -> tuple[F64, F64]:
+def free_extent(backdrop: Backdrop) -> tuple[F64, F64]:
     """Lower left and upper right corner of all free cells."""
-    rows, columns = np.nonzero(backdrop.occupied == 0)
+    free = backdrop.occupied == 0
+    rows, columns = np.flatnonzero(free.any(1)), np.flatnonzero(free.any(0))
     x, y, yaw = backdrop.origin
     ends = [(c, r) for c in (columns.min(), columns.max() + 1) for r in (rows.min(), rows.max() + 1)]
     along, up = backdrop.resolution_m * np.array(ends, np.float64).T

@@ -248,6 +248,40 @@ def test_noise_is_normal_and_differs_between_cars_steps_and_episodes():
         assert abs(np.corrcoef(a[both], b[both])[0, 1]) < 0.05
 
 
+def test_lost_beams_show_the_longest_range_and_the_others_what_they_did():
+    whole, holes, blind = (race("time_trial_oval", 32, **QUIET, **{"lidar.dropout": p}) for p in (0.0, 0.2, 1.0))
+    for env in (whole, holes, blind):
+        env.reset()
+    scans = [env.obs["obs"][:, 0, :108] for env in (whole, holes, blind)]
+    lost = scans[1] != scans[0]
+    assert (scans[1][lost] == 1.0).all()
+    short = scans[0] < 1.0
+    assert short.sum() > 1000
+    assert abs(lost[short].mean() - 0.2) < 0.04  # three deviations of a share of 0.2 in a thousand
+    assert (scans[2] == 1.0).all()
+
+
+@pytest.mark.parametrize("what", ["friction_scale", "mass_scale"])
+def test_grip_and_weight_turn_a_car_by_their_factor_at_first(what):
+    """With no slip yet, a steered car's yaw accelerates by friction times mass over inertia, times what is the same."""
+
+    def turned(scale):
+        car = {"id": "car", what: scale}
+        env = race(
+            "time_trial_oval", **QUIET, **(GRID | {"start_speed_mps": [6, 6], "cars": [car], "action_repeat": 1})
+        )
+        env.reset()
+        before = env.frame(0)[0, 2]
+        env.actions[:] = [[1.0, 0.5]]
+        for _ in range(3):
+            env.step()
+        return env.frame(0)[0, 2] - before
+
+    plain = turned(1.0)
+    for scale in (0.6, 1.5):
+        assert turned(scale) / plain == pytest.approx(scale, rel=0.07)
+
+
 @pytest.mark.parametrize("preset", OBSERVATIONS)
 def test_every_preset_is_flat_named_and_within_its_bounds(preset):
     env = race("head_to_head", 4, observation={"preset": preset})

@@ -1,0 +1,146 @@
+"""The verb that compares runs: tables with intervals, a picture, files for programs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from slipstream.cli.run import whole_number
+from slipstream.config.errors import ScenarioError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from slipstream.stats import Interval
+    from slipstream.view.compare import Comparison, Pair, Task
+
+CHANCE = "chance that a run of the row is better than one of the column"
+
+
+def compare(argv: Sequence[str]) -> int:
+    """Compare runs: grouped by algorithm or by any setting, repeated by seed."""
+    parser = argparse.ArgumentParser(
+        "slipstream compare",
+        description="Compare runs: on each scenario, those that try the same thing are a group and their seeds are its "
+        "repeats. Tables with IQM, mean, median and the chance that one is better than another, with 95 %% intervals.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="run folders, or folders of run folders")
+    parser.add_argument("--metric", default="eval/return_mean", help="what is compared (default: eval/return_mean)")
+    parser.add_argument("--lower-is-better", action="store_true", help="of the metric, as of eval/conflicts_mean")
+    parser.add_argument("--at", type=whole_number, metavar="STEPS", help="at this step (default: at each run's end)")
+    parser.add_argument("--by", metavar="KEY", help="algo (default), scenario, or a setting such as algo.learning_rate")
+    parser.add_argument("--png", type=Path, metavar="FILE", help="draw the groups over steps")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the result for programs, too")
+    parser.add_argument("--marl-eval", type=Path, metavar="FILE", help="write the evaluations as marl-eval's JSON")
+    args = parser.parse_args(argv)
+    for flag in ("png", "json", "marl_eval"):
+        refuse_target(f"--{flag.replace('_', '-')}", getattr(args, flag))
+    from slipstream.data.disk import replace_file
+    from slipstream.view.compare import as_record
+    from slipstream.view.compare import compare as compared
+
+    done = compared(runs_among(args.runs), args.metric, args.at, args.by, args.lower_is_better)
+    print_comparison(done)
+    if args.png is not None:
+        from slipstream.view.charts import Chart, draw_png
+        from slipstream.view.compare import bands
+
+        draw_png([Chart.of_bands(task.name, done.metric, bands(task)) for task in done.tasks], args.png)
+        print(f"picture: {args.png}")
+    if args.json is not None:
+        text = json.dumps(as_record(done), indent=2, allow_nan=False)
+        replace_file(args.json, text.encode() + b"\n", durable=False)
+    if args.marl_eval is not None:
+        from slipstream.view.marl_eval import as_marl_eval
+
+        data, notes = as_marl_eval(done)
+        replace_file(args.marl_eval, json.dumps(data, indent=2, allow_nan=False).encode() + b"\n", durable=False)
+        print(f"marl-eval: {args.marl_eval}", *notes, sep="\n  ")
+    return 0
+
+
+def runs_among(paths: Sequence[Path]) -> list[Path]:
+    """Run folders as they were named, and all those in other folders that were named."""
+    from slipstream.view.run import find_runs
+
+    found: list[Path] = []
+    for path in paths:
+        inside = find_runs(path) if path.is_dir() else []
+        found += sorted(inside) or [path]  # what is none is refused by who reads it
+    return found
+
+
+def refuse_target(flag: str, path: Path | None) -> None:
+    """Refuse a file that could not be written, before anything is read."""
+    if path is not None and path.is_dir():
+        raise ScenarioError(f"{flag} {path}: is a folder; name a file in it")
+    if path is not None and not path.parent.is_dir():
+        raise ScenarioError(f"{flag} {path}: the folder {path.parent} does not exist; make it first")
+
+
+def print_comparison(done: Comparison) -> None:
+    """All tables, then what the intervals are and what speaks against trusting them."""
+    from rich.console import Console
+
+    from slipstream.view.compare import INTERVALS
+
+    console = Console(width=None if Console().is_terminal else 160, highlight=False, markup=False)
+    when = "at the end of each run" if done.at is None else f"at {done.at:,} steps"
+    for task in done.tasks:
+        console.print(f"{task.name}: {done.metric} {when}")
+        console.print(_scores(task, done.lower_is_better))
+        if len(task.groups) > 1:
+            console.print(f"{task.name}: {CHANCE}")
+            console.print(_chances([group.name for group in task.groups], task.pairs))
+        if len(task.common) > 1:
+            console.print(f"{task.name}: IQM at steps that all runs have")
+            rows = [[group.name, *map(cell, group.on_the_way)] for group in task.groups]
+            console.print(_table(["group", *(f"{step:,}" for step in task.common)], rows))
+    if done.overall is not None:
+        groups = done.overall.groups
+        console.print(f"all {len(done.overall.tasks)} scenarios, each from its worst run here (0) to its best (1)")
+        console.print(_table(["group", "IQM", "mean"], [[name, cell(iqm), cell(mean)] for name, iqm, mean in groups]))
+        console.print(f"all scenarios: {CHANCE}")
+        console.print(_chances([name for name, _, _ in groups], done.overall.pairs))
+    console.print(INTERVALS)
+    for warning in done.warnings:
+        console.print(f"warning: {warning}")
+
+
+def _scores(task: Task, lower_is_better: bool) -> Table:
+    rows = []
+    for group in task.groups:
+        ends = sorted(group.scores, reverse=lower_is_better)
+        figures = [cell(group.iqm), cell(group.mean), cell(group.median)]
+        rows.append([group.name, str(len(group.runs)), *figures, f"{ends[0]:.4g}", f"{ends[-1]:.4g}"])
+    return _table(["group", "seeds", "IQM", "mean", "median", "worst", "best"], rows)
+
+
+def _chances(groups: Sequence[str], pairs: Sequence[Pair]) -> Table:
+    found = {(pair.first, pair.second): cell(pair.chance) for pair in pairs}
+    return _table(["", *groups], [[row, *(found.get((row, column), "–") for column in groups)] for row in groups])
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    """What comes from a run is never taken for markup of the terminal."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table()
+    for k, column in enumerate(head):
+        table.add_column(Text(column), justify="right" if k else "left")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    return table
+
+
+def cell(value: Interval) -> str:
+    """An estimate with its interval, where it has one."""
+    if value.low != value.low:
+        return f"{value.estimate:.3g}"
+    digits = 2 if abs(value.estimate) < 100 else 1
+    return f"{value.estimate:.{digits}f} [{value.low:.{digits}f}, {value.high:.{digits}f}]"

@@ -1,0 +1,80 @@
+"""Metrics for TensorBoard and W&B: the flags of train, resume and federate, and the verb for a run that is there."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from slipstream.config.errors import SlipstreamError
+
+if TYPE_CHECKING:
+    from slipstream.view.exporters import Target
+
+
+def log(argv: Sequence[str]) -> int:
+    """Export a run's metrics, those that are still to come too."""
+    parser = argparse.ArgumentParser(
+        "slipstream log",
+        description="Write a run's metrics for TensorBoard or W&B; follows a run that is going on until it ends.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("run", type=Path, help="the run's folder, going on or finished")
+    add_flags(parser)
+    args = parser.parse_args(argv)
+    targets = asked_for(args)
+    if not targets:
+        raise SlipstreamError("log: say where to: --tensorboard, --wandb or both")
+    from slipstream.view.exporters import exporters
+    from slipstream.view.run import about
+
+    about(args.run)  # which refuses what is no run
+    started = exporters(targets)
+    for exporter in started:
+        print(exporter.begin(args.run), flush=True)
+    for exporter in started:
+        exporter.wait()
+    return 0
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """What to export where."""
+    add = parser.add_argument_group("metrics elsewhere (a process of its own that reads the run folder)").add_argument
+    add("--tensorboard", action="store_true", help="write event files for TensorBoard")
+    add("--logdir", metavar="DIR", help="where, in a folder of the run's name (default: tb)")
+    add("--wandb", action="store_true", help="tell W&B: offline files unless you have logged in or set WANDB_MODE")
+    add("--wandb-project", metavar="NAME", help="project at W&B (default: slipstream)")
+    add("--wandb-prefix", metavar="TEXT", help="what the run's name at W&B begins with")
+    add("--wandb-group", metavar="NAME", help="group at W&B")
+    add("--wandb-tags", metavar="A,B", help="tags at W&B, with commas between them")
+    add("--wandb-dir", metavar="DIR", help="where the folder 'wandb' is made (default: here)")
+
+
+def asked_for(args: argparse.Namespace) -> list[Target]:
+    """What these flags say; those that would have no effect are refused."""
+    from slipstream.view.exporters import Tensorboard, Wandb
+
+    found: list[Target] = []
+    if args.tensorboard:
+        found.append(Tensorboard(args.logdir or "tb"))
+    elif args.logdir is not None:
+        raise SlipstreamError(f"--logdir {args.logdir}: nothing is written there without --tensorboard")
+    given = {
+        "project": args.wandb_project,
+        "prefix": args.wandb_prefix,
+        "group": args.wandb_group,
+        "tags": _tags(args.wandb_tags),
+        "folder": args.wandb_dir,
+    }
+    told = {key: value for key, value in given.items() if value is not None}
+    if args.wandb:
+        found.append(Wandb(**told))
+    elif told:
+        flag = "--wandb-" + next(iter(told)).replace("folder", "dir")
+        raise SlipstreamError(f"{flag}: has no effect without --wandb")
+    return found
+
+
+def _tags(text: str | None) -> tuple[str, ...] | None:
+    return None if text is None else tuple(tag.strip() for tag in text.split(",") if tag.strip())

@@ -1,0 +1,237 @@
+"""The verb that tries policies in worlds they were not trained on."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from slipstream.cli.judge import read_seeds
+from slipstream.config.errors import ScenarioError, suggest
+from slipstream.config.load import load
+
+if TYPE_CHECKING:
+    from slipstream.config.scenario import Scenario
+    from slipstream.evaluate.shift import Effect, Place
+    from slipstream.train.checkpoint import Checkpoint
+    from slipstream.worlds.shift import Shift, Skipped
+
+
+def shift(argv: Sequence[str]) -> int:
+    """Play a policy and scripts in changed worlds, or several policies on several scenarios."""
+    parser = argparse.ArgumentParser(
+        "slipstream shift",
+        description="Play a trained policy, beside scripts, in worlds that differ from the one it was trained in: "
+        "airspace: speed, heading, position, waypoint, type, wind; racing: friction, mass, scanner, tracks; drmario: "
+        "speeds, levels. All rows play the same episodes, so that changes are paired. With --matrix: every policy on "
+        "every scenario.",
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("subjects", nargs="+", metavar="RUN", help="a run folder, checkpoint, exported model; or a scenario's name")
+    add("--matrix", nargs="+", metavar="SCENARIO", help="play every policy on each of these instead")
+    add("--episodes", type=int, default=100, help="episodes per row and seed (default: 100)")
+    add("--seed", type=int, help="seed of the episodes (default: the scenario's evaluation seed)")
+    add("--seeds", metavar="SEED,…", help="several seeds, such as 42,123; their episodes are pooled")
+    add("--kinds", metavar="KIND,…", help="only these kinds of shift, such as speed,wind")
+    add("--who", metavar="AGENT,…", help="only shifts of these agents; all is one of them")
+    add("--full", action="store_true", help="all sizes instead of a few of each kind")
+    add("--scripts", metavar="NAME,…", help="scripts played beside it (default: the usual ones of the world)")
+    add("--out", type=Path, metavar="FOLDER", help="write tables (CSV, JSON), pictures and a page there")
+    args = parser.parse_args(argv)
+    if args.episodes < 1:
+        raise ScenarioError(f"--episodes {args.episodes}: at least one episode is needed")
+    seeds = read_seeds(args.seed, args.seeds)
+    started = time.monotonic()
+    if args.matrix:
+        return _matrix(args, seeds, argv, started)
+    if len(args.subjects) > 1:
+        raise ScenarioError(f"{len(args.subjects)} policies: shifts are of one policy; several need --matrix SCENARIO")
+    return _study(args, seeds, argv, started)
+
+
+def _study(args: argparse.Namespace, seeds: list[int] | None, argv: Sequence[str], started: float) -> int:
+    from slipstream.evaluate.shift import UNSHIFTED, grouped, run, unshifted
+    from slipstream.evaluate.shift_files import write_study
+    from slipstream.worlds.registry import shift_figures
+
+    scenario, saved = _load(args.subjects[0])
+    chosen, skipped = _choose(args, scenario)
+    scripts = _scripts(args.scripts, scenario)
+    seeds = seeds or [scenario.evaluate.seed]
+    study = run(scenario, saved, chosen, skipped, scripts, args.episodes, seeds, _told)
+    shown = shift_figures(study.kind, study.spec)
+    print(
+        f"{study.scenario}: {study.episodes} episodes per row, the same in every row; {study.distinct} of them start "
+        f"differently; {len(chosen)} shifts, {len(skipped)} left out"
+    )
+    if study.distinct == 1 and study.episodes > 1:
+        print("all episodes are copies of one: give the world something to draw, such as world.position_jitter_nm")
+    on_screen = shown[:3]  # files have them all
+    _print_effects([*unshifted(study, on_screen), *grouped(study, on_screen)], on_screen, UNSHIFTED)
+    if args.out is not None:
+        written = write_study(args.out, study, _about(argv, args.subjects, seeds, started))
+        print(f"written: {', '.join(str(path) for path in written)}")
+    return 0
+
+
+def _matrix(args: argparse.Namespace, seeds: list[int] | None, argv: Sequence[str], started: float) -> int:
+    from slipstream.evaluate.shift import matrix
+    from slipstream.evaluate.shift_files import write_matrix
+    from slipstream.train.saved_cast import load_cast
+    from slipstream.worlds.registry import make_worlds, shift_figures
+
+    for flag in ("kinds", "who", "full"):
+        if getattr(args, flag):
+            raise ScenarioError(f"--{flag}: chooses among shifts, of which --matrix plays none")
+    models = {}
+    for subject in args.subjects:
+        own, saved = load_cast(Path(subject))
+        label = Path(subject).resolve().name
+        models[label if label not in models else str(subject)] = (own, saved)
+    scenarios = {name: load(name) for name in args.matrix}
+    kinds = {scenario.world.kind for scenario in scenarios.values()}
+    if len(kinds) > 1:
+        raise ScenarioError(f"--matrix: {' and '.join(sorted(kinds))} have no policy in common; name one kind of world")
+    first = next(iter(scenarios.values()))
+    scripts = _scripts(args.scripts, first)
+    seeds = seeds or [first.evaluate.seed]
+    places = matrix(models, scenarios, scripts, args.episodes, seeds, _told)
+    one = make_worlds(first.world, 1)
+    shown = shift_figures(first.world.kind, one.spec)
+    one.close()
+    _print_matrix(places, shown[0], args.episodes * len(seeds))
+    for place in places:
+        if place.reason:
+            print(f"{place.policy} on {place.scenario}: {place.reason}")
+    if args.out is not None:
+        written = write_matrix(args.out, places, shown, _about(argv, args.subjects, seeds, started))
+        print(f"written: {', '.join(str(path) for path in written)}")
+    return 0
+
+
+# --- what is played ---
+
+
+def _load(subject: str) -> tuple[Scenario, Checkpoint | None]:
+    from slipstream.train.saved_cast import load_cast
+
+    path, is_yaml = Path(subject), subject.endswith((".yaml", ".yml"))
+    if path.exists() and not is_yaml:
+        return load_cast(path)
+    if "/" in subject and not is_yaml:
+        raise ScenarioError(f"{path}: there is no such run, checkpoint or model; they lie under runs/ and models/")
+    return load(subject), None
+
+
+def _choose(args: argparse.Namespace, scenario: Scenario) -> tuple[list[Shift], list[Skipped]]:
+    """The world's shifts that were asked for."""
+    from slipstream.worlds.registry import shifts
+
+    found, skipped = shifts(scenario.world, args.full)
+    if not found:
+        raise ScenarioError(f"{scenario.name}: {scenario.world.kind} worlds have no shifts; try --matrix")
+    for flag, asked, known in (
+        ("--kinds", args.kinds, {each.kind for each in found}),
+        ("--who", args.who, {each.who for each in found}),
+    ):
+        for word in asked.split(",") if asked else ():
+            if word not in known:
+                raise ScenarioError(
+                    f"{flag} {word}: there are {', '.join(sorted(known))}{suggest(word, sorted(known))}"
+                )
+    kinds = args.kinds.split(",") if args.kinds else None
+    who = args.who.split(",") if args.who else None
+    chosen = [each for each in found if (kinds is None or each.kind in kinds) and (who is None or each.who in who)]
+    if not chosen:
+        raise ScenarioError(f"--kinds {args.kinds} --who {args.who}: no shift is both")
+    return chosen, list(skipped) if kinds is None and who is None else []
+
+
+def _scripts(asked: str | None, scenario: Scenario) -> tuple[str, ...]:
+    from slipstream.worlds.registry import beside, make_worlds
+
+    one = make_worlds(scenario.world, 1)
+    one.close()
+    if asked is None:
+        return tuple(name for name in beside(scenario.world.kind, one.spec) if name in one.spec.scripts)
+    names = tuple(word for word in asked.split(",") if word)
+    for name in names:
+        if name not in one.spec.scripts:
+            known = ", ".join(one.spec.scripts) or "none"
+            raise ScenarioError(f"--scripts {name}: {one.spec.name} has {known}{suggest(name, one.spec.scripts)}")
+    return names
+
+
+def _about(argv: Sequence[str], subjects: Sequence[str], seeds: Sequence[int], started: float) -> dict[str, object]:
+    """What a result came from."""
+    from slipstream.train.run_folder import describe_run
+
+    told = describe_run(seed=seeds[0], command=list(argv), now=datetime.now(UTC))
+    return {
+        "command": shlex.join(["slipstream", "shift", *argv]),
+        "subjects": ", ".join(subjects),
+        "seeds": ", ".join(map(str, seeds)),
+        "commit": told["git_commit"],
+        "cpu": f"{told['cpu']}, {told['cpu_count']} cores",
+        "seconds": round(time.monotonic() - started, 1),
+    }
+
+
+# --- what is said ---
+
+
+def _told(done: int, total: int) -> None:
+    """How far it is, on a terminal."""
+    if sys.stderr.isatty():
+        print(f"\r{done} of {total} played", end="" if done < total else "\r" + " " * 30 + "\r", file=sys.stderr)
+
+
+def _print_effects(effects: Sequence[Effect], shown: Sequence[str], base: str) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from slipstream.evaluate.shift_files import text_of
+
+    table = Table(
+        title="mean [95 % interval], and the change against the same episodes unshifted", title_justify="left"
+    )
+    for head in ("shift", "n", "policy"):
+        table.add_column(head, no_wrap=True)
+    for name in shown:
+        table.add_column(name.replace("_", " "), justify="right")
+        table.add_column("change", justify="right")
+    before = None
+    for effect in effects:
+        if before not in (None, effect.name):
+            table.add_section()
+        cells = [text_of(cell) for name in shown for cell in (effect.figures[name], effect.changes[name])]
+        first = effect.name != before
+        number = str(effect.shifts) if effect.name != base else ""
+        table.add_row(effect.name.replace("_", " ") if first else "", number if first else "", effect.policy, *cells)
+        before = effect.name
+    Console(width=None if Console().is_terminal else 190).print(table)
+
+
+def _print_matrix(places: Sequence[Place], figure: str, episodes: int) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from slipstream.evaluate.shift_files import text_of
+
+    columns = list(dict.fromkeys(place.scenario for place in places))
+    title = f"{figure.replace('_', ' ')}: {episodes} episodes per cell, mean [95 % interval]; *: trained there"
+    table = Table(title=title, title_justify="left")
+    table.add_column("policy")
+    for column in columns:
+        table.add_column(column, justify="right")
+    for policy in dict.fromkeys(place.policy for place in places):
+        own = [place for place in places if place.policy == policy]
+        cells = [text_of(p.figures[figure]) + ("*" if p.home else "") if p.figures else "-" for p in own]
+        table.add_row(policy, *cells)
+    Console(width=None if Console().is_terminal else 190).print(table)

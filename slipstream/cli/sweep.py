@@ -1,0 +1,235 @@
+"""Many runs of a scenario with different values: which are best, with a table, a picture and a scenario at the end."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import secrets
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slipstream.cli import collecting
+from slipstream.config.errors import ScenarioError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from slipstream.config.scenario import Scenario
+    from slipstream.config.sweep import Read, Sweep
+    from slipstream.scale.sweep import Row, State, Work
+
+HOME = Path("sweeps")
+MOST_ROWS = 30  # of the table on the screen
+USAGE = """slipstream sweep SWEEP [options] [--field.of.the.scenario VALUE …]
+       slipstream sweep FOLDER               go on with a sweep that was stopped"""
+
+
+def sweep(argv: Sequence[str]) -> int:
+    """Try a scenario with many values, or go on with a sweep's folder."""
+    words = list(argv)
+    if not words or words[0] in ("-h", "--help"):
+        _parser().print_help()
+        return 0
+    if words[0].startswith("-"):
+        raise ScenarioError("name a sweep first: its file, or the name of one that comes with Slipstream")
+    if (Path(words[0]) / "sweep.yaml").is_file():
+        return _go_on(Path(words[0]), words[1:])
+    known, fields = _parser().parse_known_args(words[1:])
+    return _begin(words[0], known, fields)
+
+
+def _begin(name: str, known: argparse.Namespace, fields: Sequence[str]) -> int:
+    from slipstream.config.load import override
+    from slipstream.config.overrides import cli_overrides
+    from slipstream.config.sweep import check_budget, load_sweep
+
+    given = {key: getattr(known, key) for key in ("repeat", "seed_base", "seed_step", "max_parallel")}
+    if known.auto_seed and known.seed_base is None:
+        given["seed_base"] = secrets.randbelow(2**31)
+    read = load_sweep(name, {key: value for key, value in given.items() if value is not None})
+    if shorthands := dict(collecting.changes(known)):
+        read = read._replace(base=override(read.base, shorthands))
+    if fields:
+        read = read._replace(base=cli_overrides(read.base, fields, prog=f"slipstream sweep {name}"))
+    check_budget(read)
+    _check_values(read)
+    now = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
+    root = (known.root or HOME / f"{read.sweep.name}_{now}").absolute()
+    if known.dry_run:
+        return _describe(read.sweep, read.base)
+    from slipstream.scale.sweep import begin
+
+    return _run(begin(root, read.sweep, read.base))
+
+
+def _go_on(root: Path, words: Sequence[str]) -> int:
+    from slipstream.scale.sweep import Work, reopen
+
+    parser = argparse.ArgumentParser("slipstream sweep FOLDER", allow_abbrev=False)
+    parser.add_argument("--max-parallel", type=int, metavar="N", help="runs at a time from here on")
+    known, other = parser.parse_known_args(words)
+    if other:
+        raise ScenarioError(f"{other[0]}: a sweep goes on as it was begun, but for --max-parallel; leave it out")
+    work = reopen(root.absolute())
+    if known.max_parallel is not None:
+        work = Work(work.root, work.sweep.model_copy(update={"max_parallel": known.max_parallel}), work.base)
+    return _run(work)
+
+
+def _check_values(read: Read) -> None:
+    from slipstream.config.sweep import check_parameters
+    from slipstream.scale.suggest import probes
+
+    check_parameters(read, {path: probes(parameter) for path, parameter in read.sweep.parameters.items()})
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        "slipstream sweep",
+        usage=USAGE,
+        description="Train a scenario with many values and find out which are best. A sweep is a YAML file "
+        "(docs/sweeps.md), or one of those that come with Slipstream by name: convoy_lock_td3_sweep.",
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("--repeat", type=int, metavar="N", help="runs of each trial, with seeds of their own (default: the file's)")
+    add("--max-parallel", type=int, metavar="N", help="runs at a time (default: the file's, or one for each core)")
+    add("--auto-seed", action="store_true", help="draw the first seed, unless --seed-base gives it")
+    add("--seed-base", type=int, metavar="SEED", help="seed of a trial's first run (default: the file's)")
+    add("--seed-step", type=int, metavar="N", help="distance between the seeds of a trial's runs (default: the file's)")
+    add("--root", type=Path, help=f"folder for everything (default: {HOME}/SWEEP_TIME)")
+    add("--dry-run", action="store_true", help="say what would be tried and start nothing")
+    collecting.add_flags(parser)
+    return parser
+
+
+def _describe(sweep: Sweep, base: Scenario) -> int:
+    """What would be done: how many runs, and the first trials as far as they are known."""
+    from slipstream.config.sweep import Grid, Pbt
+    from slipstream.scale.suggest import drawn, grid
+
+    method = sweep.method
+    everything = grid(sweep.parameters) if isinstance(method, Grid) else []
+    many = len(everything) or (method.population if isinstance(method, Pbt) else getattr(method, "trials", 0))
+    each = f"{sweep.repeat} runs" if sweep.repeat > 1 else "one run"
+    print(
+        f"{sweep.name}: {method.kind}, {many} trials of {each}, {base.timesteps:,} steps each at most, of {base.name}"
+    )
+    first = everything or [drawn(sweep.parameters, sweep.seed, number) for number in range(many)]
+    if method.kind != "tpe":
+        for number, values in enumerate(first[:MOST_ROWS]):
+            print(f"  {number}: " + ", ".join(f"{path} {_text(value)}" for path, value in values.items()))
+    return 0
+
+
+# --- at work ---
+
+
+def _run(work: Work) -> int:
+    """Work until all is done; returns the exit code."""
+    from rich.console import Console
+    from rich.live import Live
+
+    from slipstream.scale.pool import LocalPool
+    from slipstream.scale.sweep import LOGS, run, table
+
+    cores = len(os.sched_getaffinity(0))
+    parallel = work.sweep.max_parallel or cores
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    console.print(
+        f"{work.sweep.name}: {work.sweep.method.kind}, {parallel} runs at a time, in {work.root}", highlight=False
+    )
+    pool, threads = LocalPool(work.root / LOGS, parallel), max(1, cores // parallel)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # schedulers stop us as Ctrl+C does
+    try:
+        if console.is_terminal:
+            with Live(console=console, refresh_per_second=2) as live:
+                state = run(work, pool, threads, lambda now, names: live.update(_table(work, table(work, now, names))))
+        else:
+            said: set[int] = set()
+            state = run(work, pool, threads, lambda now, names: _say_new(work, now, said))
+    except KeyboardInterrupt:
+        print(f"stopped; every run has saved what it has. Go on with: slipstream sweep {work.root}")
+        return 130
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    return _finish(work, state, console)
+
+
+def _say_new(work: Work, state: State, said: set[int]) -> None:
+    """Where there is no terminal: a line for every run that is over."""
+    for result in state.results[len(said) :] if len(state.results) > len(said) else ():
+        said.add(len(said))
+        what = f"failed: {result.problem}" if result.score is None else f"{work.sweep.metric.name} {result.score:.4g}"
+        seed = work.sweep.seeds[result.repeat]
+        print(f"trial {result.trial}, seed {seed}, {result.steps:,} steps: {what}", flush=True)
+
+
+def _finish(work: Work, state: State, console: Console) -> int:
+    """The table, its files, the picture and the best scenario."""
+    import json
+
+    from slipstream.config.load import dump
+    from slipstream.data.disk import replace_file
+    from slipstream.evaluate.sweep import write_csv
+    from slipstream.scale.picture import draw
+    from slipstream.scale.sweep import best_scenario, table
+
+    rows, root = table(work, state), work.root
+    console.print(_table(work, rows))
+    write_csv(root / "table.csv", [_cells(row, _text) for row in rows])
+    named = [{key: None if value != value else value for key, value in _cells(row).items()} for row in rows]
+    head = {"format": "slipstream.sweep_table", "version": 1, "metric": work.sweep.metric.name}
+    replace_file(root / "table.json", json.dumps({**head, "trials": named}, indent=1).encode() + b"\n")
+    draw(root / "sweep.png", work.sweep, rows)
+    failed = [row for row in rows if row.state == "failed"]
+    for row in failed[:5]:
+        print(f"trial {row.trial} failed: {row.problem}", file=sys.stderr)
+    if len(failed) == len(rows):
+        print(f"all {len(rows)} trials failed; their logs are in {root / 'logs'}", file=sys.stderr)
+        return 1
+    replace_file(root / "best.yaml", dump(best_scenario(work, rows[0], len(rows))).encode())
+    fresh = work.sweep.seeds[-1] + work.sweep.seed_step
+    print(f"table:   {root / 'table.csv'} (and .json)\npicture: {root / 'sweep.png'}\nbest:    {root / 'best.yaml'}")
+    print("the best of many is flattering; judge it with a seed of its own:")
+    print(f"  slipstream train {root / 'best.yaml'} --seed {fresh}")
+    return 0
+
+
+def _table(work: Work, rows: Sequence[Row]) -> Table:
+    from rich.table import Table
+
+    from slipstream.cli.compare import cell
+
+    done = sum(row.state in ("finished", "stopped", "failed") for row in rows)
+    table = Table(title=f"{work.sweep.name}: {done} of {len(rows)} trials are over", title_justify="left")
+    names = list(work.sweep.parameters)
+    for column in ("trial", *names, "state", "steps", "runs", work.sweep.metric.name):
+        table.add_column(column, justify="left" if column in ("state", *names) else "right")
+    for row in rows[:MOST_ROWS]:
+        score = cell(row.score) if math.isfinite(row.score.estimate) else "–"
+        values = [_text(row.values[name]) for name in names]
+        table.add_row(str(row.trial), *values, row.state, f"{row.steps:,}", str(row.runs), score)
+    if len(rows) > MOST_ROWS:
+        table.add_row("…", *[""] * len(names), f"{len(rows) - MOST_ROWS} more", "", "", "")
+    return table
+
+
+def _cells(row: Row, written: Callable[[Any], Any] = lambda value: value) -> dict[str, Any]:
+    """A row as named cells, for files; nothing in it depends on the clock."""
+    score, low, high = row.score
+    figures = {"score": score, "low": low, "high": high}
+    values = {path: written(value) for path, value in row.values.items()}
+    about = {"state": row.state, "steps": row.steps, "runs": row.runs}
+    return {"trial": row.trial, **values, **about, **figures, "problem": row.problem}
+
+
+def _text(value: Any) -> Any:
+    """A value as it stands in a table: numbers as they are, lists as YAML writes them."""
+    return "[" + ", ".join(map(str, value)) + "]" if isinstance(value, list) else str(value)

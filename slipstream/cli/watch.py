@@ -1,0 +1,122 @@
+"""The verb that follows a run on the terminal, and training that is followed there from its start."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import datetime
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from slipstream.config.errors import SlipstreamError
+
+if TYPE_CHECKING:
+    from slipstream.config.scenario import Scenario
+
+UIS = ("plain", "tui", "none", "debug")
+UI_HELP = "what is shown meanwhile: a bar or lines (plain), the views of slipstream watch (tui), nothing (none)"
+ENTRY = "import sys; from slipstream.cli.main import main; sys.exit(main())"
+
+
+def watch(argv: Sequence[str]) -> int:
+    """Follow a run, live or finished; reads and never writes."""
+    parser = argparse.ArgumentParser(
+        "slipstream watch",
+        description="Follow a run on the terminal, live or finished. It only reads the run's folder: it may start "
+        "late, be left at any time, and be there several times. Where there is no terminal, plain lines.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("run", type=Path, help="the run's folder, such as runs/head_on_ppo_20261115-120000")
+    parser.add_argument("--plain", action="store_true", help="plain lines, on a terminal too")
+    parser.add_argument("--every", type=_seconds, default=5.0, metavar="S", help="seconds between lines (default: 5)")
+    args = parser.parse_args(argv)
+    from slipstream.train.run_folder import check_is_run
+
+    check_is_run(args.run)
+    if args.plain or not is_terminal():
+        from slipstream.view.tui.lines import follow
+
+        follow(args.run, args.every, lambda line: print(line, flush=True))
+        return 0
+    need_textual()
+    from slipstream.view.tui.watch import WatchApp
+
+    app = WatchApp(args.run)
+    app.run()
+    return app.return_code or 0
+
+
+def train_watched(words: Sequence[str], scenario: Scenario, runs: Path, out: Path | None) -> int:
+    """Train as these words of the command say, in a process of its own, and watch it; its exit code."""
+    need_textual()
+    from slipstream.train.run_folder import reserve
+
+    if out is not None:
+        return _watched([*words, "--ui", "none"], out)
+    run = reserve(runs, scenario.name, scenario.algo.kind, datetime.now().astimezone())
+    try:
+        return _watched([*words, "--ui", "none", "--out", str(run)], run)
+    finally:
+        with suppress(OSError):  # it holds a run, as a rule
+            run.rmdir()
+
+
+def resume_watched(words: Sequence[str], run: Path) -> int:
+    """The same for a run that goes on."""
+    need_textual()
+    return _watched([*words, "--ui", "none"], run)
+
+
+def _watched(words: Sequence[str], run: Path) -> int:
+    """Run a command of ours in a session of its own, so that neither Ctrl+C nor the end of this terminal reaches it.
+
+    What becomes of it is asked when the view is left. What it says at its end is printed where the view was.
+    """
+    from slipstream.view.tui.watch import WatchApp
+
+    with tempfile.TemporaryFile() as said:
+        command = [sys.executable, "-c", ENTRY, *words]
+        training = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.STDOUT, start_new_session=True
+        )
+        WatchApp(run, training).run()
+        if training.poll() is None:
+            print(f"training goes on as process {training.pid}")
+            print(f"  look again:             slipstream watch {run}")
+            print(f"  stop with a checkpoint: kill -INT {training.pid}")
+            training.returncode = 0  # it is not ours to wait for any more
+            return 0
+        said.seek(0)
+        print(said.read().decode(errors="replace"), end="")
+        return training.returncode
+
+
+def is_terminal() -> bool:
+    """Whether a person sits there, with more than a teletype (views are drawn on stderr)."""
+    streams = sys.stdin, sys.stdout, sys.stderr
+    return all(stream.isatty() for stream in streams) and os.environ.get("TERM", "dumb") != "dumb"
+
+
+def need_textual() -> None:
+    """Say what to install where the terminal's library is missing."""
+    if find_spec("textual") is None:
+        raise SlipstreamError(
+            "the terminal views need textual, which is not installed: pip install 'slipstream[tui]', or use --plain "
+            "(watch) or --ui plain (train)"
+        )
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0.05 <= value <= 3600:
+        raise argparse.ArgumentTypeError(f"'{text}' is no number of seconds between 0.05 and 3600")
+    return value

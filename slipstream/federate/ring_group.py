@@ -1,0 +1,130 @@
+"""What the members of a ring do once they have met: scatter, merge and gather through a process group of gloo."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slipstream.config.errors import FederationError
+from slipstream.federate.blocks import Clients
+from slipstream.federate.peers import Roster, describe, unpack, why_not_finite
+from slipstream.federate.update import Arrays
+
+Merge = Callable[[Clients, Mapping[str, float]], Arrays]  # parts of all members and their claimed weights
+
+
+class Seen(NamedTuple):
+    """What a meeting decided."""
+
+    roster: Roster
+    host: str  # of the leader
+    store: socket.socket | None  # where members find each other: it listens at the leader's
+    absent: dict[str, str]
+
+
+class Group:
+    """A process group of one meeting, apart from what else the process does with torch.distributed."""
+
+    def __init__(self, seen: Seen, me: str, host: str, step_s: float) -> None:
+        import torch.distributed
+
+        dist: Any = torch.distributed  # its stubs leave out what is used here
+        self._members, self._weights = seen.roster.members, seen.roster.weights
+        self._rank, self._size = self._members.index(me), len(self._members)
+        self._step_s = step_s
+        self._culprits: set[str] = set()
+        limit = timedelta(seconds=step_s)
+        self._store = dist.TCPStore(
+            seen.host,
+            seen.roster.port,
+            is_master=seen.store is not None,
+            timeout=limit,
+            wait_for_workers=False,
+            master_listen_fd=None if seen.store is None else seen.store.detach(),
+        )
+        options = dist.ProcessGroupGloo._Options()
+        options._devices = [dist.ProcessGroupGloo.create_device(hostname=host)]
+        options._timeout = limit
+        store = dist.PrefixStore(seen.roster.generation, self._store)
+        self._group: Any = dist.ProcessGroupGloo(store, self._rank, self._size, options)
+
+    def reduce(self, arrays: Arrays, merge: Merge) -> tuple[Arrays, str]:
+        """The merged arrays, and why they are none where somebody's numbers made that impossible."""
+        deadline = time.monotonic() + self._step_s
+        records = describe(arrays)
+        merged: Arrays = {}
+        fault = ""
+        for dtype in sorted({record.dtype for record in records}):
+            same = tuple(record for record in records if record.dtype == dtype)
+            vectors = [arrays[record.name].reshape(-1) for record in same]
+            parts = self._scatter(vectors, deadline)
+            try:
+                own = self._merge_part(parts, merge)
+            except FederationError as error:
+                fault = str(error)
+                own = np.full(parts.shape[1], np.nan if parts.dtype.kind == "f" else 0, parts.dtype)
+            merged |= unpack(self._gather(own, deadline).view(np.uint8), same)
+        return {name: merged[name] for name in arrays}, fault or why_not_finite(merged) or ""
+
+    def agree(self) -> tuple[str, ...]:
+        """Wait until all members have the result; returns those whose numbers were not finite, by all accounts."""
+        deadline = time.monotonic() + self._step_s
+        votes = np.zeros((self._size, self._size), np.uint8)
+        votes[self._rank] = [name in self._culprits for name in self._members]
+        self._swap(np.broadcast_to(votes[self._rank], votes.shape).copy(), votes, deadline)
+        return tuple(name for name, count in zip(self._members, votes.sum(0), strict=True) if count)
+
+    def _scatter(self, vectors: Sequence[NDArray[Any]], deadline: float) -> NDArray[Any]:
+        """The part of all numbers that is this member's to merge, of all members: one row each."""
+        count = sum(vector.size for vector in vectors)
+        padded = np.zeros((self._size, -(-count // self._size)), vectors[0].dtype)
+        np.concatenate(vectors, out=padded.reshape(-1)[:count])
+        parts = np.empty_like(padded)
+        parts[self._rank] = padded[self._rank]
+        self._swap(padded, parts, deadline)
+        return parts
+
+    def _merge_part(self, parts: NDArray[Any], merge: Merge) -> NDArray[Any]:
+        if parts.dtype.kind != "f":
+            return np.asarray(parts.max(axis=0))
+        self._culprits |= {name for name, part in zip(self._members, parts, strict=True) if not np.isfinite(part).all()}
+        if self._culprits:
+            raise FederationError(f"{', '.join(sorted(self._culprits))} sent numbers that are not finite")
+        clients = {name: {"part": part} for name, part in zip(self._members, parts, strict=True)}
+        return merge(clients, dict(zip(self._members, self._weights, strict=True)))["part"]
+
+    def _gather(self, own: NDArray[Any], deadline: float) -> NDArray[Any]:
+        """All merged parts: each travels around the ring, handed on by every member but the last."""
+        parts = np.empty((self._size, own.size), own.dtype)
+        parts[self._rank] = own
+        before, behind = (self._rank - 1) % self._size, (self._rank + 1) % self._size
+        for step in range(self._size - 1):
+            there = self._group.recv([_bytes(parts[(self._rank - step - 1) % self._size])], before, 0)
+            gone = self._group.send([_bytes(parts[(self._rank - step) % self._size])], behind, 0)
+            self._finish([there, gone], deadline)
+        return parts.reshape(-1)
+
+    def _swap(self, out: NDArray[Any], back: NDArray[Any], deadline: float) -> None:
+        """Send row i of `out` to member i and receive its row for this one into row i of `back`."""
+        works = []
+        for step in range(1, self._size):
+            to, of = (self._rank + step) % self._size, (self._rank - step) % self._size
+            works += [self._group.recv([_bytes(back[of])], of, 0), self._group.send([_bytes(out[to])], to, 0)]
+        self._finish(works, deadline)
+
+    def _finish(self, works: Sequence[Any], deadline: float) -> None:
+        for work in works:
+            work.wait(timedelta(seconds=max(deadline - time.monotonic(), 0.001)))
+
+
+def _bytes(row: NDArray[Any]) -> Any:
+    """A row as a tensor over the same memory; gloo moves bytes, whatever they mean."""
+    import torch
+
+    return torch.from_numpy(row.view(np.uint8))

@@ -1,0 +1,1 @@
+"""What is more than one run: sweeps, and where their trials run."""

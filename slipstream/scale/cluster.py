@@ -1,0 +1,98 @@
+"""A Ray cluster that a run uses: one that is there, or one of its own on this machine that nobody else can reach.
+
+Ray asks nobody for a password: who reaches its ports runs code on its nodes. So a cluster of one's own listens on
+loopback only, without a dashboard, and whatever listens elsewhere is named.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from slipstream.config.errors import ScenarioError
+
+
+class Cluster(NamedTuple):
+    """What was joined."""
+
+    nodes: int
+    cpus: int
+    sentence: str  # for people: what it is, and what listens beyond loopback
+    address: str  # this machine's, as the nodes reach it
+
+
+class Listener(NamedTuple):
+    """A port that is open."""
+
+    process: str
+    address: str
+    port: int
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine reaches it."""
+        found = ipaddress.ip_address(self.address)
+        mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
+        return (mapped or found).is_loopback
+
+
+@contextmanager
+def joined(address: str | None, workers: int) -> Iterator[Cluster]:
+    """The cluster at `address` ("auto": the one this machine is a node of); None: one of our own, with so many CPUs."""
+    # Both are read when Ray is imported. The second makes Ray take 127.0.0.1 for this node's address and bind to it,
+    # which on Linux an argument of ray.init does not.
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    if address is None:
+        os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+    try:
+        import ray
+    except ImportError:
+        raise ScenarioError("--on ray: Ray is not installed; pip install 'slipstream[ray]'") from None
+    try:
+        if address is None:
+            cpus = max(os.cpu_count() or 1, workers)
+            ray.init("local", num_cpus=cpus, include_dashboard=False, logging_level="ERROR", log_to_driver=False)
+        else:
+            ray.init(address, logging_level="ERROR", log_to_driver=False)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        raise ScenarioError(
+            f"--ray.address {address}: {error}; is a cluster there (ray status), with the Python and Ray of this "
+            "machine?"
+        ) from None
+    try:
+        nodes = [node for node in ray.nodes() if node["Alive"]]
+        cpus = int(sum(node["Resources"].get("CPU", 0) for node in nodes))
+        yield Cluster(len(nodes), cpus, _sentence(address, nodes, cpus), ray.util.get_node_ip_address())
+    finally:
+        ray.shutdown()
+
+
+def listeners() -> list[Listener]:
+    """Every port that this process and those it has started listen on."""
+    import psutil
+
+    here = psutil.Process()
+    found = set()
+    for process in [here, *here.children(recursive=True)]:
+        try:
+            for socket in process.net_connections("inet"):
+                if socket.status == psutil.CONN_LISTEN:
+                    found.add(Listener(process.name(), socket.laddr.ip, socket.laddr.port))
+        except psutil.NoSuchProcess:
+            continue
+    return sorted(found)
+
+
+def _sentence(address: str | None, nodes: list[dict[str, object]], cpus: int) -> str:
+    what = "one node of our own, reached from this machine only" if address is None else f"{len(nodes)} nodes"
+    said = f"ray: {what}, {cpus} CPUs"
+    if address is not None:
+        where = ", ".join(sorted({f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}" for node in nodes}))
+        said += f"; it listens without a password on {where} and other ports: keep these in a network you trust"
+    beyond = [each for each in listeners() if not each.is_loopback]
+    if beyond:
+        said += "; here: " + ", ".join(f"{each.process} on {each.address} port {each.port}" for each in beyond)
+    return said

@@ -1,0 +1,429 @@
+"""A sweep at work: which runs are to be made now, what came of them, and going on after a stop.
+
+What is known is one file, `trials.json`: the values of every trial and the scores of every run. `plan` is a function of
+it alone, so a sweep that goes on does what it would have done. A trial's runs are ordinary runs, in
+`trials/<number>/seed_<seed>/`; where trials are compared before their end, they pause with a checkpoint, and those that
+go on are, bit for bit, runs that never paused.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import math
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from slipstream.config.errors import ScenarioError, suggest
+from slipstream.config.load import dump, load, override
+from slipstream.config.scenario import Scenario
+from slipstream.config.sweep import Asha, Grid, MetricConfig, Pbt, Sweep, Tpe, dump_sweep, first_steps, load_sweep
+from slipstream.data.disk import replace_file
+from slipstream.scale.pool import Ended, Order, Pool
+from slipstream.scale.suggest import Score, Values, drawn, exploited, grid, promoted, suggested
+from slipstream.stats.intervals import Interval, mean_interval
+from slipstream.train.metrics import read_rows
+from slipstream.train.supervision import last_row
+
+SWEEP_FILE, BASE_FILE, STATE_FILE, LOCK_FILE = "sweep.yaml", "base.yaml", "trials.json", ".lock"
+TRIALS, LOGS, MODELS = "trials", "logs", "models"
+LINEAGE_FILE = "lineage.json"  # in a run that goes on from another's checkpoint
+LOOK_S = 0.1
+VERSION = 1
+
+
+class Change(msgspec.Struct, frozen=True):
+    """From this generation on a trial goes on from another's checkpoint, with other values."""
+
+    rung: int
+    parent: int
+    values: Values
+
+
+class Trial(msgspec.Struct, frozen=True):
+    """One combination of values."""
+
+    number: int
+    values: Values
+    problem: str | None = None  # why the scenario does not take them
+    changes: tuple[Change, ...] = ()
+
+    @property
+    def newest(self) -> Values:
+        """Its values by now."""
+        return self.changes[-1].values if self.changes else self.values
+
+
+class Result(msgspec.Struct, frozen=True):
+    """What came of one run, up to one of the points where trials are compared."""
+
+    trial: int
+    rung: int
+    repeat: int
+    steps: int
+    score: float | None
+    problem: str | None = None
+
+
+class State(msgspec.Struct, frozen=True):
+    """All that is known of a sweep."""
+
+    trials: tuple[Trial, ...] = ()
+    results: tuple[Result, ...] = ()
+    format: str = "slipstream.sweep"
+    version: int = VERSION
+
+
+class Outcome(NamedTuple):
+    """What came of a trial's runs, all of which are over."""
+
+    scores: tuple[float, ...]
+    steps: int
+    problem: str | None
+
+    @property
+    def score(self) -> Score:
+        """Their mean; None where one of them failed."""
+        return None if self.problem is not None else math.fsum(self.scores) / len(self.scores)
+
+
+class Task(NamedTuple):
+    """A trial that is to be brought to a rung."""
+
+    trial: int
+    rung: int
+
+
+@dataclass(frozen=True)
+class Work:
+    """A sweep in its folder."""
+
+    root: Path
+    sweep: Sweep
+    base: Scenario
+
+    @property
+    def rungs(self) -> tuple[int, ...]:
+        """Steps at which trials are compared; the last ones are their whole budget."""
+        method, budget, first = self.sweep.method, self.base.timesteps, first_steps(self.sweep, self.base)
+        if isinstance(method, Asha):
+            return tuple(math.ceil(budget / method.eta**left) for left in range(method.rungs - 1, -1, -1))
+        return (*range(first, budget, first), budget) if isinstance(method, Pbt) else (budget,)
+
+    def run(self, trial: int, repeat: int) -> Path:
+        """The folder of a run."""
+        return self.root / TRIALS / f"{trial:04d}" / f"seed_{self.sweep.seeds[repeat]}"
+
+
+# --- the folder ---
+
+
+def begin(root: Path, sweep: Sweep, base: Scenario) -> Work:
+    """Make a sweep's folder, with all that is needed to go on; one that is in use is refused."""
+    if root.exists() and any(root.iterdir()):
+        raise ScenarioError(f"{root}: is not empty; choose another --root, or go on with: slipstream sweep {root}")
+    for folder in (TRIALS, LOGS):
+        (root / folder).mkdir(parents=True, exist_ok=True)
+    resolved = sweep.model_copy(update={"scenario": BASE_FILE, "overrides": {}, "seed_base": seed_base(sweep, base)})
+    replace_file(root / BASE_FILE, dump(base).encode())
+    replace_file(root / SWEEP_FILE, dump_sweep(resolved).encode())
+    return Work(root, resolved, base)
+
+
+def seed_base(sweep: Sweep, base: Scenario) -> int:
+    """Seed of the first run of every trial."""
+    return base.seed if sweep.seed_base is None else sweep.seed_base
+
+
+def reopen(root: Path) -> Work:
+    """A sweep that was begun before."""
+    read = load_sweep(root / SWEEP_FILE)
+    return Work(root, read.sweep, read.base)
+
+
+def read_state(root: Path) -> State:
+    """What is known; nothing where nothing has come of it yet."""
+    try:
+        state = msgspec.json.decode((root / STATE_FILE).read_bytes(), type=State)
+    except FileNotFoundError:
+        return State()
+    except (OSError, msgspec.DecodeError) as error:
+        raise ScenarioError(f"{root / STATE_FILE}: cannot be read ({error}); is {root} a sweep's folder?") from None
+    if state.version != VERSION:
+        raise ScenarioError(f"{root / STATE_FILE}: is of version {state.version}, and this Slipstream reads {VERSION}")
+    return state
+
+
+def _write_state(root: Path, state: State) -> None:
+    """Results by number, so that the file does not show who was first."""
+    ordered = tuple(sorted(state.results, key=lambda one: (one.trial, one.rung, one.repeat)))
+    state = msgspec.structs.replace(state, results=ordered)
+    replace_file(root / STATE_FILE, msgspec.json.format(msgspec.json.encode(state), indent=1))
+
+
+@contextmanager
+def _alone(root: Path) -> Iterator[None]:
+    """Refuse a second process in the same folder."""
+    fd = os.open(root / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError:
+        raise ScenarioError(
+            f"{root}: another process works on this sweep; wait for it, or stop it with Ctrl+C"
+        ) from None
+    finally:
+        os.close(fd)
+
+
+# --- what is to be done ---
+
+
+def plan(work: Work, state: State) -> tuple[State, list[Task]]:
+    """What is to be done by what is known: trials that are born or changed now, and runs that are missing."""
+    state = _with_births(work, state)
+    known = outcomes(work, state)
+    entrants: Sequence[int] = range(len(state.trials))
+    for rung in range(len(work.rungs)):
+        missing = [Task(trial, rung) for trial in entrants if (trial, rung) not in known]
+        if missing or rung + 1 == len(work.rungs):
+            return state, missing
+        scores = {trial: known[trial, rung].score for trial in entrants}
+        if all(score is None for score in scores.values()):
+            return state, []
+        if isinstance(work.sweep.method, Asha):
+            entrants = promoted(scores, work.sweep.method.eta, work.sweep.metric.mode)
+        elif isinstance(work.sweep.method, Pbt):
+            state = _with_changes(work, state, rung + 1, scores)
+    return state, []
+
+
+def outcomes(work: Work, state: State) -> dict[tuple[int, int], Outcome]:
+    """By trial and rung, where all runs are over."""
+    runs: dict[tuple[int, int], list[Result]] = {}
+    for result in state.results:
+        runs.setdefault((result.trial, result.rung), []).append(result)
+    found = {(trial.number, 0): Outcome((), 0, trial.problem) for trial in state.trials if trial.problem is not None}
+    for task, own in runs.items():
+        if len(own) < work.sweep.repeat:
+            continue
+        own.sort(key=lambda one: one.repeat)
+        problems = [one.problem for one in own if one.problem is not None]
+        scores = tuple(one.score for one in own if one.score is not None)
+        found[task] = Outcome(scores, max(one.steps for one in own), problems[0] if problems else None)
+    return found
+
+
+def _with_births(work: Work, state: State) -> State:
+    """Trials that can be born by now: all of them, or of TPE's a batch once those before it are over."""
+    sweep, method, born = work.sweep, work.sweep.method, len(state.trials)
+    if isinstance(method, Tpe):
+        known = outcomes(work, state)
+        if born >= method.trials or any((trial.number, 0) not in known for trial in state.trials):
+            return state
+        told = [(trial.values, known[trial.number, 0].score) for trial in state.trials]
+        values = suggested(sweep.parameters, method, sweep.seed, sweep.metric.mode, told)
+    elif born:
+        return state
+    elif isinstance(method, Grid):
+        values = grid(sweep.parameters)
+    else:
+        many = method.population if isinstance(method, Pbt) else method.trials
+        values = [drawn(sweep.parameters, sweep.seed, number) for number in range(many)]
+    trials = [Trial(born + index, own, _refusal(work, own)) for index, own in enumerate(values)]
+    return msgspec.structs.replace(state, trials=(*state.trials, *trials))
+
+
+def _refusal(work: Work, values: Values) -> str | None:
+    """Why the scenario does not take these values together, if so."""
+    try:
+        load(work.root / BASE_FILE, values)
+    except ScenarioError as error:
+        return str(error)
+    return None
+
+
+def _with_changes(work: Work, state: State, rung: int, scores: Mapping[int, Score]) -> State:
+    """The next generation of a population."""
+    assert isinstance(work.sweep.method, Pbt)
+    if any(change.rung == rung for trial in state.trials for change in trial.changes):
+        return state
+    sweep, method = work.sweep, work.sweep.method
+    told = {trial.number: (trial.newest, scores[trial.number]) for trial in state.trials}
+    changes = exploited(sweep.parameters, method, sweep.seed, rung, sweep.metric.mode, told)
+    for trial, (parent, values) in changes.items():
+        if _refusal(work, values) is not None:
+            changes[trial] = (parent, told[parent][0])
+    trials = [
+        msgspec.structs.replace(one, changes=(*one.changes, Change(rung, *changes[one.number])))
+        if one.number in changes
+        else one
+        for one in state.trials
+    ]
+    return msgspec.structs.replace(state, trials=tuple(trials))
+
+
+# --- doing it ---
+
+Show = Callable[[State, frozenset[str]], None]  # what is known, and names of the runs at work
+
+
+def run(work: Work, pool: Pool, threads: int, show: Show) -> State:
+    """Work until there is nothing left to do, or until Ctrl+C; every run has saved what it has by then."""
+    asked: dict[str, tuple[Task, int]] = {}  # by name of a run that is ordered: what for, and which of its trial's runs
+    with _alone(work.root):
+        state, planned = read_state(work.root), None
+        try:
+            while True:
+                if state is not planned:
+                    state, tasks = plan(work, state)
+                    _write_state(work.root, state)
+                    if not tasks:
+                        return state
+                    _take_over(work, state, tasks[0].rung)
+                    for order, about in _orders(work, state, tasks, threads):
+                        if order.name not in asked:
+                            asked[order.name] = about
+                            pool.submit(order)
+                    planned = state
+                for ended in pool.poll():
+                    if ended.problem is None and not _is_there(ended.order):
+                        pool.submit(ended.order)  # somebody else has stopped it
+                        continue
+                    result = _result(work.sweep.metric, ended, *asked.pop(ended.order.name))
+                    state = msgspec.structs.replace(state, results=(*state.results, result))
+                show(state, pool.running())
+                time.sleep(LOOK_S)
+        finally:
+            pool.close()
+
+
+def _orders(work: Work, state: State, tasks: Sequence[Task], threads: int) -> Iterator[tuple[Order, tuple[Task, int]]]:
+    """The runs of these tasks that have no result yet."""
+    done = {(result.trial, result.rung, result.repeat) for result in state.results}
+    for task in tasks:
+        folder = work.root / TRIALS / f"{task.trial:04d}"
+        scenario = folder / "scenario.yaml"
+        if not scenario.exists():
+            folder.mkdir(exist_ok=True)
+            replace_file(scenario, dump(load(work.root / BASE_FILE, state.trials[task.trial].newest)).encode())
+        pause_at = None if task.rung + 1 == len(work.rungs) else work.rungs[task.rung]
+        for repeat, seed in enumerate(work.sweep.seeds):
+            if (*task, repeat) not in done:
+                order = Order(
+                    name=f"{task.trial:04d}_seed_{seed}",
+                    scenario=str(scenario),
+                    run=str(work.run(task.trial, repeat)),
+                    models=str(work.root / MODELS),
+                    seed=seed,
+                    threads=threads,
+                    pause_at=pause_at,
+                )
+                yield order, (task, repeat)
+
+
+def _take_over(work: Work, state: State, rung: int) -> None:
+    """Give the losers of a generation copies of their winners' runs; before anybody goes on, and once each."""
+    for trial in state.trials:
+        change = next((change for change in trial.changes if change.rung == rung), None)
+        for repeat in range(work.sweep.repeat) if change is not None else ():
+            assert change is not None
+            own, lineage = work.run(trial.number, repeat), msgspec.json.encode(change)
+            if (own / LINEAGE_FILE).exists() and (own / LINEAGE_FILE).read_bytes() == lineage:
+                continue
+            copy = own.with_name(f".tmp-{own.name}")
+            shutil.rmtree(copy, ignore_errors=True)
+            shutil.copytree(work.run(change.parent, repeat), copy)
+            scenario = override(load(copy / "scenario.yaml"), change.values)
+            replace_file(copy / "scenario.yaml", dump(scenario).encode())
+            replace_file(copy / LINEAGE_FILE, lineage)
+            shutil.rmtree(own, ignore_errors=True)
+            copy.rename(own)
+
+
+def _is_there(order: Order) -> bool:
+    """Whether a run that ended in peace has come to where it was to go, and was not just told to stop."""
+    run = Path(order.run)
+    if order.pause_at is not None and last_row(run).get("timesteps_total", 0) >= order.pause_at:
+        return True
+    return any(event.get("event") == "finished" for event in read_rows(run / "events.jsonl"))
+
+
+def _result(metric: MetricConfig, ended: Ended, task: Task, repeat: int) -> Result:
+    metrics = Path(ended.order.run) / "metrics.jsonl"
+    rows = list(read_rows(metrics)) if metrics.exists() else []
+    steps = int(rows[-1]["timesteps_total"]) if rows else 0
+    score, problem = None, ended.problem
+    if problem is None and (score := score_of(rows, metric)) is None:
+        keys = {key for row in rows for key in row}
+        problem = f"no report has a finite {metric.name}{suggest(metric.name, keys)} (docs/metrics.md lists the keys)"
+    return Result(task.trial, task.rung, repeat, steps, score, problem)
+
+
+def score_of(rows: Sequence[Mapping[str, Any]], metric: MetricConfig) -> float | None:
+    """A metric over the last reports of a run that have it; None where none has."""
+    known = {
+        row["timesteps_total"]: float(value)
+        for row in rows
+        if isinstance(value := row.get(metric.name), int | float) and math.isfinite(value)
+    }
+    if not known:
+        return None
+    since = rows[-1]["timesteps_total"] * (1.0 - metric.over)
+    late = [value for steps, value in known.items() if steps > since] or [*known.values()][-1:]
+    return math.fsum(late) / len(late)
+
+
+# --- what came of it ---
+
+
+class Row(NamedTuple):
+    """One trial in the table."""
+
+    trial: int
+    values: Values
+    state: str  # finished, stopped (others went on), failed, running or waiting
+    steps: int  # at which it was judged last
+    runs: int  # that are over, at those steps
+    score: Interval  # mean over the runs
+    problem: str
+
+
+def table(work: Work, state: State, running: frozenset[str] = frozenset()) -> list[Row]:
+    """All trials, from the best to the worst: who came further first, then by score; those without one at the end."""
+    known, tasks = outcomes(work, state), set(plan(work, state)[1])
+    at_work = {int(name.split("_")[0]) for name in running}
+    sign = -1.0 if work.sweep.metric.mode == "max" else 1.0
+    ranked = []
+    for trial in state.trials:
+        rung = max((r for t, r in known if t == trial.number), default=-1)
+        outcome = known.get((trial.number, rung), Outcome((), 0, None))
+        is_open = any(Task(trial.number, r) in tasks for r in range(len(work.rungs)))
+        last = rung + 1 == len(work.rungs)
+        words = "failed" if outcome.problem else "finished" if last else "stopped"
+        if is_open:
+            words = "running" if trial.number in at_work else "waiting"
+        score = mean_interval(outcome.scores) if outcome.scores and not outcome.problem else Interval(*[math.nan] * 3)
+        runs = len(outcome.scores)
+        row = Row(trial.number, trial.newest, words, outcome.steps, runs, score, outcome.problem or "")
+        place = (0, -rung, sign * score.estimate) if math.isfinite(score.estimate) else (1, 0, 0.0)
+        ranked.append(((*place, trial.number), row))
+    return [row for _, row in sorted(ranked, key=lambda pair: pair[0])]
+
+
+def best_scenario(work: Work, row: Row, trials: int) -> Scenario:
+    """The scenario of the table's first row, for a file of its own."""
+    score, low, high = row.score
+    between = f" [{low:.4g}, {high:.4g}]" if math.isfinite(low) else ""
+    text = (
+        f"Trial {row.trial}, the best of {trials} in the sweep {work.sweep.name}: {work.sweep.metric.name} {score:.4g}"
+        f"{between}, which as the best of many is flattering."
+    )
+    return load(work.root / BASE_FILE, {**row.values, "description": text})

@@ -1,0 +1,48 @@
+"""One run of a sweep, begun or gone on with; and its life in a process that was forked for it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import torch.fx.experimental.symbolic_shapes  # noqa: F401  torch does so at the first gradient: here, once for all
+
+from slipstream.config.errors import SlipstreamError
+from slipstream.config.load import load, override
+from slipstream.scale.pool import REFUSED, Order
+from slipstream.train import experiment
+from slipstream.train.run_folder import is_being_written
+from slipstream.train.supervision import newest_checkpoint
+
+
+def work(order: Order) -> None:
+    """Do what an order says, in this process."""
+    run, models = Path(order.run), Path(order.models)
+    if newest_checkpoint(run):
+        experiment.resume(run, models=models, pause_at=order.pause_at)
+        return
+    if not is_being_written(run):
+        shutil.rmtree(run, ignore_errors=True)  # of one that was killed before it had saved anything
+    scenario = load(Path(order.scenario), {"seed": order.seed})
+    threads = {"learner_threads": scenario.learner_threads, "collect.world_threads": scenario.collect.world_threads}
+    shared = {key: order.threads for key, value in threads.items() if value == "auto"}  # which change no result
+    experiment.train(override(scenario, shared), out=run, models=models, pause_at=order.pause_at)
+
+
+def main(payload: bytes, descriptors: Sequence[int]) -> None:
+    """A run's life, in a process that a nursery has forked; the descriptor is its log."""
+    order = msgspec.json.decode(payload, type=Order)
+    for stream in (1, 2):
+        os.dup2(descriptors[0], stream)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    sys.argv = ["slipstream", "train", order.scenario, "--seed", str(order.seed), "--out", order.run]  # for metadata
+    try:
+        work(order)
+    except SlipstreamError as error:
+        print(f"slipstream: {error}", file=sys.stderr, flush=True)
+        os._exit(REFUSED)

@@ -1,0 +1,23 @@
+"""Where the parts of a run are that need not be in its own process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from slipstream.train.in_step import LOOPBACK, Process, Start
+from slipstream.train.replay_service import OwnService, ReplayHost
+from slipstream.train.workers import MakeWorkplace
+
+
+class Place(NamedTuple):
+    """A machine or a cluster."""
+
+    make_home: MakeWorkplace | None = None  # of workers; None: on this machine, as `collect.mode` says
+    make_service: Callable[[], ReplayHost] = OwnService  # of a replay that no address is given for
+    start_learner: Start = Process  # of those in step with the run's own
+    host: str = LOOPBACK  # where they meet
+    nodes: int = 1
+
+
+HERE = Place()

@@ -1,0 +1,197 @@
+"""Exporters as those see them who start them: what is to be written where, and how the process is doing.
+
+An exporter is a process of its own that reads the run folder (slipstream/view/exporter.py). The run imports none of
+it, opens no socket, and goes on whatever becomes of the exporter.
+"""
+
+from __future__ import annotations
+
+import netrc
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+from urllib.parse import urlsplit
+
+import msgspec
+
+from slipstream.config.errors import SlipstreamError
+
+FAREWELL_S = 10.0  # that a run waits at its end for its exporters, all of them together
+TENSORBOARD, WANDB = "TensorBoard", "W&B"
+WANDB_HOST = "https://api.wandb.ai"
+
+
+class Tensorboard(msgspec.Struct, frozen=True, tag=True):
+    """Event files for TensorBoard."""
+
+    folder: str = "tb"  # each run gets a folder of its name in it
+
+    @property
+    def files(self) -> Path:
+        """Where runs are."""
+        return Path(self.folder)
+
+    @property
+    def name(self) -> str:
+        """As people call it."""
+        return TENSORBOARD
+
+    @property
+    def flags(self) -> list[str]:
+        """What `slipstream log` would be given for the same."""
+        return ["--tensorboard", "--logdir", self.folder]
+
+    def where(self, run: Path) -> str:
+        """A sentence for the screen."""
+        return f"{TENSORBOARD}: {self.files / run.name} (look with: tensorboard --logdir {self.folder})"
+
+
+class Wandb(msgspec.Struct, frozen=True, tag=True):
+    """A run at Weights & Biases, or its offline files."""
+
+    project: str = "slipstream"
+    prefix: str = ""  # of the run's name
+    group: str | None = None
+    tags: tuple[str, ...] = ()
+    folder: str = "."  # in which W&B makes its folder `wandb`
+
+    @property
+    def files(self) -> Path:
+        """Where offline runs are."""
+        return Path(self.folder) / "wandb"
+
+    @property
+    def name(self) -> str:
+        """As people call it."""
+        return WANDB
+
+    @property
+    def flags(self) -> list[str]:
+        """What `slipstream log` would be given for the same."""
+        words = ["--wandb", "--wandb-project", self.project, "--wandb-dir", self.folder]
+        words += ["--wandb-prefix", self.prefix] if self.prefix else []
+        words += ["--wandb-group", self.group] if self.group else []
+        return words + (["--wandb-tags", ",".join(self.tags)] if self.tags else [])
+
+    def where(self, run: Path) -> str:
+        """A sentence for the screen."""
+        mode, why = wandb_mode(os.environ)
+        later = f"; upload with: wandb sync {self.files}/offline-run-*" if mode == "offline" else ""
+        return f"{WANDB}: {mode} ({why}), project {self.project}, run {self.prefix}{run.name}{later}"
+
+
+Target = Tensorboard | Wandb
+
+
+def wandb_mode(variables: Mapping[str, str]) -> tuple[Literal["online", "offline"], str]:
+    """Whether W&B is told over the network, and why: only those who have logged in are, unless WANDB_MODE decides."""
+    asked = variables.get("WANDB_MODE", "").lower()
+    if asked in ("online", "offline"):
+        return ("online" if asked == "online" else "offline"), f"WANDB_MODE={asked}"
+    if asked:
+        return "offline", f"WANDB_MODE={asked} is neither online nor offline"
+    if variables.get("WANDB_API_KEY"):
+        return "online", "WANDB_API_KEY is set"
+    try:
+        known = netrc.netrc(variables.get("NETRC")).hosts
+    except (OSError, netrc.NetrcParseError):
+        known = {}
+    host = urlsplit(variables.get("WANDB_BASE_URL", WANDB_HOST)).hostname
+    return ("online", f"logged in at {host}") if host in known else ("offline", "no login found")
+
+
+class Exporter:
+    """The process that exports one run to one place; satisfies slipstream.train.followers.Follower."""
+
+    def __init__(self, target: Target, farewell_s: float = FAREWELL_S) -> None:
+        self.target = target
+        self.process: subprocess.Popen[bytes] | None = None
+        self._run = Path()
+        self._farewell_s = farewell_s
+        self._said = tempfile.TemporaryFile()  # a pipe that nobody reads would block it  # noqa: SIM115
+        self._warned = False
+
+    def begin(self, run: Path) -> str:
+        """Start the process; it ends by itself when the run has ended and all of it is exported."""
+        self._run = run
+        command = [
+            sys.executable,
+            "-m",
+            "slipstream.view.exporter",
+            str(run),
+            msgspec.json.encode(self.target).decode(),
+        ]
+        try:
+            self.process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=self._said,
+                start_new_session=True,  # Ctrl+C is for the run, whose end the exporter then sees
+            )
+        except OSError as error:
+            return f"warning: the exporter to {self.target.name} cannot be started: {error.strerror}"
+        return self.target.where(run)
+
+    def news(self) -> str | None:
+        """A warning, once, if the process has died."""
+        if self.process is None or self._warned or self.process.poll() in (None, 0):
+            return None
+        self._warned = True
+        return (
+            f"warning: the exporter to {self.target.name} {self._how_it_ended()}; training does not need it, "
+            f"and later there is: {self._again()}"
+        )
+
+    def end(self) -> str | None:
+        """Wait until all is exported, for a short time."""
+        if self.process is None:
+            return None
+        try:
+            self.process.wait(self._farewell_s)
+        except subprocess.TimeoutExpired:
+            if self._warned:
+                return None
+            self._warned = True
+            return (
+                f"warning: the exporter to {self.target.name} (process {self.process.pid}) is not done "
+                f"{self._farewell_s:g} s after the run and is left to itself; if it does not end, kill it; "
+                f"then there is: {self._again()}"
+            )
+        return self.news()
+
+    def wait(self) -> None:
+        """Wait until all is exported, however long; raises if it could not be."""
+        if self.process is None:
+            raise SlipstreamError(f"the exporter to {self.target.name} could not be started")
+        try:
+            code = self.process.wait()
+        except BaseException:
+            self.process.send_signal(signal.SIGTERM)  # on which it closes what it has written
+            self.process.wait()
+            raise
+        if code:
+            raise SlipstreamError(f"the exporter to {self.target.name} {self._how_it_ended()}")
+
+    def _again(self) -> str:
+        return " ".join(["slipstream", "log", str(self._run), *self.target.flags])
+
+    def _how_it_ended(self) -> str:
+        assert self.process is not None
+        code = self.process.returncode
+        if code < 0:
+            return f"was killed ({signal.Signals(-code).name})"
+        self._said.seek(0)
+        lines = self._said.read().decode(errors="replace").split("\n")
+        last = next((line.strip() for line in reversed(lines) if line.strip()), f"ended with code {code}")
+        return f"gave up: {last}"
+
+
+def exporters(targets: Sequence[Target]) -> list[Exporter]:
+    """One for each; what a run waits at its end is shared among them."""
+    return [Exporter(target, FAREWELL_S / len(targets)) for target in targets]

@@ -1,0 +1,163 @@
+"""One run as its viewers see it: what it is, whether someone works on it, its curves, events and log."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from slipstream.config.errors import RunFolderError
+from slipstream.train.run_folder import (
+    CONFIG_FILE,
+    EVENTS_FILE,
+    LOCK_FILE,
+    LOG_FILE,
+    METADATA_FILE,
+    METRICS_FILE,
+    check_is_run,
+    read_metadata,
+    read_record,
+)
+from slipstream.view.history import History, Row
+from slipstream.view.tail import last_lines
+
+EVENTS, LOG_LINES = 500, 500  # kept, of the newest
+FIRST_LOOK_BYTES = 256 * 1024  # of events and log
+LEDGER_FILE = "certificates.jsonl"  # train/certify.py writes it
+
+State = Literal["running", "finished", "stopped"]
+
+
+@dataclass(frozen=True)
+class About:
+    """What a run is; does not change while someone looks, but for `sessions` at its end."""
+
+    path: Path
+    scenario: str
+    kind: str  # of the world
+    algos: tuple[str, ...]
+    timesteps: int  # asked for
+    config: Mapping[str, Any]  # config.json, the resolved scenario
+    sessions: tuple[Mapping[str, Any], ...]  # of metadata.json; the last has an `outcome` when it ended in order
+    metadata: Mapping[str, Any]
+
+
+def about(path: Path) -> About:
+    """Read what a run is; refused in a sentence where the folder is none."""
+    check_is_run(path)
+    config, metadata = read_record(path / CONFIG_FILE), read_metadata(path)
+    if not isinstance(config, dict) or not isinstance(config.get("world"), dict):
+        raise RunFolderError(f"{path / CONFIG_FILE}: not a resolved scenario, so this record of the run is damaged")
+    learning = [policy for policy in (config.get("policies") or {}).values() if policy.get("kind") == "learning"]
+    algos = [str((policy.get("algo") or config.get("algo") or {}).get("kind", "")) for policy in learning]
+    return About(
+        path=path,
+        scenario=str(config.get("name", path.name)),
+        kind=str(config["world"].get("kind", "")),
+        algos=tuple(dict.fromkeys(algos)),
+        timesteps=int(config.get("timesteps", 0)),
+        config=config,
+        sessions=tuple(metadata.get("sessions", ())),
+        metadata=metadata,
+    )
+
+
+def state_of(path: Path, sessions: tuple[Mapping[str, Any], ...]) -> State:
+    """Whether a process writes the run now; "stopped" is one that was killed, or ended by a signal to go on later."""
+    if _is_locked(path / LOCK_FILE):
+        return "running"
+    outcome = sessions[-1].get("outcome") if sessions else None
+    return "stopped" if outcome in (None, "Ctrl+C", "SIGTERM") else "finished"
+
+
+def _is_locked(path: Path) -> bool:
+    """Whether someone holds the lock, without taking it for a moment, which could turn away a run that begins."""
+    try:
+        stat = path.stat()
+        where = f"{os.major(stat.st_dev):02x}:{os.minor(stat.st_dev):02x}:{stat.st_ino}"
+        return any(where in line.split() for line in Path("/proc/locks").read_text().splitlines())
+    except OSError:
+        pass
+    try:  # not Linux: the process that took it last is still there
+        os.kill(int(path.read_text()), 0)
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+class RunReader:
+    """A run, live or finished; `refresh` takes in what happened since the last look."""
+
+    def __init__(self, path: Path) -> None:
+        self.about = about(path)
+        self.state: State = state_of(path, self.about.sessions)
+        self.history = History(path / METRICS_FILE)
+        self.events: deque[Row] = deque(maxlen=EVENTS)
+        self.log: deque[str] = deque(maxlen=LOG_LINES)
+        self.certificates: dict[str, Row] = {}  # attempts by number; the last line of one counts
+        self._read_at = _changed(path / METADATA_FILE)
+        self._events = last_lines(path / EVENTS_FILE, FIRST_LOOK_BYTES)
+        self._log = last_lines(path / LOG_FILE, FIRST_LOOK_BYTES)
+        self._ledger = last_lines(path / LEDGER_FILE, FIRST_LOOK_BYTES)
+
+    def refresh(self) -> bool:
+        """Whether there was anything new."""
+        path, before = self.about.path, self.state
+        if (changed_at := _changed(path / METADATA_FILE)) != self._read_at:
+            self.about, self._read_at = about(path), changed_at
+        self.state = state_of(path, self.about.sessions)
+        changed = self.history.refresh() or self.state != before
+        while lines := self._events.read():
+            changed = True
+            if self._events.restarted:
+                self.events.clear()
+            self.events.extend(row for line in lines if (row := _object(line)) is not None)
+        while lines := self._log.read():
+            changed = True
+            self.log.extend(line.decode(errors="replace") for line in lines)
+        while lines := self._ledger.read():
+            changed = True
+            rows = (row for line in lines if (row := _object(line)) is not None)
+            self.certificates |= {str(row.get("attempt")): row for row in rows}
+        return changed
+
+    @property
+    def steps(self) -> int:
+        """How far the run is."""
+        return int(self.history.last.get("timesteps_total", 0))
+
+    @property
+    def seconds_left(self) -> float | None:
+        """At the present rate; None where the run does not work or has no rate yet."""
+        rate = self.history.last.get("perf/steps_per_s")
+        if self.state != "running" or not rate:
+            return None
+        return max(0, self.about.timesteps - self.steps) / float(rate)
+
+
+def find_runs(root: Path) -> list[Path]:
+    """Folders of runs in a folder, the newest first; the folder itself where it is a run."""
+    if (root / METADATA_FILE).is_file():
+        return [root]
+    found = [entry.parent for entry in root.glob(f"*/{METADATA_FILE}")]
+    return sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)
+
+
+def _object(line: bytes) -> Row | None:
+    try:
+        row = msgspec.json.decode(line)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    return row if isinstance(row, dict) else None
+
+
+def _changed(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0

@@ -1,0 +1,434 @@
+"""Signs in a run's curves and events that something is wrong: what was found, where, and what to try.
+
+Each is a pure function of curves. They are cautious: a run that learned well shows none, and a sign is a hint and
+no proof. docs/reports.md tells of each at more length.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slipstream.view.history import Curve, Row
+
+FEWEST = 8  # values of a curve before anything is read out of it
+HIGH_KL = 0.05  # nats, where the scenario names no target
+SOLVED = 0.9  # a share of clean or successful episodes after which nothing is wrong with a still policy
+
+F64 = NDArray[np.float64]
+
+
+Curves = Mapping[str, Curve]
+
+
+class Kind(NamedTuple):
+    """What every sign of a name shares."""
+
+    title: str
+    tries: str
+
+
+KINDS = {
+    "negative_plateau": Kind(
+        "plateau at a negative return",
+        "Compare with the scripts' rows (slipstream eval SCENARIO): a policy that does nothing may earn the same. "
+        "Explore more (algo.entropy_coef, algo.init_log_std), make penalties smaller than what success pays, or begin "
+        "with an easier scenario or a curriculum.",
+    ),
+    "oscillation": Kind(
+        "the return swings up and down",
+        "Steps are too large, or too few episodes decide: a smaller algo.learning_rate, fewer algo.epochs, more "
+        "collect.num_worlds, algo.ema_decay for PPO. A larger evaluate.evaluation_duration shows whether it is the "
+        "evaluation that swings. The best checkpoint is kept in any case.",
+    ),
+    "streak_at_zero": Kind(
+        "no streak of clean episodes",
+        "Look at what spoils episodes (the eval/ figures, the replays): conflicts want larger penalties, agents that "
+        "never arrive want more reward for arriving or a longer world.max_episode_steps. Where even the scripts are "
+        "never clean, no run can be.",
+    ),
+    "entropy_collapsed": Kind(
+        "the entropy collapsed",
+        "It stopped exploring before it had learned: a larger algo.entropy_coef (ten times), a smaller "
+        "algo.learning_rate, or fewer algo.epochs.",
+    ),
+    "high_kl": Kind(
+        "KL far above its target",
+        "Updates go too far for the data they learn from: a smaller algo.learning_rate, fewer algo.epochs, a larger "
+        "algo.minibatch_size, or algo.kl_stop.",
+    ),
+    "blind_critic": Kind(
+        "the critic explains nothing",
+        "A longer collect.rollout_length, algo.normalize_value, a larger algo.value_coef or network; check that the "
+        "observation holds what the return depends on. Where every episode earns the same there is nothing to explain.",
+    ),
+    "not_finite": Kind(
+        "NaN or infinity in a batch",
+        "A tenth of the learning rate; then look into quarantine/ for what it was, reward or observation, and check an "
+        "environment of your own with slipstream check-world.",
+    ),
+    "rate_at_zero": Kind(
+        "the learning rate reached 0 early",
+        "Let its schedule end with the budget (algo.learning_rate), or stop the run where the schedule ends.",
+    ),
+    "evaluation_below": Kind(
+        "evaluation far below training",
+        "Without exploration the policy does worse. Either noise helps where it should not (a smaller "
+        "algo.entropy_coef or algo.init_log_std), or the newest weights swing (algo.ema_decay for PPO), or evaluation "
+        "meets what training never does.",
+    ),
+    "replay_starved": Kind(
+        "the replay is starved",
+        "Learning begins after algo.learning_starts steps: lower it where the budget is small. A learner that waits "
+        "for a replay service wants more who add (collect.workers, or runs that share the service), a smaller "
+        "algo.training_intensity, or more algo.replay.sharing.limit.tolerance.",
+    ),
+    "workers_lost": Kind(
+        "workers died or were stuck",
+        "A worker that the system kills wants more memory (fewer collect.workers or collect.num_worlds); one that is "
+        "stuck in a slow world wants a larger collect.deadline_s; one that dies in an environment of your own has its "
+        "traceback in training_log.txt.",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Sign:
+    """Something that looks wrong."""
+
+    name: str  # a key of KINDS
+    found: str
+    first: int  # steps between which it was seen
+    last: int
+
+
+def find_signs(
+    curves: Curves, config: Mapping[str, Any], counts: Mapping[str, int], events: Sequence[Row]
+) -> list[Sign]:
+    """All signs of a run.
+
+    Args:
+        curves: Its metrics; those of evaluations whole, others may be sampled.
+        config: The resolved scenario.
+        counts: How many events of each kind there were.
+        events: Those of them that tell of workers and quarantined batches.
+    """
+    finite = {key: found for key, curve in curves.items() if (found := _finite(curve)).values}
+    return list(_found(finite, config, counts, events))
+
+
+def _found(
+    curves: Curves, config: Mapping[str, Any], counts: Mapping[str, int], events: Sequence[Row]
+) -> Iterator[Sign]:
+    evaluated, trained = curves.get("eval/return_mean"), curves.get("env/return_mean")
+    returns = evaluated if evaluated is not None and len(evaluated.values) >= FEWEST else trained
+    noise = evaluation_noise(curves) if returns is evaluated else 0.0
+    looked: list[Sign | None] = []
+    if returns is not None:
+        looked += [negative_plateau(returns), oscillation(returns, noise)]
+    streak = curves.get("stop/zero_conflict_streak")
+    if streak is not None and (config.get("stop") or {}).get("zero_conflict_streak"):
+        looked.append(streak_at_zero(streak, evaluated))
+    solved = max(_last(curves.get(f"eval/{key}")) for key in ("clean_fraction", "success_mean", "success_fraction"))
+    for policy, algo in _learners(config):
+        prefix = f"train/{policy}/" if f"train/{policy}/learning_rate" in curves else "train/"
+        of = {key.removeprefix(prefix): curve for key, curve in curves.items() if key.startswith(prefix)}
+        if "entropy" in of and returns is not None and solved < SOLVED:
+            looked.append(entropy_collapsed(of["entropy"], returns))
+        target = algo.get("kl_stop") or algo.get("kl_target")
+        # Who corrects for old data (rho_clip: V-trace) may be far from it, unless a target says otherwise.
+        if "approx_kl" in of and (target or "rho_clip" not in algo):
+            looked.append(high_kl(of["approx_kl"], target))
+        if "explained_variance" in of:
+            looked.append(blind_critic(of["explained_variance"]))
+        if "learning_rate" in of:
+            looked.append(rate_at_zero(of["learning_rate"], int(config.get("timesteps") or 0)))
+        if "gradient_steps" in of:
+            looked.append(never_drawn(of["gradient_steps"], of.get("replay_size")))
+        if prefix == "train/":  # one policy learns: the others would say the same
+            break
+    if evaluated is not None and trained is not None and not config.get("curriculum"):
+        looked.append(evaluation_below(evaluated, trained, evaluation_noise(curves)))
+    waits = curves.get("replay/wait_sample_s")
+    if waits is not None and "time_total_s" in curves:
+        looked.append(replay_starved(waits, curves["time_total_s"], curves.get("updates_total")))
+    looked += [not_finite(curves, counts, events), workers_lost(counts, events)]
+    yield from dict.fromkeys(sign for sign in looked if sign is not None)
+
+
+# --- returns ---
+
+
+def negative_plateau(returns: Curve) -> Sign | None:
+    """Flat over its second half, below 0, and nearer to where it began than to 0: learning has found a poor rest."""
+    values = _values(returns)
+    if len(values) < FEWEST:
+        return None
+    third, last = values[len(values) // 2 : 3 * len(values) // 4], values[3 * len(values) // 4 :]
+    begin, level = float(values[: max(1, len(values) // 10)].mean()), float(last.mean())
+    flat = abs(level - float(third.mean())) <= max(0.1 * float(np.ptp(values)), 0.05 * abs(level))
+    if level >= 0 or not flat or (begin < 0 and level > 0.5 * begin):
+        return None
+    return Sign(
+        "negative_plateau",
+        f"The return stays at about {level:.3g}; it began at {begin:.3g}.",
+        _step(returns, len(values) // 2),
+        _step(returns, -1),
+    )
+
+
+def oscillation(returns: Curve, noise: float = 0.0) -> Sign | None:
+    """Four turns or more in the later half, each of two fifths of all that the return ever moved, and above noise."""
+    values = _values(returns)
+    if len(values) < 12:
+        return None
+    later = values[len(values) // 2 :]
+    least = max(0.4 * float(np.ptp(values)), 4.0 * noise)
+    turns = count_turns(later, least)
+    if turns < 4 or least == 0:
+        return None
+    return Sign(
+        "oscillation",
+        f"The return turned {turns} times by {least:.3g} or more, between {later.min():.3g} and {later.max():.3g}.",
+        _step(returns, len(values) // 2),
+        _step(returns, -1),
+    )
+
+
+def count_turns(values: F64, least: float) -> int:
+    """How often a curve turns round, counting only ways of at least a given size between two turns."""
+    turns, direction = 0, 0
+    top = bottom = values[0]
+    for value in values:
+        top, bottom = max(top, value), min(bottom, value)
+        if direction >= 0 and top - value >= least:
+            turns, direction, bottom = turns + direction, -1, value
+        elif direction <= 0 and value - bottom >= least:
+            turns, direction, top = turns - direction, 1, value
+    return turns
+
+
+def evaluation_noise(curves: Curves) -> float:
+    """A standard error of an evaluation's mean, rather too large: half the range of its returns, over √episodes."""
+    low, high, many = (curves.get(f"eval/{key}") for key in ("return_min", "return_max", "episodes"))
+    if low is None or high is None or many is None:
+        return 0.0
+    length = min(len(low.values), len(high.values), len(many.values))
+    spread = np.array(high.values[-length:]) - np.array(low.values[-length:])
+    return float(np.median(spread / 2 / np.sqrt(np.maximum(1.0, np.array(many.values[-length:])))))
+
+
+def evaluation_below(evaluated: Curve, trained: Curve, noise: float = 0.0) -> Sign | None:
+    """Over the later half, evaluations are below training's return by a quarter of all that either ever moved."""
+    if len(evaluated.values) < FEWEST or len(trained.values) < 2:
+        return None
+    half = len(evaluated.steps) // 2
+    steps, values = np.array(evaluated.steps[half:]), _values(evaluated)[half:]
+    beside = np.interp(steps, trained.steps, _values(trained))
+    gap = float(np.median(beside - values))
+    moved = float(max(np.ptp(_values(evaluated)), np.ptp(_values(trained))))
+    if gap <= 0.25 * moved or gap <= 3.0 * noise or gap <= 0:
+        return None
+    return Sign(
+        "evaluation_below",
+        f"Evaluations earn {gap:.3g} less than training: {np.median(values):.3g} against {np.median(beside):.3g}.",
+        int(steps[0]),
+        int(steps[-1]),
+    )
+
+
+def streak_at_zero(streak: Curve, evaluated: Curve | None) -> Sign | None:
+    """No evaluation of the later half ended with a clean episode, though the run waits for a streak of them."""
+    values = _values(streak)
+    evaluations = len(evaluated.values) if evaluated is not None else 0
+    later = values[len(values) // 2 :]
+    if evaluations < FEWEST or not len(later) or later.max() > 0:
+        return None
+    return Sign(
+        "streak_at_zero",
+        f"The streak of clean episodes that would end the run was 0 in all its later half; {evaluations} evaluations.",
+        _step(streak, len(values) // 2),
+        _step(streak, -1),
+    )
+
+
+# --- learning ---
+
+
+def entropy_collapsed(entropy: Curve, returns: Curve) -> Sign | None:
+    """The entropy fell in the first half to almost nothing, and the return rose no more from there."""
+    values, earned = _values(entropy), _values(returns)
+    if len(values) < FEWEST or len(earned) < 4:
+        return None
+    first = float(values[: max(1, len(values) // 20)].mean())
+    # Of choices it is at least 0. Of continuous actions it may be below, and 6 nats less is a spread 400 times smaller.
+    floor = 0.03 * first if values.min() >= 0 else first - 6.0
+    below = np.flatnonzero(values <= floor)
+    if not len(below) or below[0] > len(values) // 2 or values[-1] > floor:
+        return None
+    when = _step(entropy, int(below[0]))
+    before = earned[: max(1, int(np.searchsorted(returns.steps, when, side="right")))]
+    gained = float(earned[-max(1, len(earned) // 4) :].mean() - before[-max(1, len(before) // 4) :].mean())
+    if gained > 0.1 * float(np.ptp(earned)) and gained > 0:
+        return None
+    return Sign(
+        "entropy_collapsed",
+        f"The entropy fell from {first:.3g} to {values[-1]:.3g} nats, and the return has not risen since.",
+        when,
+        _step(entropy, -1),
+    )
+
+
+def high_kl(kl: Curve, target: float | None) -> Sign | None:
+    """Half of the later updates go more than twice as far as the target, or than 0.05 nats where there is none."""
+    values = _values(kl)
+    if len(values) < FEWEST:
+        return None
+    limit = 2.0 * target if target else HIGH_KL
+    later = values[len(values) // 2 :]
+    middle = float(np.median(later))
+    if middle <= limit:
+        return None
+    aim = f"the target of {target:g}" if target else f"{HIGH_KL:g}, which is much for any update"
+    return Sign(
+        "high_kl",
+        f"An update changes the policy by a KL of {middle:.3g} nats (median), far above {aim}.",
+        _step(kl, len(values) // 2),
+        _step(kl, -1),
+    )
+
+
+def blind_critic(explained: Curve) -> Sign | None:
+    """In most of the later updates the critic is no better than a constant."""
+    values = _values(explained)
+    if len(values) < FEWEST:
+        return None
+    later = values[len(values) // 2 :]
+    share = float((later <= 0).mean())
+    if share < 0.6:
+        return None
+    return Sign(
+        "blind_critic",
+        f"The explained variance is at or below 0 in {share:.0%} of the later updates (median {np.median(later):.2g}).",
+        _step(explained, len(values) // 2),
+        _step(explained, -1),
+    )
+
+
+def rate_at_zero(rate: Curve, timesteps: int) -> Sign | None:
+    """The learning rate is a thousandth of its highest before nine tenths of the budget are spent."""
+    values = _values(rate)
+    if not len(values) or values.max() <= 0:
+        return None
+    low = np.flatnonzero(values <= 1e-3 * values.max())
+    low = low[low > int(values.argmax())]
+    if not len(low) or not timesteps or _step(rate, int(low[0])) >= 0.9 * timesteps:
+        return None
+    when = _step(rate, int(low[0]))
+    return Sign(
+        "rate_at_zero",
+        f"The learning rate was {values[low[0]]:.2g} at {when:,} of {timesteps:,} steps: nothing was learned after.",
+        when,
+        _step(rate, -1),
+    )
+
+
+# --- data ---
+
+
+def never_drawn(gradient_steps: Curve, size: Curve | None) -> Sign | None:
+    """Learning from replay has not begun, though rows were added for a long time."""
+    values = _values(gradient_steps)
+    if len(values) < FEWEST or values.max() > 0:
+        return None
+    held = f" though the replay holds {size.values[-1]:,.0f} rows" if size is not None else ""
+    return Sign(
+        "replay_starved",
+        f"No gradient step was taken yet{held}.",
+        _step(gradient_steps, 0),
+        _step(gradient_steps, -1),
+    )
+
+
+def replay_starved(waits: Curve, seconds: Curve, updates: Curve | None) -> Sign | None:
+    """A quarter of the time or more goes into waiting for rows to learn from."""
+    if len(waits.values) < FEWEST:
+        return None
+    count = updates.values[-1] - updates.values[0] if updates is not None else len(waits.values) - 1
+    each = (seconds.values[-1] - seconds.values[0]) / max(1.0, count)
+    share = float(np.mean(waits.values)) / each if each > 0 else 0.0
+    if share < 0.25:
+        return None
+    return Sign(
+        "replay_starved",
+        f"{min(share, 1.0):.0%} of the time went into waiting for rows from the replay service.",
+        _step(waits, 0),
+        _step(waits, -1),
+    )
+
+
+def not_finite(curves: Curves, counts: Mapping[str, int], events: Sequence[Row]) -> Sign | None:
+    """Batches were set aside because of numbers that are none."""
+    steps = [int(event.get("timesteps_total", 0)) for event in events if event.get("event") == "quarantine"]
+    for key, curve in curves.items():
+        if key.startswith("train/") and key.endswith("quarantined"):
+            steps += [step for step, value in zip(curve.steps, curve.values, strict=True) if value]
+    many = max(counts.get("quarantine", 0), len(set(steps)))
+    if not many:
+        return None
+    batches = "One batch was" if many == 1 else f"{many:,} batches were"
+    return Sign(
+        "not_finite",
+        f"{batches} set aside in quarantine/ because of NaN or infinity.",
+        min(steps, default=0),
+        max(steps, default=0),
+    )
+
+
+def workers_lost(counts: Mapping[str, int], events: Sequence[Row]) -> Sign | None:
+    """Workers died or did not answer, and others took their place."""
+    died, stuck = counts.get("worker_died", 0), counts.get("worker_stuck", 0)
+    if not died + stuck:
+        return None
+    told = [event for event in events if event.get("event") in ("worker_died", "worker_stuck")]
+    steps = [int(event.get("timesteps_total", 0)) for event in told]
+    phases = ", ".join(sorted({str(event.get("phase")) for event in told if event.get("phase")}))
+    why = f" The last: {told[-1]['why']}" if told and told[-1].get("why") else ""
+    return Sign(
+        "workers_lost",
+        f"{died} died and {stuck} were stuck" + (f" while {phases}" if phases else "") + f"; nothing was lost.{why}",
+        min(steps, default=0),
+        max(steps, default=0),
+    )
+
+
+# --- helpers ---
+
+
+def _learners(config: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Names of the policies that learn, each with its algorithm's settings."""
+    for name, policy in (config.get("policies") or {"main": {"kind": "learning"}}).items():
+        if policy.get("kind") == "learning":
+            yield name, policy.get("algo") or config.get("algo") or {}
+
+
+def _finite(curve: Curve) -> Curve:
+    kept = [(step, value) for step, value in zip(curve.steps, curve.values, strict=True) if math.isfinite(value)]
+    return Curve([step for step, _ in kept], [value for _, value in kept])
+
+
+def _values(curve: Curve) -> F64:
+    return np.asarray(curve.values, np.float64)
+
+
+def _step(curve: Curve, index: int) -> int:
+    return int(curve.steps[index])
+
+
+def _last(curve: Curve | None) -> float:
+    return curve.values[-1] if curve is not None else -math.inf

@@ -1,0 +1,265 @@
+"""Everything a report tells of one run, read from its folder: curves, last figures, signs, episodes to watch."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from slipstream.data.disk import open_regular
+from slipstream.stats.intervals import Interval, wilson
+from slipstream.train.run_folder import JUDGEMENT_FILE, MAX_RECORD_BYTES, Track, read_tracks
+from slipstream.view.charts import Chart, Line
+from slipstream.view.history import STEPS, Curve, Row
+from slipstream.view.reports import Events, read_evaluations, read_events
+from slipstream.view.run import About, RunReader, State
+from slipstream.view.signs import Sign, find_signs
+from slipstream.worlds import registry
+
+MOST_TRACKS = 6  # of a run: the newest, and others evenly before it
+TRACK_BYTES = 400_000  # of one episode in a report; a longer one is shown at every so many states
+MORE_FIGURES = 6  # of evaluations that get a chart
+
+# Charts and the metrics in them, in the order of the page; what a run has not is not drawn.
+CHARTS: dict[str, dict[str, str]] = {
+    "return": {"training": "env/return_mean", "evaluation": "eval/return_mean"},
+    "length of episodes": {"training": "env/length_mean", "evaluation": "eval/length_mean"},
+    "streak of clean episodes": {"streak": "stop/zero_conflict_streak"},
+    "phase": {"phase": "curriculum/phase", "certified": "curriculum/certified"},
+    "entropy": {"entropy": "train/entropy"},
+    "KL of an update": {"KL": "train/approx_kl"},
+    "clipped part": {"clipped": "train/clip_fraction"},
+    "explained variance": {"explained": "train/explained_variance"},
+    "policy loss": {"loss": "train/policy_loss"},
+    "value loss": {"loss": "train/value_loss"},
+    "critic loss": {"loss": "train/critic_loss"},
+    "actor loss": {"loss": "train/actor_loss"},
+    "values": {"mean of Q": "train/q_mean"},
+    "exploration": {"epsilon": "train/epsilon", "noise": "train/exploration_noise", "temperature": "train/temperature"},
+    "gradient norm": {"norm": "train/grad_norm"},
+    "learning rate": {"rate": "train/learning_rate"},
+    "reward of a decision": {"world": "train/r_env", "shaping": "train/r_shape", "sum": "train/r_total"},
+    "replay": {"filled part": "replay/fill"},
+    "rows drawn per row added": {"rows": "replay/sample_insert_ratio"},
+    "federation: updates of a round": {"counted": "fed/clients", "refused": "fed/refused"},
+    "federation: distance to the aggregate": {"variance": "fed/variance", "drift": "fed/drift_l2"},
+    "steps per second": {"steps": "perf/steps_per_s"},
+    "where the time goes": {
+        "worlds": "perf/time_world_frac",
+        "acting": "perf/time_act_frac",
+        "updates": "perf/time_update_frac",
+        "evaluation": "perf/time_evaluate_frac",
+        "certificates": "perf/time_certify_frac",
+        "waiting": "perf/time_wait_frac",
+    },
+}
+NOT_FIGURES = ("return", "length", "episodes")
+
+
+@dataclass(frozen=True)
+class Film:
+    """An episode to watch, made small enough for a page."""
+
+    track: Track
+    every: int  # states of the episode for one that is here
+
+    @property
+    def data(self) -> bytes:
+        """As JSON."""
+        return msgspec.json.encode(self.track)
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A policy's figures over episodes that every policy of the table played."""
+
+    policy: str
+    episodes: int
+    figures: Mapping[str, Interval]
+
+
+@dataclass(frozen=True)
+class Story:
+    """One run, ready to be told."""
+
+    about: About
+    state: State
+    steps: int
+    charts: tuple[Chart, ...]
+    figures: Mapping[str, Interval]  # of the last evaluation; an interval where the figure is a share
+    evaluated_at: int
+    episodes: int  # of the last evaluation
+    judged: tuple[Judged, ...]  # when the run ended: its policy beside scripts; () where it has gone on since
+    signs: tuple[Sign, ...]
+    events: Events
+    certificates: tuple[Row, ...]
+    records: registry.Records | None
+    last: Row  # of everything that was ever reported, the newest
+    films: tuple[Film, ...]
+    tracks: int  # recorded, of which `films` are some
+    log: tuple[str, ...]
+
+
+def read_story(path: Path) -> Story:
+    """Read all of it; a run that goes on is read as it is now."""
+    reader = RunReader(path)
+    reader.refresh()
+    about, evaluations, events = reader.about, read_evaluations(path), read_events(path)
+    curves = dict(reader.history.curves) | _curves(evaluations)
+    tracks = read_tracks(path)
+    last = evaluations[-1] if evaluations else {}
+    told = events.of("quarantine", "worker_died", "worker_stuck")
+    return Story(
+        about=about,
+        state=reader.state,
+        steps=reader.steps,
+        charts=tuple(_charts(curves, _headline(about.kind))),
+        figures=_figures(last, about.kind),
+        evaluated_at=int(last.get(STEPS, 0)),
+        episodes=int(last.get("eval/episodes", 0)),
+        judged=read_judgement(path, reader.steps),
+        signs=tuple(find_signs(curves, about.config, events.counts, told)),
+        events=events,
+        certificates=tuple(reader.certificates.values()),
+        records=_records(about),
+        last={key: curve.values[-1] for key, curve in curves.items() if curve.values},
+        films=tuple(_films(tracks)),
+        tracks=len(tracks),
+        log=tuple(reader.log),
+    )
+
+
+def _curves(reports: Sequence[Row]) -> dict[str, Curve]:
+    curves: dict[str, Curve] = {}
+    for row in reports:
+        for key, value in row.items():
+            if key.startswith("eval/"):
+                curves.setdefault(key, Curve()).add(row[STEPS], float(value))
+    return curves
+
+
+def _charts(curves: Mapping[str, Curve], headline: Sequence[str]) -> Iterator[Chart]:
+    """The page's charts that this run has curves for, the world's own figures behind the return."""
+    for title, wanted in CHARTS.items():
+        lines = [line for label, key in wanted.items() for line in _lines(curves, label, key)]
+        if lines:
+            yield Chart(title, tuple(lines))
+        if title == "return":
+            yield from _figure_charts(curves, headline)
+
+
+def _figure_charts(curves: Mapping[str, Curve], headline: Sequence[str]) -> Iterator[Chart]:
+    evaluated = [key for key in curves if key.startswith("eval/") and _bare(key) not in NOT_FIGURES]
+    evaluated = [key for key in evaluated if not key.endswith(("_min", "_max", "_median"))]
+    chosen = [key for name in headline for key in evaluated if _bare(key) == name] or evaluated
+    for key in chosen[:MORE_FIGURES]:
+        trained = [*_lines(curves, "training", f"env/{_bare(key)}_mean")]
+        yield Chart(_bare(key).replace("_", " "), (*trained, *_lines(curves, "evaluation", key)))
+
+
+def _lines(curves: Mapping[str, Curve], label: str, key: str) -> Iterator[Line]:
+    """A metric's line, or one for each policy where several learn."""
+    group, _, name = key.partition("/")
+    of_policies = {k: re.fullmatch(f"{group}/([^/]+)/{re.escape(name)}", k) for k in curves}
+    named = {key: label} | {k: f"{match[1]}: {label}" for k, match in of_policies.items() if match}
+    for found, title in named.items():
+        curve = curves.get(found)
+        if curve is not None and len(curve.steps):
+            yield Line(title, curve.steps, curve.values)
+
+
+def _bare(key: str) -> str:
+    return (
+        key.removeprefix("eval/")
+        .removesuffix("_mean")
+        .removesuffix("_fraction" if key == "eval/clean_fraction" else "")
+    )
+
+
+def _figures(last: Row, kind: str) -> dict[str, Interval]:
+    """The last evaluation; what happens or not in an episode gets Wilson's interval, of means no spread is known."""
+    many = int(last.get("eval/episodes", 0))
+    shares = registry.proportions(kind) if kind in registry.FAMILIES else ("clean",)
+    figures = {}
+    for key, value in last.items():
+        if not key.startswith("eval/") or key == "eval/episodes":
+            continue
+        name = _bare(key)
+        share = name in shares and 0 <= value <= 1
+        figures[name] = wilson(round(value * many), many) if share else Interval(float(value), *[float("nan")] * 2)
+    return figures
+
+
+class _JudgedRow(msgspec.Struct):
+    policy: str
+    episodes: int
+    figures: dict[str, dict[str, float | None]]
+
+
+class _Judgement(msgspec.Struct):
+    steps: int
+    headline: list[str]
+    rows: list[_JudgedRow]
+
+
+def read_judgement(path: Path, steps: int) -> tuple[Judged, ...]:
+    """What the run's policy and scripts were worth when it ended; () where it has gone on, or was never judged."""
+    try:
+        with os.fdopen(open_regular(path / JUDGEMENT_FILE), "rb") as file:
+            kept = msgspec.json.decode(file.read(MAX_RECORD_BYTES), type=_Judgement)
+    except (OSError, msgspec.DecodeError):
+        return ()
+    if kept.steps != steps:
+        return ()
+    return tuple(
+        Judged(row.policy, row.episodes, {n: _interval(row.figures[n]) for n in kept.headline if n in row.figures})
+        for row in kept.rows
+    )
+
+
+def _interval(plain: Mapping[str, float | None]) -> Interval:
+    values = (plain.get(key) for key in Interval._fields)
+    return Interval(*(float("nan") if value is None else value for value in values))
+
+
+def _headline(kind: str) -> tuple[str, ...]:
+    return tuple(getattr(registry.family(kind), "HEADLINE", ())) if kind in registry.FAMILIES else ()
+
+
+def _records(about: About) -> registry.Records | None:
+    return registry.records(about.kind, about.path) if about.kind in registry.FAMILIES else None
+
+
+# --- episodes ---
+
+
+def _films(tracks: Sequence[Track]) -> Iterator[Film]:
+    """The newest episode and others evenly before it, newest first."""
+    count = min(MOST_TRACKS, len(tracks))
+    chosen = {len(tracks) - 1 - k * max(0, len(tracks) - 1) // max(1, count - 1) for k in range(count)}
+    for index in sorted(chosen, reverse=True):
+        track = tracks[index]
+        if track.states:
+            yield shorten(track)
+
+
+def shorten(track: Track, most_bytes: int = TRACK_BYTES) -> Film:
+    """An episode in a given room: numbers of seven digits, and no more states than fit, the last among them."""
+    states = [[[_rounded(value) for value in agent] for agent in state] for state in track.states]
+    size = len(msgspec.json.encode(states))
+    every = max(1, -(-size // most_bytes))
+    kept = states[::every]
+    if (len(states) - 1) % every:
+        kept.append(states[-1])
+    return Film(msgspec.structs.replace(track, states=kept, tick_seconds=track.tick_seconds * every), every)
+
+
+def _rounded(value: float | None) -> float | None:
+    if value is None:
+        return None
+    short = float(f"{value:.7g}")
+    return int(short) if short.is_integer() and abs(short) < 2**53 else short

@@ -1,0 +1,282 @@
+"""Between a training loop and the person who debugs it: the loop is held and let go here, and shows its worlds.
+
+The loop runs on a thread of its own and calls `heed` in every tick. All looking is done there, between two steps: the
+thread that draws only sees copies, and no copy is made that nobody asked for.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from statistics import fmean
+from threading import Condition, Thread
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slipstream.train.progress import Interrupts
+from slipstream.worlds.spec import WorldSpec
+from slipstream.worlds.vec_env import F32, F64, Backdrop, VecEnv
+
+FASTER = 60  # steps that "fast" lets go at once
+SLOWEST, FASTEST = 0.5, 1024.0  # steps per second; beyond, there is only "as fast as it can"
+ENDED = 200  # episodes that figures are of
+TIMED = 256  # steps that the speed is measured over
+
+
+class Focus(NamedTuple):
+    """What is known of one world, A agents."""
+
+    world: int
+    rewards: list[float]  # [A] of the last step
+    returns: list[float]  # [A] since the episode began
+    parts: F32 | None  # [A, P] of the last step's rewards
+    part_sums: F64 | None  # [A, P] since the episode began
+    obs: dict[str, NDArray[Any]]  # blocks [A, …]
+    actions: NDArray[Any]  # the last ones
+    acting: list[bool]
+
+
+class Ended(NamedTuple):
+    """An episode that is over."""
+
+    total: float  # return over all agents
+    length: int
+    stats: tuple[float, ...]
+
+
+class Speed(NamedTuple):
+    """How fast worlds are stepped, without pauses and without updates."""
+
+    steps_per_s: float  # over all worlds
+    ticks_per_s: float  # more, where a step lasts several
+    learning: float  # part of the time that updates and evaluations take
+
+
+class Scene(NamedTuple):
+    """A moment of the run."""
+
+    step: int  # of each world
+    row: int  # of the rollout
+    episodes: list[int]  # [N] which one of each world this is, from 1
+    lengths: list[int]  # [N] steps since the episode began
+    returns: list[float]  # [N] over all agents
+    frames: dict[int, F64]  # of the worlds that were asked for
+    backdrops: dict[int, Backdrop | None]
+    focus: Focus
+    ended: tuple[Ended, ...]  # the latest episodes
+    over: int  # episodes that have ended
+    speed: Speed
+
+
+class Stage:
+    """Holds a loop and lets it go; satisfies train.overseer.Overseer and train.progress.Display."""
+
+    def __init__(self) -> None:
+        self.interrupts = Interrupts()
+        self.spec: WorldSpec | None = None  # known once the loop has begun
+        self.paused = True
+        self.pace: float | None = 8.0  # steps per second; None: as fast as it can
+        self.step = 0
+        self.rollout_length = 1
+        self.title, self.told, self.done, self.total = "", "", 0, 0
+        self.notes: deque[str] = deque(maxlen=100)
+        self.scene: Scene | None = None
+        self._changed = Condition()
+        self._credit = 0  # steps that may be taken although it is paused
+        self._asked: tuple[tuple[int, ...], int] | None = ((), 0)  # worlds to show, and the one in focus
+        self._next_at = 0.0
+        self._left_at: float | None = None
+        self._busy: deque[tuple[float, int]] = deque(maxlen=TIMED)  # seconds and ticks of steps
+        self._learned_s = self._collected_s = 0.0
+        self._ended: deque[Ended] = deque(maxlen=ENDED)
+
+    # --- what the person does ---
+
+    def ask(self, worlds: Sequence[int], focus: int) -> None:
+        """Have these worlds looked at before the next step; at once where the loop is held."""
+        with self._changed:
+            self._asked = tuple(worlds), focus
+            self._changed.notify()
+
+    def hold(self, paused: bool) -> None:
+        """Hold the loop, or let it go."""
+        with self._changed:
+            self.paused, self._credit = paused, 0
+            self._changed.notify()
+
+    def let(self, steps: int) -> None:
+        """Hold it after so many more steps."""
+        with self._changed:
+            self.paused = True
+            self._credit += steps
+            self._changed.notify()
+
+    def set_pace(self, pace: float | None) -> None:
+        """So many steps per second, None: as fast as it can; and let it go."""
+        with self._changed:
+            self.pace = None if pace is None or pace > FASTEST else max(SLOWEST, pace)
+            self.paused, self._next_at = False, 0.0
+            self._changed.notify()
+
+    def leave(self) -> None:
+        """Let the loop finish its update, save a checkpoint and end."""
+        with self._changed:
+            self.interrupts.signal = "Ctrl+C"
+            self._changed.notify()
+
+    # --- what the loop calls ---
+
+    def begin(self, worlds: VecEnv, steps: int) -> None:
+        """See Overseer."""
+        self._env, self.rollout_length = worlds, steps
+        shape = (worlds.num_worlds, worlds.spec.num_agents)
+        self._episodes = np.ones(worlds.num_worlds, np.int64)
+        self._lengths = np.zeros(worlds.num_worlds, np.int64)
+        self._returns = np.zeros(shape)
+        self._part_sums = np.zeros((*shape, len(worlds.spec.reward_parts)))
+        self.spec = worlds.spec
+
+    def heed(self, doing: str) -> None:
+        """See Overseer: returns when the next step may be taken."""
+        if doing != "acting":
+            return
+        if self._left_at is not None:
+            self._account(time.perf_counter() - self._left_at)
+        with self._changed:
+            self._show()
+            while not self._may_go():
+                self._changed.wait(self._wait_s())
+                self._show()
+            self.step += 1
+        self._left_at = time.perf_counter()
+
+    def start(self, title: str, done: int, total: int) -> None:
+        """See Display."""
+        self.title, self.done, self.total = title, done, total
+
+    def advance(self, done: int, text: str) -> None:
+        """See Display."""
+        self.done, self.told = done, text
+
+    def note(self, text: str) -> None:
+        """See Display."""
+        self.notes.append(text)
+
+    def stop(self) -> None:
+        """See Display."""
+
+    # --- on the loop's thread ---
+
+    def _account(self, seconds: float) -> None:
+        """Take down what the last step has brought, and how long it took."""
+        env = self._env
+        if self.step % self.rollout_length:
+            self._busy.append((seconds, int(env.ticks.sum())))
+            self._collected_s += seconds
+        else:  # the update is in it
+            self._learned_s += seconds
+        self._lengths += 1
+        self._returns += env.rewards
+        if env.reward_parts is not None:
+            self._part_sums += env.reward_parts
+        for i in np.flatnonzero(env.episode_done).tolist():
+            stats = tuple(env.episode_stats[i].tolist())
+            self._ended.append(Ended(float(env.episode_return[i].sum()), int(env.episode_length[i]), stats))
+            self._episodes[i] += 1
+            self._lengths[i] = self._returns[i] = self._part_sums[i] = 0  # the next episode has begun
+
+    def _may_go(self) -> bool:
+        if self.interrupts.signal is not None:
+            return True
+        if self._credit:
+            self._credit -= 1
+            return True
+        if self.paused or self.pace is None:
+            return not self.paused
+        now = time.perf_counter()
+        if now < self._next_at:
+            return False
+        self._next_at = max(now, self._next_at + 1.0 / self.pace)
+        return True
+
+    def _wait_s(self) -> float | None:
+        """Until the pace allows the next step; for ever where it is held."""
+        return None if self.paused else max(0.0, self._next_at - time.perf_counter())
+
+    def _show(self) -> None:
+        """Make the copy that was asked for."""
+        if self._asked is None:
+            return
+        (worlds, focus), self._asked = self._asked, None
+        env = self._env
+        has_parts = env.reward_parts is not None
+        drawn = [world for world in {*worlds, focus} if world < env.num_worlds] if env.spec.frame_fields else []
+        self.scene = Scene(
+            step=self.step,
+            row=self.step % self.rollout_length,
+            episodes=self._episodes.tolist(),
+            lengths=self._lengths.tolist(),
+            returns=self._returns.sum(1).tolist(),
+            frames={world: env.frame(world).copy() for world in drawn},
+            backdrops={world: env.backdrop(world) for world in drawn},
+            focus=Focus(
+                world=focus,
+                rewards=env.rewards[focus].tolist(),
+                returns=self._returns[focus].tolist(),
+                parts=env.reward_parts[focus].copy() if has_parts and env.reward_parts is not None else None,
+                part_sums=self._part_sums[focus].copy() if has_parts else None,
+                obs={name: block[focus].copy() for name, block in env.obs.items()},
+                actions=env.actions[focus].copy(),
+                acting=(env.acting[focus] != 0).tolist(),
+            ),
+            ended=tuple(self._ended),
+            over=int(self._episodes.sum()) - env.num_worlds,
+            speed=self._speed(),
+        )
+
+    def _speed(self) -> Speed:
+        seconds = sum(busy for busy, _ in self._busy)
+        if seconds == 0.0:
+            return Speed(0.0, 0.0, 0.0)
+        ticks = sum(ticks for _, ticks in self._busy)
+        steps = len(self._busy) * self._env.num_worlds
+        return Speed(steps / seconds, ticks / seconds, self._learned_s / (self._learned_s + self._collected_s))
+
+
+Work = Callable[[Stage, int], str]  # trains with so many worlds under a stage's eyes; returns why it ended
+
+
+class Loop:
+    """A training loop on its thread."""
+
+    def __init__(self, work: Work, num_worlds: int) -> None:
+        self.stage, self.num_worlds = Stage(), num_worlds
+        self.ending = ""  # why it ended
+        self.error: Exception | None = None
+        self._thread = Thread(target=self._run, args=(work,), name="training", daemon=True)
+        self._thread.start()
+
+    def _run(self, work: Work) -> None:
+        try:
+            self.ending = work(self.stage, self.num_worlds)
+        except Exception as error:  # shown, and raised again where the view was
+            self.error = error
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the thread has ended."""
+        return not self._thread.is_alive()
+
+    def join(self) -> None:
+        """Wait for its end."""
+        self.stage.leave()
+        self._thread.join()
+
+
+def mean_and_median(values: Sequence[float]) -> tuple[float, float] | None:
+    """Of the values that are known."""
+    known = [value for value in values if np.isfinite(value)]
+    return (fmean(known), float(np.median(known))) if known else None

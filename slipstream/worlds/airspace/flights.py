@@ -1,0 +1,125 @@
+"""Recorded episodes as flights: for the alert detector, for collision risk, and as the published trajectory logs."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from itertools import combinations
+
+import numpy as np
+
+from slipstream.config.airspace import AirspaceConfig
+from slipstream.worlds.airspace import alerts, risk
+from slipstream.worlds.airspace.alerts import F64, Flight, Rules
+from slipstream.worlds.airspace.geometry import separation_nm
+from slipstream.worlds.recorded import Recorded
+from slipstream.worlds.spec import WorldSpec
+
+MPS_PER_KT = 0.514444
+# Of the published log, in its order, where a reward has such a part.
+PARTS = ("act_cost", "progress", "drift", "time", "violate_entry", "violate_step", "reach", "terminal")
+COLUMNS = (
+    *("episode_id", "step_idx", "sim_time_s", "agent_id", "lat_deg", "lon_deg", "alt_ft", "hdg_deg", "tas_kt"),
+    *("cas_kt", "action_hdg_delta_deg", "action_spd_delta_kt", "reward", "min_separation_nm", "conflict_flag"),
+    *("collision_flag", "wp_dist_nm", "waypoint_reached", "waypoint_hits", "conflict_pairs_count"),
+)
+LAST_COLUMNS = ("gt_conflict", "predicted_alert", "tp", "fp", "fn", "tn")
+WARM_UP_S = 2.0  # of the published environment, before its first observation
+
+
+def flight_of(config: AirspaceConfig, spec: WorldSpec, played: Recorded) -> Flight:
+    """A recorded episode for the detector; orders are in degrees and kt, before any dead-band."""
+    column = {name: k for k, name in enumerate(spec.frame_fields)}
+    states = played.frames[:, :, [column[name] for name in ("lat_deg", "lon_deg", "heading_deg", "tas_mps")]]
+    waypoints = played.frames[0][:, [column["waypoint_lat_deg"], column["waypoint_lon_deg"]]]
+    present = played.frames[:, :, column["present"]] > 0
+    # In preset legacy aircraft fly on from their waypoints; they have arrived all the same.
+    arrived = np.logical_or.accumulate(_to_waypoint(states, waypoints) <= config.waypoint_radius_nm, axis=0)
+    active = present & ~arrived
+    full = np.array([config.heading_step_deg, config.speed_step_kt])
+    orders = np.clip(np.nan_to_num(played.actions.astype(np.float64)), -1.0, 1.0) * full
+    return Flight(states, present, active, waypoints, orders * active[:-1, :, None], config.decision_s)
+
+
+def _to_waypoint(states: F64, waypoints: F64) -> F64:
+    goals = np.zeros_like(states)
+    goals[..., :2] = waypoints
+    return separation_nm(states, goals)
+
+
+def rules_of(config: AirspaceConfig) -> Rules:
+    """The detector's parameters for a scene."""
+    return Rules(separation_nm=config.separation_nm, threat_nm=max(6.0, config.separation_nm))
+
+
+def analyse(
+    config: AirspaceConfig, spec: WorldSpec, played: Sequence[Recorded], unflown: Sequence[Recorded]
+) -> dict[str, float]:
+    """Figures of the alert detector and of collision risk over episodes and the same ones flown by no-op."""
+    flights = [flight_of(config, spec, episode) for episode in played]
+    counterfactuals = [flight_of(config, spec, episode) for episode in unflown]
+    rules = rules_of(config)
+    found = [alerts.detect(own, rules, noop) for own, noop in zip(flights, counterfactuals, strict=True)]
+    return alerts.summary(found) | risk.figures(flights, config.separation_nm)
+
+
+# --- logs ---
+
+
+def log_columns(spec: WorldSpec) -> tuple[str, ...]:
+    """Of the published trajectory log."""
+    apart = tuple(f"dist_to_{agent}_nm" for agent in spec.agents)
+    rewards = tuple(f"reward_{part}" for part in PARTS)
+    return (*COLUMNS, *apart, *rewards, "reward_total", "reward_team", "team_phi", "team_dphi", *LAST_COLUMNS)
+
+
+def trajectory_csv(config: AirspaceConfig, spec: WorldSpec, played: Recorded, number: int) -> str:
+    """One episode as the published log: a row per aircraft and decision, until it has reached its waypoint.
+
+    What a reward does not have (drift and team outside preset legacy; team_phi and team_dphi) is left empty.
+    """
+    flight = flight_of(config, spec, played)
+    found = alerts.read_series(flight, rules_of(config))[0]
+    g, a = found.conflict, found.alert
+    scene = np.stack([g, a, g & a, a & ~g, g & ~a, ~g & ~a], 1).astype(int)
+    column = {name: k for k, name in enumerate(spec.frame_fields)}
+    part = {name: k for k, name in enumerate(spec.reward_parts)}
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow(log_columns(spec))
+    start = WARM_UP_S if config.preset == "legacy" else 0.0
+    away = _to_waypoint(flight.states, flight.waypoints)
+    for t in range(len(flight.orders)):
+        state, there = flight.states[t + 1], flight.present[t + 1]
+        apart = _apart(state, there)
+        close = int((apart[np.triu_indices(len(apart), 1)] < config.separation_nm).sum())
+        for i, agent in enumerate(spec.agents):
+            if not flight.active[t, i]:
+                continue
+            frame, own = played.frames[t + 1, i], float(np.nanmin(apart[i], initial=np.inf))
+            reached = int(not flight.active[t + 1, i])
+            paid = {} if played.parts is None else {name: float(played.parts[t, i, k]) for name, k in part.items()}
+            team = paid.get("team", 0.0)
+            rows.writerow(
+                [
+                    *(number, t, start + (t + 1) * config.decision_s, agent, frame[0], frame[1], config.altitude_ft),
+                    *(frame[2], frame[column["tas_mps"]] / MPS_PER_KT, frame[column["cas_kt"]]),
+                    *(*flight.orders[t, i], played.rewards[t, i], own if np.isfinite(own) else ""),
+                    *(int(own < config.separation_nm), int(own < config.collision_nm), away[t + 1, i]),
+                    *(reached, reached, close),
+                    *("" if np.isnan(distance) else distance for distance in apart[i]),
+                    *(paid.get(name, "") for name in PARTS),
+                    *(played.rewards[t, i] - team, paid.get("team", ""), "", ""),
+                    *scene[t],
+                ]
+            )
+    return text.getvalue()
+
+
+def _apart(state: F64, there: np.ndarray) -> F64:
+    """Distances between everybody in the scene [N, N]; NaN to oneself and to those who are gone."""
+    apart = np.full((len(state), len(state)), np.nan)
+    for i, j in combinations(np.flatnonzero(there).tolist(), 2):
+        apart[i, j] = apart[j, i] = separation_nm(state[i], state[j])
+    return apart

@@ -1,0 +1,90 @@
+"""Every learner, rule and strategy of a federation, with and without worker processes: the same bits.
+
+python studies/federation_matrix.py [--only td3,sac,dqn] [--jobs 1]     # make study-federation-matrix
+
+A cell is three clients that learn together for a moment, twice: collecting in their own process, and with two workers
+each. All arrays of their last checkpoints must be the same, and every round must have closed with all three.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from cells import Cell, asked, run_cells
+
+WORLDS = {"td3": "probe_target", "sac": "probe_target", "dqn": "probe_bandit"}
+RULES = ("mean", "weighted_mean", "median", "trimmed_mean", "krum", "multi_krum", "bulyan", "geometric_median")
+STRATEGIES = ("local", "average", "reset")
+CLIENTS = 3
+SHORT: dict[str, Any] = {
+    "timesteps": 96, "learner_threads": 1, "device": "cpu", "collect.num_worlds": 4, "collect.rollout_length": 8,
+    "algo.hidden": [16], "algo.batch_size": 16, "algo.training_intensity": 0.25, "algo.learning_starts": 32,
+    "algo.replay.capacity": 200, "evaluate.evaluation_interval": None, "federated.enabled": True,
+    "federated.clients": CLIENTS, "federated.interval": 4,
+    "federated.defence": {"clip_norm": None, "max_norm": None, "min_cosine": None},
+}  # fmt: skip
+
+
+def run_cell(cell: Cell) -> Cell:
+    """Both ways of collecting, compared."""
+    with tempfile.TemporaryDirectory() as folder:
+        serial, rounds = together(cell, Path(folder) / "serial", workers=0)
+        spread, _ = together(cell, Path(folder) / "spread", workers=2)
+    return {"same_bits": serial == spread, "rounds": rounds}
+
+
+def together(cell: Cell, folder: Path, workers: int) -> tuple[list[str], int]:
+    """Hashes of what the clients hold in the end, and how many rounds closed with all of them."""
+    import msgspec
+
+    from slipstream.config.load import load
+    from slipstream.federate.folder import HISTORY
+    from slipstream.federate.rounds import Record
+    from slipstream.train import checkpoint
+    from slipstream.train.experiment import train
+
+    def one(client: int) -> str:
+        own = {
+            "algo.kind": cell["algo"], "federated.aggregator": cell["rule"], "collect.workers": workers,
+            "federated.optimizer_strategy": cell["strategy"], "federated.root": str(folder / "rounds"),
+            "federated.client": str(client), "seed": 100 + client,
+        }  # fmt: skip
+        done = train(load(WORLDS[cell["algo"]], {**SHORT, **own}), out=folder / str(client), models=folder / "models")
+        arrays = checkpoint.load_latest(done.run / "checkpoints").checkpoint.arrays
+        found = hashlib.sha256()
+        for name in sorted(arrays):
+            if not name.startswith("source."):  # of the collector, which is what differs
+                found.update(name.encode() + arrays[name].tobytes())
+        return found.hexdigest()
+
+    with ThreadPoolExecutor(CLIENTS) as pool:
+        hashes = list(pool.map(one, range(CLIENTS)))
+    lines = (folder / "rounds" / "main" / HISTORY).read_bytes().splitlines()
+    records = [msgspec.json.decode(line, type=Record) for line in lines]
+    return hashes, sum(record.state == "closed" and len(record.seats) == CLIENTS for record in records)
+
+
+def main() -> None:
+    """Compute what is missing, and say what differs."""
+    args = asked(__doc__, "federation_matrix", list(WORLDS))
+    cells = [
+        {"algo": algo, "rule": rule, "strategy": strategy}
+        for algo in args.only
+        for rule in RULES
+        for strategy in STRATEGIES
+    ]
+    done = run_cells("federation_matrix", cells, run_cell, args.jobs, args.out)
+    bad = [cell for cell in done if not cell["same_bits"] or not cell["rounds"]]
+    print(f"{len(done)} cells, {sum(cell['rounds'] for cell in done)} rounds with all three; {len(bad)} differ: {bad}")
+    sys.exit(bool(bad))
+
+
+if __name__ == "__main__":
+    main()

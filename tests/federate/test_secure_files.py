@@ -1,0 +1,237 @@
+"""Secure sums through a folder: what comes out, what nobody can read in it, and who may die or come late."""
+
+import threading
+import time
+
+import msgspec
+import numpy as np
+import pytest
+from rounds_harness import quick_folder
+
+from slipstream.config.errors import FederationError, ScenarioError
+from slipstream.config.load import load
+from slipstream.federate import folder
+from slipstream.federate.files import Files
+from slipstream.federate.rounds import Federation, Rules
+from slipstream.federate.secure import Client, Masked, decode, from_fixed, pack
+from slipstream.federate.secure_files import PHASES, SecureFiles, advance, current_phase, make_terms, senders
+from slipstream.federate.update import Update
+
+NAMES = ("a", "b", "c", "d", "e")
+
+
+def no_aggregate(updates, base):
+    raise AssertionError("nobody can aggregate what nobody sees")
+
+
+@pytest.fixture
+def made():
+    with quick_folder() as root:
+        rules = Rules(5, 3, timeout_s=20.0, closing_s=10.0)
+        federation = Federation(folder.run_folder(root, "run"), rules, no_aggregate, "secure mean")
+        folder.join(federation)
+        yield federation
+
+
+def update_of(client, number=1, base="", weight=1.0):
+    rng = np.random.Generator(np.random.Philox(key=[ord(client), number]))
+    arrays = {"net.weight": rng.normal(size=(16, 8)).astype(np.float32), "net.bias": rng.normal(size=3)}
+    return Update(client, number, base, f"{client}-{number}", arrays, weight, {})
+
+
+def meet(federation, updates, transport=None):
+    """Outcomes of clients that take part at the same time, by name."""
+    told = {}
+    way = transport or SecureFiles(federation, lambda update: update.weight)
+
+    def take_part(update):
+        told[update.client] = way.exchange(update)
+
+    threads = [threading.Thread(target=take_part, args=(update,)) for update in updates]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    return told
+
+
+def mean_of(updates):
+    total = sum(update.weight for update in updates)
+    return {
+        name: sum(update.weight * update.arrays[name].astype(np.float64) for update in updates) / total
+        for name in updates[0].arrays
+    }
+
+
+def assert_close(arrays, expected):
+    assert arrays.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_allclose(arrays[name], value, atol=1e-6)
+
+
+def test_all_hold_the_weighted_mean_and_the_history_names_them(made):
+    updates = [
+        update_of(client, weight=weight) for client, weight in zip(NAMES, (1.0, 2.0, 3.0, 4.0, 90.0), strict=True)
+    ]
+    told = meet(made, updates)
+    assert {(outcome.state, outcome.took_part) for outcome in told.values()} == {("closed", True)}
+    for outcome in told.values():
+        assert_close(outcome.model.arrays, mean_of(updates))
+        assert outcome.model.arrays["net.weight"].dtype == np.float32
+    assert len({outcome.model.base for outcome in told.values()}) == 1
+    (record,) = [msgspec.json.decode(line) for line in (made.folder / folder.HISTORY).read_bytes().splitlines()]
+    assert [seat["client"] for seat in record["seats"]] == list(NAMES)
+    assert record["participation"] == 1.0
+
+
+def test_rounds_follow_each_other_from_the_sum_of_the_one_before(made):
+    base = next(iter(meet(made, [update_of(client) for client in NAMES]).values())).model.base
+    second = [update_of(client, 2, base) for client in NAMES]
+    told = meet(made, second)
+    assert {outcome.round for outcome in told.values()} == {2}
+    assert_close(told["a"].model.arrays, mean_of(second))
+
+
+def test_nobody_can_read_an_update_in_the_folder(made):
+    updates = {client: update_of(client) for client in NAMES}
+    meet(made, list(updates.values()))
+    here = folder.round_folder(made, 1)
+    for client, update in updates.items():
+        plain = pack(update.arrays)
+        masked = decode((here / f"masked_{client}.msg").read_bytes())
+        assert isinstance(masked, Masked)
+        shown = from_fixed(np.frombuffer(masked.vector, "<u8").copy())
+        assert abs(np.corrcoef(plain, shown)[0, 1]) < 0.4  # 132 numbers: chance gives 0.09, the update itself 1
+        for path in here.iterdir():
+            data = path.read_bytes()
+            assert update.arrays["net.bias"].tobytes() not in data
+            assert update.arrays["net.weight"].tobytes() not in data
+
+
+def speak_until(federation, update, last):
+    """A client that goes through the phases up to `last`, ends those it can, and is then killed."""
+    where = folder.standing(federation)
+    with folder.locked(federation, time.monotonic() + 5):
+        folder.open_round(federation, where.round, update.client)
+    terms = make_terms(federation, where, update.arrays)
+    client = Client(terms, update.client)
+    way = SecureFiles(federation, lambda update: update.weight)
+    here = folder.round_folder(federation, where.round)
+    for phase, _ in PHASES:
+        while current_phase(here) != phase:
+            with folder.locked(federation, time.monotonic()) as is_mine:
+                if is_mine:
+                    advance(federation, where.round, terms, update.arrays)
+            time.sleep(0.01)
+        message = way._speak(client, update, here, phase)
+        (here / f"{phase}_{update.client}.msg").write_bytes(msgspec.msgpack.encode(message))
+        if phase == last:
+            return
+
+
+@pytest.mark.parametrize("last", ["keys", "boxes", "masked"])
+def test_one_of_five_who_dies_in_any_phase_is_done_without(last):
+    with quick_folder() as root:
+        rules = Rules(5, 3, timeout_s=20.0, closing_s=0.8)  # how long the others wait for the one who is dead
+        made = Federation(folder.run_folder(root, "run"), rules, no_aggregate, "secure mean")
+        folder.join(made)
+        dying = threading.Thread(target=speak_until, args=(made, update_of("e"), last))
+        dying.start()
+        told = meet(made, [update_of(client) for client in "abcd"])
+        dying.join()
+        there = NAMES if last == "masked" else NAMES[:4]  # a vector that has come counts, whoever sent it
+        assert {outcome.state for outcome in told.values()} == {"closed"}
+        assert_close(told["a"].model.arrays, mean_of([update_of(client) for client in there]))
+        assert [seat.client for seat in told["a"].record.seats] == list(there)
+
+
+def test_one_who_comes_back_into_the_round_it_was_killed_in_has_dropped_out_of_it():
+    with quick_folder() as root:
+        made = Federation(folder.run_folder(root, "run"), Rules(5, 3, timeout_s=20.0, closing_s=0.8), no_aggregate, "s")
+        folder.join(made)
+        speak_until(made, update_of("e"), "keys")
+        told = meet(made, [update_of(client) for client in NAMES])
+        assert not told["e"].took_part
+        assert_close(told["e"].model.arrays, mean_of([update_of(client) for client in "abcd"]))
+        base = told["a"].model.base
+        again = meet(made, [update_of(client, 2, base) for client in NAMES])
+        assert all(outcome.took_part for outcome in again.values())
+
+
+def test_one_who_comes_late_is_not_in_the_sum_and_writes_nothing_that_could_be_opened():
+    with quick_folder() as root:
+        made = Federation(folder.run_folder(root, "run"), Rules(5, 3, timeout_s=0.5, closing_s=5.0), no_aggregate, "s")
+        folder.join(made)
+        told = meet(made, [update_of(client) for client in "abcd"])
+        assert_close(told["a"].model.arrays, mean_of([update_of(client) for client in "abcd"]))
+        late = SecureFiles(made, lambda update: update.weight).exchange(update_of("e"))
+        assert (late.state, late.took_part) == ("refused", False)
+        assert_close(late.model.arrays, mean_of([update_of(client) for client in "abcd"]))
+        assert not list(made.folder.glob("round_*/*_e.msg"))
+
+
+def test_below_the_threshold_nothing_is_opened_and_the_model_stays():
+    with quick_folder() as root:
+        made = Federation(folder.run_folder(root, "run"), Rules(5, 3, timeout_s=0.5, closing_s=5.0), no_aggregate, "s")
+        folder.join(made)
+        told = meet(made, [update_of(client) for client in "ab"])
+        for outcome in told.values():
+            assert (outcome.state, outcome.model.arrays) == ("failed", None)
+            assert "2 clients sent keys, and a sum needs 3" in outcome.reason
+        assert senders(folder.round_folder(made, 1), "masked") == []
+        assert folder.standing(made).round == 2
+
+
+def test_nonsense_in_the_folder_counts_for_nobody(made):
+    with folder.locked(made, time.monotonic() + 5):
+        folder.open_round(made, 1, "e")
+    here = folder.round_folder(made, 1)
+    (here / "keys_e.msg").write_bytes(b"\xc1 not a message")
+    (here / "boxes_zz.msg").write_bytes(b"x" * 1000)
+    told = meet(made, [update_of(client) for client in "abcd"])
+    assert [seat.client for seat in told["a"].record.seats] == list("abcd")
+
+
+def test_those_who_have_left_are_not_waited_for(made):
+    SecureFiles(made, lambda update: update.weight).leave("e")
+    told = meet(made, [update_of(client) for client in "abcd"])
+    assert {outcome.took_part for outcome in told.values()} == {True}
+
+
+def test_plain_and_secure_clients_do_not_meet(made):
+    other = Federation(made.folder, made.rules, no_aggregate, "mean")
+    with pytest.raises(FederationError, match="the others of this federation have secure mean"):
+        folder.join(other)
+    assert Files(made).catch_up("").round == 1
+
+
+# --- what may be asked for ---
+
+
+def asked(**more):
+    settings = {"secure": True, "enabled": True, "clients": 3, **more}
+    return load("probe_bandit", {f"federated.{key}": value for key, value in settings.items()}).federated
+
+
+def test_the_usual_checks_are_off_where_nobody_could_make_them():
+    assert asked().defence.max_norm is None
+    assert load("probe_bandit").federated.defence.max_norm is not None
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"aggregator": "krum"}, "krum compares the clients' updates with each other"),
+        ({"aggregator": "median"}, "median compares the clients' updates with each other"),
+        ({"defence": {"max_norm": 4.0}}, "clip_norm must look at each client's update"),
+        ({"transport": "tcp", "address": "tcp://127.0.0.1:7777"}, "travel through a folder"),
+        ({"optimizer_strategy": "average"}, "without moments of optimisers"),
+        ({"aggregator": "weighted_mean", "weights": "reward_delta"}, "must be above 0"),
+        ({"staleness": 0.5}, "a client that comes late stays hidden"),
+        ({"clients": 2}, "at least 3 clients are needed"),
+    ],
+)
+def test_what_must_see_single_updates_is_refused_in_one_sentence(wrong, said):
+    with pytest.raises(ScenarioError, match=said) as told:
+        asked(**wrong)
+    assert "\n" not in str(told.value)

@@ -1,0 +1,69 @@
+"""Charts put values where they belong, and no text of theirs becomes markup."""
+
+import re
+
+import numpy as np
+import pytest
+
+from slipstream.view.charts import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Chart, Line, draw_png, short, svg
+
+
+def points(drawn, tag="polyline"):
+    found = re.search(rf'<{tag} class="c0" points="([^"]*)"', drawn)[1]
+    return np.array([[float(x) for x in pair.split(",")] for pair in found.split()])
+
+
+def test_a_line_goes_through_its_values():
+    drawn = points(svg(Chart("x", (Line("a", [0, 50, 100], [-1.0, 0.0, 1.0]),))))
+    inner = (HEIGHT - TOP - BOTTOM) / 1.1  # the axis has a twentieth more on both ends
+    middle = TOP + (HEIGHT - TOP - BOTTOM) / 2
+    assert drawn[:, 0] == pytest.approx([LEFT, (LEFT + WIDTH - RIGHT) / 2, WIDTH - RIGHT], abs=0.06)
+    assert drawn[:, 1] == pytest.approx([middle + inner / 2, middle, middle - inner / 2], abs=0.06)
+
+
+def test_a_band_goes_round_its_line_and_one_without_ends_is_not_drawn():
+    drawn = svg(Chart("x", (Line("a", [0, 1], [1.0, 2.0], [0.0, 1.0], [2.0, 3.0]),)))
+    line, around = points(drawn), points(drawn, "polygon")
+    assert len(around) == 4
+    assert (around[:2, 1] < line[:, 1]).all()  # up is small
+    assert (around[2:, 1] > line[::-1, 1]).all()
+    nan = float("nan")
+    assert "<polygon" not in svg(Chart("x", (Line("a", [0, 1], [1.0, 2.0], [nan, nan], [nan, nan]),)))
+
+
+@pytest.mark.parametrize("values", [[], [float("nan")], [5.0], [0.0, 0.0], [1e-300, 2e-300], [-1e300, 1e300]])
+def test_any_values_can_be_drawn(values):
+    drawn = svg(Chart("x", (Line("a", list(range(len(values))), values),)))
+    assert "nan" not in drawn
+    assert "inf" not in drawn
+
+
+def test_a_long_line_is_thinned_and_keeps_its_last_value():
+    values = [float(k) for k in range(100_001)]
+    drawn = points(svg(Chart("x", (Line("a", values, values),))))
+    assert len(drawn) <= 402
+    assert drawn[-1, 0] == WIDTH - RIGHT
+
+
+def test_names_are_escaped():
+    drawn = svg(Chart('"><script>', (Line("<b>", [0, 1], [0.0, 1.0]),)))
+    assert "<script>" not in drawn
+    assert "<b>" not in drawn
+    assert drawn.count('"') % 2 == 0
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0, "0"), (0.25, "0.25"), (1500, "1500"), (4e4, "40k"), (2.5e6, "2.5M"), (3e-5, "3e-05")]
+)  # fmt: skip
+def test_numbers_on_axes_are_short(value, text):
+    assert short(value) == text
+
+
+def test_a_picture_holds_all_charts(tmp_path):
+    from PIL import Image
+
+    line = Line("a", [0, 1], [0.0, 1.0], [0.0, 0.5], [0.5, 2.0])
+    draw_png([Chart("one", (line,))], tmp_path / "1.png")
+    draw_png([Chart(str(k), (line,)) for k in range(4)], tmp_path / "4.png")
+    one, four = Image.open(tmp_path / "1.png").size, Image.open(tmp_path / "4.png").size
+    assert four == (3 * one[0], 2 * one[1])

@@ -1,0 +1,331 @@
+"""The loop under a person's hand: every key, every view, and that looking changes no bit."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from learning import TINY, build, scenario_of
+from screens import drive, text_of, until
+
+from slipstream.cli.debug import alone, make_app, with_worlds
+from slipstream.cli.main import main
+from slipstream.config.errors import ScenarioError
+from slipstream.train.experiment import resume, train
+from slipstream.train.metrics import metrics_hash
+from slipstream.view.tui.debug import DebugApp
+
+QUIET = {
+    "evaluate.evaluation_interval": None,
+    "stop.zero_conflict_streak": None,
+    "shaping.use_potential_shaping": False,
+}
+
+
+@pytest.fixture(autouse=True)
+def one_world_is_not_timed(monkeypatch):
+    monkeypatch.setattr("slipstream.cli.debug.ALONE_S", 0.0)
+
+
+def app_of(folder, name="head_on", **changes):
+    scenario = scenario_of(name, {**TINY, **QUIET, **changes})
+    return scenario, make_app(scenario, runs=folder / "runs", models=folder / "models", out=folder / "run")
+
+
+async def begun(pilot):
+    """Wait until the loop is held before its first step, and the screen shows it."""
+    await until(pilot, lambda: "held" in text_of(pilot.app))
+
+
+async def at(pilot, step):
+    """Wait until so many steps are taken, and the screen shows it."""
+    await until(pilot, lambda: pilot.app.loop.stage.scene.step == step and f"step {step:,}" in text_of(pilot.app))
+
+
+def test_a_run_stepped_by_hand_has_the_bits_of_one_that_ran_alone(tmp_path):
+    scenario, app = app_of(tmp_path, **{"evaluate.evaluation_interval": 2})
+
+    async def steps(pilot):
+        await begun(pilot)
+        await pilot.press("n")
+        await at(pilot, 1)
+        await pilot.press("n", "n")
+        await at(pilot, 3)
+        assert app.loop.stage.paused
+        await pilot.press("0", "g", "2", "m")
+        await until(pilot, lambda: app.loop.is_over)
+        await until(pilot, lambda: "over" in text_of(app))
+
+    drive(app, steps)
+    assert app.loop.error is None
+    plain = train(scenario, out=tmp_path / "plain", models=tmp_path / "models").run
+    assert metrics_hash(tmp_path / "run" / "metrics.jsonl") == metrics_hash(plain / "metrics.jsonl")
+
+
+def test_a_run_that_was_left_goes_on_as_if_it_had_not_been(tmp_path):
+    scenario, app = app_of(tmp_path)
+
+    async def steps(pilot):
+        await begun(pilot)
+        await pilot.press("n", "q")
+        await until(pilot, lambda: app.loop.is_over)
+
+    drive(app, steps)
+    assert app.loop.ending == "Ctrl+C"
+    resume(tmp_path / "run", models=tmp_path / "models")
+    plain = train(scenario, out=tmp_path / "plain", models=tmp_path / "models").run
+    assert metrics_hash(tmp_path / "run" / "metrics.jsonl") == metrics_hash(plain / "metrics.jsonl")
+
+
+def test_what_is_shown_is_what_the_worlds_are_at(tmp_path):
+    """Against a collector of the same scenario that was stepped to the same place."""
+    scenario, app = app_of(tmp_path)
+    parts = build(scenario)
+    rollouts, _ = parts.collector.collect(0)  # eight steps: as far as the first update
+    env, seen = parts.env, []
+
+    async def steps(pilot):
+        await begun(pilot)
+        await pilot.press(*"nnnnnnn", "3")
+        await at(pilot, 7)
+        await pilot.press("n")  # learns from the eight, and holds before the ninth
+        await at(pilot, 8)
+        await until(pilot, lambda: app.loop.stage.scene.focus.world == 2)
+        seen.append(app.loop.stage.scene)
+
+    drive(app, steps)
+    (scene,) = seen
+    np.testing.assert_array_equal(scene.frames[2], env.frame(2))
+    np.testing.assert_array_equal(scene.focus.obs["obs"], env.obs["obs"][2])
+    (rollout,) = rollouts.values()
+    np.testing.assert_allclose(scene.returns, rollout.reward[1:].sum((0, 2)), rtol=1e-5)
+    np.testing.assert_allclose(scene.focus.parts.sum(1), scene.focus.rewards, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(scene.focus.part_sums.sum(1), scene.focus.returns, rtol=1e-4, atol=1e-6)
+    assert scene.lengths == [8] * 4
+
+
+def test_keys_hold_step_and_pace(tmp_path):
+    _, app = app_of(tmp_path, timesteps=2**30, **{"checkpoint.checkpoint_every": 2**30})
+
+    async def steps(pilot):
+        await begun(pilot)
+        stage = app.loop.stage
+        assert "held" in text_of(app)
+        await pilot.press("f")
+        await at(pilot, 60)
+        assert stage.paused
+        await pilot.press("n")
+        await at(pilot, 61)
+        await pilot.press("plus", "plus")
+        assert (stage.pace, stage.paused) == (32.0, False)
+        await until(pilot, lambda: stage.step > 63)
+        assert "runs" in text_of(app)
+        await pilot.press("minus", "minus", "minus")
+        assert stage.pace == 4.0
+        await pilot.press("space")
+        await until(pilot, lambda: "held" in text_of(app))
+        held = stage.step
+        await pilot.press("m")
+        await until(pilot, lambda: stage.step > held + 100)
+        assert stage.pace is None
+        await until(pilot, lambda: "as fast as it can" in text_of(app))
+        await pilot.press("minus")
+        assert stage.pace == 1024.0
+        await pilot.press("q")
+
+    drive(app, steps)
+
+
+def test_keys_choose_worlds_and_views(tmp_path):
+    _, app = app_of(tmp_path)
+
+    async def steps(pilot):
+        await begun(pilot)
+        await pilot.press("n")
+        await at(pilot, 1)
+        assert app.view == "grid"
+        text = text_of(app)
+        for world in "1234":
+            assert f"{world}  ep 1" in text
+        assert "closest" in text
+        await pilot.press("tab", "tab")
+        assert app.focused_world == 2
+        await pilot.press("shift+tab", "shift+tab", "shift+tab")
+        assert app.focused_world == 3
+        await pilot.press("2")
+        await until(pilot, lambda: "world 2  episode 1  step 1" in text_of(app))
+        text = text_of(app)
+        for word in ("A1", "A2", "act_cost", "progress", "waypoint_distance", "ground_forward"):
+            assert word in text
+        await pilot.press("r")
+        await until(pilot, lambda: "act_cost" not in text_of(app))
+        assert "waypoint_distance" in text_of(app)
+        await pilot.press("p")
+        await until(pilot, lambda: "waypoint_distance" not in text_of(app))
+        await pilot.press("r", "p")
+        await until(pilot, lambda: "act_cost" in text_of(app) and "waypoint_distance" in text_of(app))
+        await pilot.press("9")  # there is no such world
+        assert app.focused_world == 1
+        await pilot.press("0")
+        await until(pilot, lambda: "episodes ended" in text_of(app))
+        assert "1  ep 1" in text_of(app)
+        await pilot.press("g")
+        await until(pilot, lambda: "episodes ended" not in text_of(app) and "4  ep 1" in text_of(app))
+        await pilot.press("g")
+        await until(pilot, lambda: "world 2  episode 1" in text_of(app))
+        await pilot.press("question_mark")
+        await pilot.pause()
+        assert "begins anew" in text_of(app)
+        await pilot.press("escape", "q")
+
+    drive(app, steps, (120, 34))
+
+
+def test_every_number_is_a_world_and_keys_have_a_second_name(tmp_path):
+    _, app = app_of(tmp_path, **{"collect.num_worlds": 16, "collect.rollout_length": 2, "timesteps": 2**20})
+
+    async def steps(pilot):
+        await begun(pilot)
+        stage = app.loop.stage
+        for key in "987654321":
+            await pilot.press(key)
+            assert (app.view, app.focused_world) == ("focus", int(key) - 1)
+            await until(pilot, lambda: f"world {app.focused_world + 1}  episode" in text_of(app))
+        await pilot.press("space")
+        assert not stage.paused
+        await until(pilot, lambda: stage.step > 2)
+        await pilot.press("space")
+        assert stage.paused
+        before = stage.pace
+        await pilot.press("equals_sign")  # + without Shift
+        assert (stage.pace, stage.paused) == (2 * before, False)
+        for key in ("question_mark", "h"):
+            await pilot.press(key)
+            await until(pilot, lambda: "begins anew" in text_of(app))
+            await pilot.press("escape")
+            await until(pilot, lambda: "begins anew" not in text_of(app))
+        await pilot.press("ctrl+c")
+        await until(pilot, lambda: app.loop.is_over)
+
+    drive(app, steps, (120, 34))
+
+
+def test_no_key_of_the_debug_mode_is_without_a_test():
+    """A key that is added needs one: every key of the application is pressed in this file."""
+    source = Path(__file__).read_text()
+    keys = {key for binding in DebugApp.BINDINGS for key in binding.key.split(",")}
+    assert len(keys) > 25
+    assert [key for key in keys if f'"{key}"' not in source and key not in "987654321"] == []
+
+
+def test_another_number_of_worlds_begins_another_run_once_no_more_keys_come(tmp_path, monkeypatch):
+    monkeypatch.setattr("slipstream.view.tui.debug.DEBOUNCE_S", 0.2)
+    _, app = app_of(tmp_path)
+
+    async def steps(pilot):
+        await begun(pilot)
+        first = app.loop
+        await pilot.press("right_square_bracket", "left_square_bracket", "left_square_bracket")
+        assert app.wanted == 2
+        await until(pilot, lambda: app.loop is not first and app.loop.stage.scene is not None)
+        assert (app.loop.num_worlds, app.loop.stage.rollout_length) == (2, 16)
+        await until(pilot, lambda: "2 worlds" in text_of(app))
+        monkeypatch.setattr("slipstream.view.tui.debug.DEBOUNCE_S", 3600.0)  # whatever follows begins none
+        for _ in range(5):
+            await pilot.press("right_square_bracket")
+        assert app.wanted == 32
+        await pilot.press("right_square_bracket")
+        assert app.wanted == 32
+        await until(pilot, lambda: "64 worlds do not divide" in text_of(app))
+        await pilot.press("q")
+        await until(pilot, lambda: app.loop.is_over)
+
+    drive(app, steps)
+    assert sorted(path.name for path in tmp_path.glob("run*")) == ["run", "run-2"]
+
+
+def test_it_fits_any_terminal(tmp_path):
+    _, app = app_of(tmp_path)
+
+    async def steps(pilot):
+        await begun(pilot)
+        for width, height in ((20, 6), (40, 12), (80, 24), (200, 60)):
+            await pilot.resize_terminal(width, height)
+            for key in ("g", "1", "0", "question_mark", "escape"):
+                await pilot.press(key)
+                await pilot.pause()
+                lines = text_of(app).splitlines()
+                assert len(lines) == height
+                assert max(map(len, lines)) <= width
+        await pilot.press("q")
+        await until(pilot, lambda: app.loop.is_over)
+
+    drive(app, steps)
+
+
+def test_the_hud_says_how_fast_many_worlds_are_beside_one(tmp_path):
+    _, app = app_of(tmp_path)
+
+    async def steps(pilot):
+        await begun(pilot)
+        assert "speed is known after some steps" in text_of(app)
+        await pilot.press("n", "n", "n")
+        await at(pilot, 3)
+        app.alone = 0.5 * app.loop.stage.scene.speed.steps_per_s
+        await until(pilot, lambda: "2.0 × one world, efficiency 50%" in text_of(app))
+        assert "4 worlds" in text_of(app)
+        await pilot.press("q")
+
+    drive(app, steps, (120, 30))
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("time_trial_oval", ("m/s", "lap 1", "progress", "scan_0")),
+        ("drmario_level_0", ("left", "virus", "yellow, cells set", "choice", "frames/s")),
+        ("probe_target", ("tick", "no parts are told", "x", "left")),
+        ("cartpole", ("no picture of this world", "obs_3")),
+    ],
+)
+def test_worlds_of_every_kind_are_shown(tmp_path, name, words):
+    _, app = app_of(tmp_path, name)
+
+    async def steps(pilot):
+        await begun(pilot)
+        await pilot.press("n", "n", "n", "1")
+        await at(pilot, 3)
+        await until(pilot, lambda: all(word in text_of(app) for word in words))
+        await pilot.press("0", "g")
+        await until(pilot, lambda: "2  ep " in text_of(app))
+        await pilot.press("q")
+
+    drive(app, steps, (120, 100))
+
+
+def test_an_error_in_the_loop_ends_the_view_and_is_raised(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "mine.txt").write_text("keep")
+    _, app = app_of(tmp_path)
+
+    async def steps(pilot):
+        await until(pilot, lambda: app.loop.is_over)
+
+    drive(app, steps)
+    assert "is not empty" in str(app.loop.error)
+
+
+def test_workers_and_overlap_are_left_out_and_offline_learning_is_refused(tmp_path):
+    assert with_worlds(scenario_of("head_on", TINY), 2).rollout_steps == 32
+    assert alone(scenario_of("head_on", TINY)) >= 0.0
+    offline = scenario_of("pendulum", {"algo.kind": "cql", "algo.replay.dataset": str(tmp_path / "d")})
+    with pytest.raises(ScenarioError, match="steps no worlds"):
+        make_app(offline, runs=tmp_path, models=tmp_path, out=None)
+
+
+def test_where_there_is_no_terminal_debug_trains_in_plain_lines(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = ["--timesteps", "64", "--collect.num-worlds", "4", "--collect.rollout-length", "8"]
+    words += ["--algo.minibatch-size", "8", "--algo.epochs", "1", "--learner-threads", "1"]
+    assert main(["train", "probe_bandit", *words, "--ui", "debug"]) == 0
+    assert "training probe_bandit with ppo" in capsys.readouterr().out
+    assert len(list(Path("runs").iterdir())) == 1

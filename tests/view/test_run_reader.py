@@ -1,0 +1,127 @@
+"""A reader sees what a run is, whether someone works on it, and what happened since it last looked."""
+
+import json
+import os
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from learning import TINY
+
+from slipstream.config.errors import RunFolderError
+from slipstream.config.load import load
+from slipstream.train import run_folder
+from slipstream.train.experiment import resume, train
+from slipstream.view.run import RunReader, about, find_runs, state_of
+
+NOW = datetime(2026, 11, 16, tzinfo=UTC)
+CONFIG = {
+    "name": "duel",
+    "timesteps": 1000,
+    "world": {"kind": "probe"},
+    "algo": {"kind": "ppo"},
+    "policies": {"a": {"kind": "learning", "algo": None}, "b": {"kind": "learning", "algo": {"kind": "sac"}}, "c": {}},
+}
+
+
+def make(root, name="run"):
+    return run_folder.create(
+        root, "duel", "ppo", NOW, scenario_yaml="name: duel\n", config=CONFIG, out=root / name,
+        metadata=run_folder.describe_run(seed=1, command=["slipstream"], now=NOW),
+    )  # fmt: skip
+
+
+def test_what_a_run_is_comes_from_its_records(tmp_path):
+    with make(tmp_path) as run:
+        found = about(run.path)
+    assert (found.scenario, found.kind, found.algos, found.timesteps) == ("duel", "probe", ("ppo", "sac"), 1000)
+
+
+def test_a_run_works_as_long_as_its_writer_lives_and_nobody_takes_its_lock(tmp_path):
+    run = make(tmp_path)
+    reader = RunReader(run.path)
+    assert reader.state == "running"
+    run.close()
+    reader.refresh()
+    assert reader.state == "stopped"  # nobody said how it ended
+    with run_folder.open_existing(run.path) as again:
+        run_folder.end_session(again, NOW, 1.0, "timesteps reached", 1000)
+    assert reader.refresh()
+    assert reader.state == "finished"
+
+
+def test_a_writer_that_was_killed_has_stopped(tmp_path):
+    run = make(tmp_path)
+    run.close()
+    script = (
+        "import sys, time; from pathlib import Path; from slipstream.train.run_folder import open_existing;"
+        "kept = open_existing(Path(sys.argv[1])); print('locked', flush=True); time.sleep(60)"
+    )
+    child = subprocess.Popen([sys.executable, "-c", script, str(run.path)], stdout=subprocess.PIPE)
+    assert child.stdout.readline() == b"locked\n"
+    assert state_of(run.path, ()) == "running"
+    child.kill()
+    child.wait()
+    child.stdout.close()
+    assert state_of(run.path, ()) == "stopped"
+
+
+def test_what_happens_is_told_as_it_happens(tmp_path):
+    with make(tmp_path) as run:
+        reader = RunReader(run.path)
+        reader.refresh()
+        assert (reader.steps, reader.seconds_left) == (0, None)
+        with (run.path / "metrics.jsonl").open("a") as file:
+            file.write(json.dumps({"timesteps_total": 400, "perf/steps_per_s": 200.0}) + "\n")
+        (run.path / "events.jsonl").write_text('{"event": "checkpoint", "timesteps_total": 400}\nbroken\n')
+        (run.path / "training_log.txt").write_text("it goes on\n")
+        assert reader.refresh()
+        assert (reader.steps, reader.seconds_left) == (400, 3.0)
+        assert [event["event"] for event in reader.events] == ["checkpoint"]
+        assert list(reader.log) == ["it goes on"]
+        assert not reader.refresh()
+
+
+def test_a_reader_of_a_resumed_run_sees_what_a_new_reader_sees(tmp_path):
+    scenario = load("probe_target", {**TINY, "checkpoint.checkpoint_every": 64, "timesteps": 128})
+    train(scenario, out=tmp_path / "run", models=tmp_path)
+    reader = RunReader(tmp_path / "run")
+    reader.refresh()
+    assert reader.steps == 128
+    resume(tmp_path / "run", timesteps=256, models=tmp_path)
+    reader.refresh()
+    fresh = RunReader(tmp_path / "run")
+    fresh.refresh()
+    assert reader.steps == 256
+    assert reader.history.curves == fresh.history.curves
+    assert reader.state == fresh.state == "finished"
+
+
+def test_a_reader_leaves_the_folder_as_it_was(tmp_path):
+    with make(tmp_path) as run:
+        os.chmod(run.path, 0o555)
+        before = {path: path.stat().st_mtime_ns for path in run.path.rglob("*")}
+        RunReader(run.path).refresh()
+        assert {path: path.stat().st_mtime_ns for path in run.path.rglob("*")} == before
+        os.chmod(run.path, 0o755)
+
+
+def test_what_is_no_run_is_refused_in_a_sentence(tmp_path):
+    with pytest.raises(RunFolderError, match="not a run folder"):
+        about(tmp_path)
+    with make(tmp_path) as run:
+        (run.path / "config.json").write_text("[]")
+        with pytest.raises(RunFolderError, match="not a resolved scenario"):
+            about(run.path)
+
+
+def test_runs_are_found_the_newest_first(tmp_path):
+    for name, when in (("old", 1), ("new", 2)):
+        make(tmp_path, name).close()
+        os.utime(tmp_path / name, (when, when))
+    (tmp_path / "other").mkdir()
+    assert find_runs(tmp_path) == [tmp_path / "new", tmp_path / "old"]
+    assert find_runs(tmp_path / "old") == [tmp_path / "old"]
+    assert find_runs(Path(tmp_path / "none")) == []
