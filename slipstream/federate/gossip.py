@@ -31,6 +31,7 @@ from slipstream.data.address import connect, listen
 from slipstream.data.frames import WireError
 from slipstream.federate.blocks import F64, Rows, blocks, combine_arrays, flat
 from slipstream.federate.peers import (
+    CLOSED,
     CONNECT_S,
     ENTER_S,
     Done,
@@ -38,6 +39,7 @@ from slipstream.federate.peers import (
     Refused,
     Schedule,
     Take,
+    Watch,
     answer_calls,
     count_misses,
     describe,
@@ -96,6 +98,7 @@ class Gossip:
         self._members = {member.id: member for member in parse_members(addresses, me)}
         self._token, self._timeout_s, self._check = token, timeout_s, check
         self._misses: dict[str, int] = {}
+        self._known: set[str] = set()  # whom it has met
         self._server, _ = listen(self._members[me].address, token)
 
     def __enter__(self) -> Self:
@@ -127,17 +130,21 @@ class Gossip:
         answer_calls(self._server, lambda link: meeting.answer(link, deadline), meeting.all_have_called, deadline)
         for caller in callers:
             caller.join()
+        meeting.close()
+        self._known |= meeting.theirs.keys()
         weights = mixing_weights(self.me, expected, meeting.theirs)
         mixed = mix(arrays, meeting.theirs, weights, self.me) if meeting.theirs else arrays
         self._misses = count_misses(self._misses, expected, meeting.theirs)
         return mixed, meeting.report(mixed, len(self._members), began)
 
     def _call(self, meeting: _Meeting, name: str, deadline: float) -> None:
-        """Call a partner until the two have met, one refuses, or patience ends."""
+        """Call a partner until the two have met, one refuses, it has gone, or patience ends."""
         reason = "it did not answer in time"
+        reached, closed = name in self._known, 0
         for pause in pauses():
             try:
                 with connect(self._members[name].address, min(CONNECT_S, left_s(deadline))) as link:
+                    reached, closed = True, 0
                     if meeting.call(link, name, deadline):
                         return
                 reason = "it is not in this round yet"
@@ -145,7 +152,8 @@ class Gossip:
                 pass  # the reason of the attempt before says more
             except (OSError, EOFError) as error:
                 reason = why(error)
-            if time.monotonic() + pause >= deadline:
+                closed += reached and isinstance(error, ConnectionRefusedError)
+            if closed >= CLOSED or time.monotonic() + pause >= deadline:
                 meeting.missed[name] = reason
                 return
             time.sleep(pause)
@@ -162,12 +170,27 @@ class _Meeting:
         self._records, self._data = describe(arrays), pack(arrays)
         self._lock = threading.Lock()
         self._strangers, self._ahead = 0, number
+        self._settled: set[str] = set()  # callers that wait for nothing more
+        self._watches = {
+            name: Watch(peer._members[name].address, name in peer._known) for name in waits if name < peer.me
+        }
 
     def all_have_called(self) -> bool:
         """Whether everybody who should call has been met, or is not waited for any longer."""
-        settled = self.theirs.keys() | self.refused.keys() | self.missed.keys()
-        now = time.monotonic()
-        return all(name in settled or now >= wait for name, wait in self._waits.items() if name < self._peer.me)
+        return all(self._is_settled(name) for name in self._watches)
+
+    def _is_settled(self, name: str) -> bool:
+        if name in self._settled or time.monotonic() >= self._waits[name]:
+            return True
+        if name in self.theirs or not self._watches[name].has_gone():
+            return False
+        self.missed.setdefault(name, "it has gone")
+        return True
+
+    def close(self) -> None:
+        """Watch nobody any longer."""
+        for watch in self._watches.values():
+            watch.close()
 
     def call(self, link: socket.socket, name: str, deadline: float) -> bool:
         """Exchange with a partner; False where it is worth calling again."""
@@ -205,6 +228,9 @@ class _Meeting:
                 self._see(said.round)
                 if said.round != self._number:  # nobody's fault: the caller tries again, or learns that it is late
                     reason = f"{self._peer.me} is at round {self._number}, the call was for round {said.round}"
+                    if said.round > self._number and said.id in self._watches:  # it will not call for this one
+                        self.missed.setdefault(said.id, f"it is at round {said.round} already")
+                        self._settled.add(said.id)
                     send(link, Refused(reason, self._number), deadline)
                     return
                 if said.id not in self._waits or said.id > self._peer.me:
@@ -218,6 +244,7 @@ class _Meeting:
                 said, size = receive(link, deadline)
                 if isinstance(said, Refused):
                     self.missed[name] = f"it refused: {said.reason:.200}"
+                    self._settled.add(name)
                     return
                 theirs = self._read(link, said, size, deadline)
                 self.theirs[name] = theirs  # before the caller can know, and call again
@@ -226,10 +253,12 @@ class _Meeting:
                 except OSError:
                     del self.theirs[name]  # it has gone without having met us
                     raise
+                self._settled.add(name)  # after it has been told: this may end the wait, and the link with it
             except WireError as error:
                 self._refuse(link, str(error), deadline)
                 if name:
                     self.refused[name] = str(error)
+                    self._settled.add(name)
                 else:
                     with self._lock:
                         self._strangers += 1

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slipstream.config.errors import FederationError
-from slipstream.data.address import Address, parse_address
+from slipstream.data.address import Address, connect, parse_address
 from slipstream.data.frames import HEAD, Frames, WireError, decode
 from slipstream.data.wire import DTYPES, FieldRecord
 from slipstream.federate.update import Arrays, check_id
@@ -40,6 +40,8 @@ CONNECT_S = 2.0  # a host that is there accepts within this; a process that is b
 ENTER_S = 5.0  # who connects says who it is within this
 SHORTEST_PATIENCE_S = 0.5
 TICK_S = 0.02  # between looks at whether a wait is over
+LOOK_S = 0.2  # between looks whether those who are awaited still live
+CLOSED = 2  # a peer whose port was found closed so many times in a row is not waited for
 
 Kind = Literal["ring", "matching", "all"]
 
@@ -353,6 +355,56 @@ def answer_calls(
             with contextlib.suppress(OSError):
                 link.shutdown(socket.SHUT_RDWR)
         thread.join()
+
+
+class Watch:
+    """Whether a peer that is awaited still lives: a link to it that carries nothing, and ends when the peer does.
+
+    A peer that was never reached may not have begun yet; one that was, and whose port is closed now, has gone.
+    """
+
+    def __init__(self, address: Address, reached: bool) -> None:
+        self._address, self._reached, self._closed = address, reached, 0
+        self._link: socket.socket | None = None
+        self._looked = time.monotonic()
+
+    def has_gone(self) -> bool:
+        """Look, but not more often than every LOOK_S."""
+        now = time.monotonic()
+        if now >= self._looked + LOOK_S and self._closed < CLOSED:
+            self._looked = now
+            self._look()
+        return self._closed >= CLOSED
+
+    def _look(self) -> None:
+        if self._link is not None:
+            if is_open(self._link):
+                return
+            self.close()  # it has taken our call and put it down, or it has died
+        try:
+            self._link = connect(self._address, LOOK_S)
+            self._reached, self._closed = True, 0
+        except ConnectionRefusedError:
+            self._closed += self._reached
+        except OSError:
+            pass  # nobody says no
+
+    def close(self) -> None:
+        """Let go of the link."""
+        if self._link is not None:
+            self._link.close()
+            self._link = None
+
+
+def is_open(link: socket.socket) -> bool:
+    """Whether the other side is still there, as far as its kernel has said."""
+    link.settimeout(0.0)
+    try:
+        return bool(link.recv(1, socket.MSG_PEEK))
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
 
 
 def why(error: BaseException) -> str:

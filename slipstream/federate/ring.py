@@ -50,10 +50,12 @@ from slipstream.federate.peers import (
     Refused,
     Roster,
     Wait,
+    Watch,
     answer_calls,
     count_misses,
     describe,
     digest,
+    is_open,
     is_ours,
     left_s,
     parse_members,
@@ -67,9 +69,6 @@ from slipstream.federate.peers import (
 )
 from slipstream.federate.ring_group import Group, Merge, Seen
 from slipstream.federate.update import Arrays
-
-LOOK_S = 0.2  # between looks whether those who are awaited still live
-CLOSED = 2  # a peer whose port was found closed so many times in a row is not waited for
 
 
 class RingReport(msgspec.Struct, frozen=True):
@@ -243,7 +242,7 @@ class Ring:
         meeting = _Meeting(story.hello, self._ids, story.refused, awaited, waits)
         try:
             answer_calls(self._server, meeting.answer, meeting.is_over, meeting.latest)
-            joined = {name: call for name, call in meeting.joined.items() if _is_open(call.link)}
+            joined = {name: call for name, call in meeting.joined.items() if is_open(call.link)}
             hellos = {self.me: story.hello, **{name: call.hello for name, call in joined.items()}}
             members = tuple(sorted(hellos))
             keep = _result_to_keep(list(hellos.values()))
@@ -260,8 +259,7 @@ class Ring:
                 with contextlib.suppress(OSError):  # it died just now: the ring will break, and the next be without it
                     send(call.link, roster, time.monotonic() + CONNECT_S)
         finally:
-            for call in meeting.joined.values():
-                call.link.close()
+            meeting.close()
         gone = {name: meeting.gone.get(name, "it did not come in time") for name in self._ids if name not in members}
         return Seen(roster, self._host, store, {**gone, **absent})
 
@@ -331,39 +329,28 @@ class _Meeting:
         self.gone: dict[str, str] = {}
         self.latest = max(waits.values(), default=time.monotonic())
         self._hello, self._ids, self._refused, self._waits = hello, ids, refused, waits
-        self._watched = {member.id: member for member in awaited}
-        self._closed = dict.fromkeys(waits, 0)
-        self._looked = time.monotonic()
+        self._watches = {member.id: Watch(member.address, reached=True) for member in awaited}
 
     def is_over(self) -> bool:
-        """Whether all have come who may come."""
+        """Whether all have come who may come; who has gone is not waited for."""
         now = time.monotonic()
-        if now >= self._looked + LOOK_S:
-            for name in list(self._watched):
-                self._look_for(name)
-            self._looked = time.monotonic()
+        for name, watch in self._watches.items():
+            call = self.joined.get(name)
+            if call is not None and not is_open(call.link):
+                call.link.close()
+                if self.joined.get(name) is call:  # and has not called again just now
+                    del self.joined[name]
+            if name not in self.joined and now < self._waits[name] and watch.has_gone():
+                self._waits[name] = 0.0
+                self.gone.setdefault(name, "Connection refused")
         return all(name in self.joined or now >= until for name, until in self._waits.items())
 
-    def _look_for(self, name: str) -> None:
-        """End the wait for one whose port is closed: it is dead."""
-        call = self.joined.get(name)
-        if call is not None:
-            if _is_open(call.link):
-                return
-            del self.joined[name]
+    def close(self) -> None:
+        """Put all calls down."""
+        for call in self.joined.values():
             call.link.close()
-        try:
-            connect(self._watched[name].address, LOOK_S).close()
-            if call is None:
-                del self._watched[name]  # it lives and is busy; each look takes a place in the queue of its socket
-        except ConnectionRefusedError as error:
-            self._closed[name] += 1
-            if self._closed[name] >= CLOSED:
-                self._waits[name] = 0.0
-                self.gone.setdefault(name, why(error))
-                del self._watched[name]
-        except OSError:
-            del self._watched[name]  # nobody says no
+        for watch in self._watches.values():
+            watch.close()
 
     def answer(self, link: socket.socket) -> None:
         """Let somebody in, or say why not."""
@@ -389,14 +376,3 @@ class _Meeting:
                 send(link, Refused(str(error)), time.monotonic() + 1.0)
         except (OSError, EOFError):
             link.close()
-
-
-def _is_open(link: socket.socket) -> bool:
-    """Whether the other side is still there, as far as its kernel has said."""
-    link.settimeout(0.0)
-    try:
-        return bool(link.recv(1, socket.MSG_PEEK))
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False

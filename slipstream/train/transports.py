@@ -194,7 +194,7 @@ class ByGossip:
     def exchange(self, update: Update, patient: bool = True) -> Outcome | None:
         """Meet the partners of the round."""
         mixed, report = self._gossip.exchange(update.arrays, update.round)
-        self._next = max(update.round, report.ahead) + 1
+        self._next = max(update.round + 1, report.ahead)  # who is ahead may still wait there
         if not report.met:
             reason = _absent({**report.missed, **report.refused}) or "nobody was to be met in this round"
             return Outcome(update.round, "failed", False, reason, Model(self._next, update.base, None))

@@ -17,7 +17,9 @@ from slipstream.federate import gossip as gossip_module
 from slipstream.federate import peers
 from slipstream.federate.aggregate import mean
 from slipstream.federate.gossip import Gossip
-from slipstream.federate.peers import Hello, Schedule, Take
+from slipstream.federate.peers import Done, Hello, Schedule, Take
+from slipstream.federate.update import Update
+from slipstream.train.transports import ByGossip
 
 
 def open_peers(addresses, schedule, **options):
@@ -233,6 +235,58 @@ def test_a_peer_that_is_early_calls_until_the_other_gets_there():
     assert results["c0"].met == ("c1",)
     assert results["c1"][:2] == [(), ()]
     assert results["c1"][2:].count(("c0",)) == 1
+
+
+def test_who_waits_to_be_told_that_it_was_met_is_told_before_the_round_ends(monkeypatch):
+    """The one who was called has everything it needs before the caller knows: it must not hang up then."""
+    told = gossip_module.send
+
+    def slow_to_tell(link, message, deadline, *data):
+        if isinstance(message, Done):
+            time.sleep(5 * peers.TICK_S)
+        told(link, message, deadline, *data)
+
+    monkeypatch.setattr(gossip_module, "send", slow_to_tell)
+    addresses = free_addresses(2)
+    group = open_peers(addresses, Schedule("all"))
+    _, reports = one_round(group, {name: some_arrays(0) for name in group}, 1)
+    close(group)
+    assert {name: report.met for name, report in reports.items()} == {"c0": ("c1",), "c1": ("c0",)}
+
+
+@pytest.mark.parametrize("ahead", ["c0", "c1"])
+def test_whoever_is_behind_joins_the_round_that_the_other_waits_in(ahead, tmp_path):
+    addresses = {f"c{i}": f"ipc://{tmp_path}/{i}.sock" for i in range(2)}
+    group = open_peers(addresses, Schedule("all"), timeout_s=1000.0)  # nobody can afford to wait for the wrong one
+
+    def meet(name):
+        way = ByGossip(group[name])
+        number = 9 if name == ahead else 3
+        while True:
+            outcome = way.exchange(Update(name, number, "", "a nonce", some_arrays(0)))
+            if outcome.took_part:
+                return outcome.round
+            number = outcome.model.round
+
+    results = at_once({name: lambda n=name: meet(n) for name in group})
+    close(group)
+    assert results == {"c0": 9, "c1": 9}
+
+
+@pytest.mark.parametrize("leaver", ["c0", "c1"])
+@pytest.mark.parametrize("scheme", ["ipc", "tcp"])
+def test_a_peer_that_was_met_and_has_gone_is_not_waited_for(leaver, scheme, tmp_path):
+    addresses = free_addresses(2) if scheme == "tcp" else {f"c{i}": f"ipc://{tmp_path}/{i}.sock" for i in range(2)}
+    group = open_peers(addresses, Schedule("all"), timeout_s=1000.0)
+    one_round(group, {name: some_arrays(0) for name in group}, 1)
+    stays = group.pop("c1" if leaver == "c0" else "c0")
+    (gone,) = group.values()
+    timer = threading.Timer(0.5, gone.close)  # it lives when the wait for it begins
+    timer.start()
+    results = at_once({"it": lambda: stays.exchange(some_arrays(0), 2)[1]})
+    timer.join()
+    stays.close()
+    assert list(results["it"].missed) == [leaver]
 
 
 def bad(what):
