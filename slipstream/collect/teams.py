@@ -45,6 +45,7 @@ class Team:
     learns: bool = False
     discrete: bool = False
     table: tuple[tuple[float, ...], ...] = ()  # continuous axes of each choice, for a discrete policy on them
+    noise_hold: int = 1  # steps for which its agents keep the noise they explore with
     rival: bool = False  # there to be learned against: what it earns is not what a run is judged by
 
     def choices(self, spec: WorldSpec) -> int:
@@ -77,8 +78,9 @@ class Seat:
         self._noise = np.empty((env.num_worlds, env.spec.num_agents, width), np.float32)
 
     def noise(self, step: int) -> F32:
-        """Exploration noise [rows, width], keyed by seed, global world, agent and step."""
-        self._fill(self._noise, seed=self._seed, step=step, first_world=self._first_world)
+        """Exploration noise [rows, width], keyed by seed, global world, agent and step (the first it is kept for)."""
+        first = step - step % self.team.noise_hold
+        self._fill(self._noise, seed=self._seed, step=first, first_world=self._first_world)
         return np.ascontiguousarray(self._noise[:, self.columns]).reshape(-1, self._noise.shape[-1])
 
     def mask(self) -> U8 | None:

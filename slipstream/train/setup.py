@@ -177,7 +177,8 @@ def make_cast(scenario: Scenario, spec: WorldSpec) -> Cast:
                 agents=agents,
                 table=table,
             )
-            teams.append(Team(name, agents, learner, learns=True, discrete=actor.discrete, table=table))
+            hold = (policy.algo or scenario.algo).exploration_hold
+            teams.append(Team(name, agents, learner, None, True, actor.discrete, table, noise_hold=hold))
         elif isinstance(policy, PastPolicy):
             continue  # once all learners are there
         elif isinstance(policy, ScriptedPolicy):

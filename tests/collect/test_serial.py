@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -322,6 +322,33 @@ def test_scripted_and_frozen_teams_act_but_never_enter_a_learners_batch():
     np.testing.assert_array_equal(np.array(taken)[:, :, 0], best)
     assert (np.array(taken)[:, :, 1] == 1).all()
     assert frozen.noises == [None] * 12  # a frozen policy does not explore
+
+
+def test_noise_that_is_held_is_that_of_the_first_step_it_is_held_for_wherever_rollouts_are_cut():
+    heard: dict[int, np.ndarray] = {}
+    for hold in (1, 4):
+        parts = build(scenario_of("head_on", {**TINY, "algo.exploration_hold": hold}))
+        (team,) = parts.cast.teams
+        listener = Listener(team.player)
+        collector = Collector(
+            make_training_worlds(parts.scenario), [replace(team, player=listener)], 6, 1, {"main": 0.9}, Shaping()
+        )
+        collector.collect(0)
+        collector.collect(1)
+        heard[hold] = np.array(listener.noises)
+    assert len(np.unique(heard[1][:, 0, 0])) == 12
+    np.testing.assert_array_equal(heard[4], np.repeat(heard[1][::4], 4, axis=0))
+
+
+class Listener:
+    """A player that remembers the noise it was given."""
+
+    def __init__(self, player: Any) -> None:
+        self.player, self.noises = player, list[np.ndarray]()
+
+    def act(self, obs: Any, mask: Any, noise: Any) -> Acted:
+        self.noises.append(noise.copy())
+        return self.player.act(obs, mask, noise)
 
 
 def test_two_learning_policies_are_recorded_apart_with_their_own_columns():

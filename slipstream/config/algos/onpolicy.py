@@ -32,6 +32,13 @@ class LearnerConfig(Config):
     normalize_observation: bool = Field(
         True, description="Standardise observations by running mean and deviation (saved with the policy)."
     )
+    exploration_hold: int = Field(
+        1,
+        ge=1,
+        le=10_000,
+        description="Steps for which an agent keeps the noise it explores with: more than 1 leads further where the "
+        "noise of single steps cancels out.",
+    )
     discrete_actions: bool = Field(
         False, description="Choose from the action table of a continuous world instead of its axes."
     )
