@@ -49,7 +49,10 @@ class Task:
 TASKS = {
     task.scenario: task
     for task in (
-        Task("pendulum", 20_000, "return", 2, 500, {"algo.kind": "sac"}),
+        Task(
+            "pendulum", 20_000, "return", 2, 500,
+            {"algo.kind": "sac", "algo.hidden": [64, 64], "algo.batch_size": 128},
+        ),
         Task(
             "head_on", 32_768, "clean", 8, 4096,
             {"algo.kind": "sac", "collect.num_worlds": 16, "stop.zero_conflict_streak": None},
@@ -57,7 +60,8 @@ TASKS = {
         ),
         Task(
             "convoy_lock_td3", 300_000, "success", 16, 8000,
-            {"collect.num_worlds": 16}, ("squeezer", "follow_gap", "straight"),
+            {"collect.num_worlds": 16, "algo.hidden": [64, 64], "algo.batch_size": 128},
+            ("squeezer", "follow_gap", "straight"),
         ),
     )
 }  # fmt: skip
