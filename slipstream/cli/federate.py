@@ -132,13 +132,13 @@ def _begin(root: Path, what: Plan, known: argparse.Namespace) -> int:
 @contextmanager
 def _where(known: argparse.Namespace, what: Plan) -> Iterator[Spawn | None]:
     """What begins a replica: None on this machine."""
-    if known.on is None:
-        yield None
-        return
-    with place.place(known, what.max_parallel):
-        from slipstream.scale.replica_actors import OnNode
+    with place.cluster(known, what.max_parallel) as found:
+        if found is None:
+            yield None
+            return
+        from slipstream.scale.process_actors import replica_on_node
 
-        yield OnNode
+        yield replica_on_node
 
 
 def _run(root: Path, what: Plan, begin: Spawn | None) -> int:

@@ -1,4 +1,4 @@
-"""`--on`: where a run's workers are, this machine or a Ray cluster."""
+"""`--on`: where workers, replicas and trials are, this machine or a Ray cluster."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING
 from slipstream.config.errors import ScenarioError
 
 if TYPE_CHECKING:
+    from slipstream.scale.cluster import Cluster
     from slipstream.train.place import Place
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """The flags of every verb that can use a cluster."""
-    parser.add_argument("--on", choices=("ray",), help="run workers as actors of a Ray cluster (extra ray)")
+    parser.add_argument("--on", choices=("ray",), help="run the work as actors of a Ray cluster (extra ray)")
     parser.add_argument(
         "--ray.address",
         dest="ray_address",
@@ -27,25 +28,36 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 @contextmanager
-def place(args: argparse.Namespace, workers: int) -> Iterator[Place]:
-    """The place that flags ask for; a cluster of our own has CPUs for so many workers."""
+def cluster(args: argparse.Namespace, actors: int) -> Iterator[Cluster | None]:
+    """The cluster that flags ask for, if any; one of our own has CPUs for so many actors."""
     if args.on is None:
         if args.ray_address is not None:
             raise ScenarioError(f"--ray.address {args.ray_address}: is of no use without --on ray")
-        from slipstream.train.place import HERE
-
-        yield HERE
+        yield None
         return
     from slipstream.scale.cluster import joined
 
-    def say(text: str) -> None:
-        print(text, file=sys.stderr, flush=True)
+    with joined(args.ray_address, actors) as found:
+        _say(found.sentence)
+        yield found
 
-    with joined(args.ray_address, workers) as cluster:
+
+@contextmanager
+def place(args: argparse.Namespace, workers: int) -> Iterator[Place]:
+    """The place that flags ask for a run with so many workers."""
+    with cluster(args, workers) as found:
+        if found is None:
+            from slipstream.train.place import HERE
+
+            yield HERE
+            return
         from slipstream.scale.actors import Actors
         from slipstream.scale.learner_actors import LearnerOnNode
         from slipstream.scale.replay_actor import ServiceOnNode
         from slipstream.train.place import Place
 
-        say(cluster.sentence)
-        yield Place(Actors, lambda: ServiceOnNode(say), LearnerOnNode, cluster.address, cluster.nodes)
+        yield Place(Actors, lambda: ServiceOnNode(_say), LearnerOnNode, found.address, found.nodes)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

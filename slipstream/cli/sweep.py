@@ -13,7 +13,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slipstream.cli import collecting
+from slipstream.cli import collecting, place
 from slipstream.config.errors import ScenarioError
 
 if TYPE_CHECKING:
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     from slipstream.config.scenario import Scenario
     from slipstream.config.sweep import Read, Sweep
+    from slipstream.scale.cluster import Cluster
+    from slipstream.scale.pool import Nest
     from slipstream.scale.sweep import Row, State, Work
 
 HOME = Path("sweeps")
@@ -65,7 +67,8 @@ def _begin(name: str, known: argparse.Namespace, fields: Sequence[str]) -> int:
         return _describe(read.sweep, read.base)
     from slipstream.scale.sweep import begin
 
-    return _run(begin(root, read.sweep, read.base))
+    with place.cluster(known, read.sweep.max_parallel or 0) as found:  # before anything is written: there may be none
+        return _run(begin(root, read.sweep, read.base), found)
 
 
 def _go_on(root: Path, words: Sequence[str]) -> int:
@@ -73,13 +76,17 @@ def _go_on(root: Path, words: Sequence[str]) -> int:
 
     parser = argparse.ArgumentParser("slipstream sweep FOLDER", allow_abbrev=False)
     parser.add_argument("--max-parallel", type=int, metavar="N", help="runs at a time from here on")
+    place.add_flags(parser)
     known, other = parser.parse_known_args(words)
     if other:
-        raise ScenarioError(f"{other[0]}: a sweep goes on as it was begun, but for --max-parallel; leave it out")
+        raise ScenarioError(
+            f"{other[0]}: a sweep goes on as it was begun, but for --max-parallel and --on; leave it out"
+        )
     work = reopen(root.absolute())
     if known.max_parallel is not None:
         work = Work(work.root, work.sweep.model_copy(update={"max_parallel": known.max_parallel}), work.base)
-    return _run(work)
+    with place.cluster(known, work.sweep.max_parallel or 0) as found:
+        return _run(work, found)
 
 
 def _check_values(read: Read) -> None:
@@ -99,13 +106,14 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("--repeat", type=int, metavar="N", help="runs of each trial, with seeds of their own (default: the file's)")
-    add("--max-parallel", type=int, metavar="N", help="runs at a time (default: the file's, or one for each core)")
+    add("--max-parallel", type=int, metavar="N", help="runs at a time (default: the file's, or one for each CPU)")
     add("--auto-seed", action="store_true", help="draw the first seed, unless --seed-base gives it")
     add("--seed-base", type=int, metavar="SEED", help="seed of a trial's first run (default: the file's)")
     add("--seed-step", type=int, metavar="N", help="distance between the seeds of a trial's runs (default: the file's)")
     add("--root", type=Path, help=f"folder for everything (default: {HOME}/SWEEP_TIME)")
     add("--dry-run", action="store_true", help="say what would be tried and start nothing")
     collecting.add_flags(parser)
+    place.add_flags(parser)
     return parser
 
 
@@ -131,21 +139,22 @@ def _describe(sweep: Sweep, base: Scenario) -> int:
 # --- at work ---
 
 
-def _run(work: Work) -> int:
-    """Work until all is done; returns the exit code."""
+def _run(work: Work, cluster: Cluster | None) -> int:
+    """Work until all is done, on a cluster if there is one; returns the exit code."""
     from rich.console import Console
     from rich.live import Live
 
-    from slipstream.scale.pool import LocalPool
+    from slipstream.scale.pool import ProcessPool
     from slipstream.scale.sweep import LOGS, run, table
 
-    cores = len(os.sched_getaffinity(0))
+    cores = len(os.sched_getaffinity(0)) if cluster is None else cluster.cpus
     parallel = work.sweep.max_parallel or cores
     console = Console(width=None if sys.stdout.isatty() else 160)
     console.print(
         f"{work.sweep.name}: {work.sweep.method.kind}, {parallel} runs at a time, in {work.root}", highlight=False
     )
-    pool, threads = LocalPool(work.root / LOGS, parallel), max(1, cores // parallel)
+    pool = ProcessPool(work.root / LOGS, parallel, _nest(cluster))
+    threads = max(1, cores // parallel) if cluster is None else 1  # an actor has one CPU
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # schedulers stop us as Ctrl+C does
     try:
         if console.is_terminal:
@@ -160,6 +169,17 @@ def _run(work: Work) -> int:
     finally:
         signal.signal(signal.SIGTERM, before)
     return _finish(work, state, console)
+
+
+def _nest(cluster: Cluster | None) -> Nest:
+    """Where runs begin."""
+    if cluster is None:
+        from slipstream.scale.pool import Forks
+
+        return Forks()
+    from slipstream.scale.process_actors import Nodes
+
+    return Nodes()
 
 
 def _say_new(work: Work, state: State, said: set[int]) -> None:

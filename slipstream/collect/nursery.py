@@ -50,8 +50,8 @@ class Life:
     def __init__(self, nursery: Nursery, pid: int, descriptor: int) -> None:
         self._nursery, self.pid, self._descriptor = nursery, pid, descriptor
 
-    def is_over(self, timeout_s: float = 0.0) -> bool:
-        """Whether it has ended, at the latest after this time."""
+    def is_over(self, timeout_s: float | None = 0.0) -> bool:
+        """Whether it has ended, at the latest after this time; None: when it has."""
         return bool(select.select([self._descriptor], [], [], timeout_s)[0])
 
     def ask(self, number: signal.Signals) -> None:

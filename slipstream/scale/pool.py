@@ -1,14 +1,15 @@
 """Where trials run: a pool takes orders for runs and says which have come to their end.
 
-The one here forks them on this machine, from a process that has imported everything, so that a run begins in
-milliseconds. One that dies goes on from its last checkpoint. Another pool may give `scale.trial.work` its orders on
-other machines that see the same folders.
+A run is a process. The one that begins it is the pool's nest: here, a process that has imported everything and forks
+them, so that a run begins in milliseconds; on a cluster, actors on its nodes (`scale.process_actors`), which must see
+the same folders. A run that dies goes on from its last checkpoint.
 """
 
 from __future__ import annotations
 
 import signal
-import time
+import subprocess
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -16,11 +17,12 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from slipstream.collect.nursery import Life, Nursery
+from slipstream.train.replicas import Running, stop
 from slipstream.train.run_folder import is_being_written
 from slipstream.train.supervision import MAX_DEATHS, deaths_after, newest_checkpoint
 
-FAREWELL_S = 30.0  # in which runs save what they have when they are told to stop
 REFUSED = 2  # exit code of a run that would end in the same way if it were tried again
+UNKNOWN = 1  # exit code where none can be known
 TOLD_BYTES = 4096  # of the end of a log, in which the reason for a death is looked for
 
 
@@ -59,20 +61,29 @@ class Pool(Protocol):
         """Ask all that run to save and end, and return when they have; what waits is forgotten."""
 
 
+class Nest(Protocol):
+    """Where runs begin."""
+
+    def begin(self, order: Order, log: Path) -> Running:
+        """Do what an order says in a process of its own; what it says is added to the log."""
+
+    def close(self) -> None:
+        """Nothing is begun any more."""
+
+
 @dataclass
 class _Child:
     order: Order
-    life: Life
+    process: Running
     saved: str  # its newest checkpoint when it was started
     deaths: int
 
 
-class LocalPool:
-    """Runs in processes of this machine."""
+class ProcessPool:
+    """Runs in processes, some of them at a time."""
 
-    def __init__(self, logs: Path, max_parallel: int) -> None:
-        self._logs, self._max_parallel = logs, max_parallel
-        self._nursery: Nursery | None = None
+    def __init__(self, logs: Path, max_parallel: int, nest: Nest) -> None:
+        self._logs, self._max_parallel, self._nest = logs, max_parallel, nest
         self._waiting: list[tuple[Order, int]] = []  # and how often each has died without saving
         self._children: list[_Child] = []
 
@@ -86,41 +97,28 @@ class LocalPool:
 
     def poll(self) -> list[Ended]:
         """Those that have ended since the last call."""
-        over = [child for child in self._children if child.life.is_over()]
+        over = [child for child in self._children if child.process.poll() is not None]
         self._children = [child for child in self._children if child not in over]
         ended = [found for child in over if (found := self._bury(child)) is not None]
         ready = [one for one in self._waiting if not is_being_written(Path(one[0].run))]  # by one that is just ending
         for order, deaths in ready[: self._max_parallel - len(self._children)]:
             self._waiting.remove((order, deaths))
-            self._start(order, deaths)
+            saved = newest_checkpoint(Path(order.run))
+            self._children.append(_Child(order, self._nest.begin(order, self._log(order)), saved, deaths))
         return ended
 
     def close(self) -> None:
         """Ask all that run to save and end; who does not is killed."""
-        for child in self._children:
-            child.life.ask(signal.SIGINT)
-        deadline = time.monotonic() + FAREWELL_S
-        for child in self._children:
-            if not child.life.is_over(max(0.0, deadline - time.monotonic())):
-                child.life.kill()
-            child.life.close()
+        stop([child.process for child in self._children])
         self._waiting, self._children = [], []
-        if self._nursery is not None:
-            self._nursery.close()
+        self._nest.close()
 
-    def _start(self, order: Order, deaths: int) -> None:
-        if self._nursery is None:
-            self._nursery = Nursery("slipstream.scale.trial")
-        saved = newest_checkpoint(Path(order.run))
-        with open(self._logs / f"{order.name}.log", "ab") as log:
-            life = self._nursery.start(msgspec.json.encode(order), [log.fileno()])
-        self._children.append(_Child(order, life, saved, deaths))
+    def _log(self, order: Order) -> Path:
+        return self._logs / f"{order.name}.log"
 
     def _bury(self, child: _Child) -> Ended | None:
         """What became of one that has ended; nothing where it is to be tried again."""
-        assert self._nursery is not None
-        order, code, how = child.order, self._nursery.status_of(child.life.pid), ""
-        child.life.close()
+        order, code, how = child.order, child.process.returncode, ""
         if code == 0:
             return Ended(order, None)
         deaths = deaths_after(Path(order.run), child.saved, child.deaths)
@@ -129,7 +127,56 @@ class LocalPool:
             return None
         if code is not None and code < 0:
             how = f"killed by {signal.Signals(-code).name} {deaths} times; "
-        return Ended(order, how + _last_words(self._logs / f"{order.name}.log"))
+        return Ended(order, how + _last_words(self._log(order)))
+
+
+class Forks:
+    """Runs begin as forks of a process of this machine, made when the first is wanted."""
+
+    def __init__(self) -> None:
+        self._nursery: Nursery | None = None
+
+    def begin(self, order: Order, log: Path) -> Running:
+        """Fork one."""
+        if self._nursery is None:
+            self._nursery = Nursery("slipstream.scale.trial")
+        with open(log, "ab") as file:
+            return _Forked(self._nursery, self._nursery.start(msgspec.json.encode(order), [file.fileno()]))
+
+    def close(self) -> None:
+        """End the process they come from."""
+        if self._nursery is not None:
+            self._nursery.close()
+
+
+class _Forked:
+    """A fork as `Running`."""
+
+    def __init__(self, nursery: Nursery, life: Life) -> None:
+        self._nursery, self._life, self.pid = nursery, life, life.pid
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        with suppress(subprocess.TimeoutExpired):
+            self.wait(0.0)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        if self.returncode is None:
+            if not self._life.is_over(timeout):
+                raise subprocess.TimeoutExpired("a run", timeout or 0.0)
+            status = self._nursery.status_of(self._life.pid)
+            self.returncode = UNKNOWN if status is None else status
+            self._life.close()
+        return self.returncode
+
+    def send_signal(self, sig: int) -> None:
+        if self.returncode is None:
+            self._life.ask(signal.Signals(sig))
+
+    def kill(self) -> None:
+        if self.returncode is None:
+            self._life.kill()
 
 
 def _last_words(log: Path) -> str:

@@ -1,4 +1,7 @@
-"""One run of a sweep, begun or gone on with; and its life in a process that was forked for it."""
+"""One run of a sweep, begun or gone on with; and its life in a process of its own.
+
+python -m slipstream.scale.trial ORDER      an order as JSON
+"""
 
 from __future__ import annotations
 
@@ -34,10 +37,10 @@ def work(order: Order) -> None:
     experiment.train(override(scenario, shared), out=run, models=models, pause_at=order.pause_at)
 
 
-def main(payload: bytes, descriptors: Sequence[int]) -> None:
-    """A run's life, in a process that a nursery has forked; the descriptor is its log."""
+def main(payload: bytes, descriptors: Sequence[int] = ()) -> None:
+    """A run's life, in a process that a nursery has forked, with its log as the descriptor, or that was started."""
     order = msgspec.json.decode(payload, type=Order)
-    for stream in (1, 2):
+    for stream in (1, 2) if descriptors else ():
         os.dup2(descriptors[0], stream)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.argv = ["slipstream", "train", order.scenario, "--seed", str(order.seed), "--out", order.run]  # for metadata
@@ -46,3 +49,7 @@ def main(payload: bytes, descriptors: Sequence[int]) -> None:
     except SlipstreamError as error:
         print(f"slipstream: {error}", file=sys.stderr, flush=True)
         os._exit(REFUSED)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1].encode())

@@ -74,7 +74,7 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 class Running(Protocol):
-    """A replica's process, as `subprocess.Popen` shows one."""
+    """A process, as `subprocess.Popen` shows one."""
 
     returncode: int | None
 
@@ -191,7 +191,7 @@ def supervise(root: Path, what: Plan, show: Show, begin: Spawn | None = None) ->
                 break
             time.sleep(LOOK_S)
     finally:
-        _stop([one.process for one in watched] + [coordinator])
+        stop([one.process for one in watched] + [coordinator])
     return watched
 
 
@@ -229,12 +229,27 @@ def _start(one: Watched, root: Path, begin: Spawn) -> None:
 
 def spawn(root: Path, name: str, verb: Sequence[str], variables: Mapping[str, str]) -> subprocess.Popen[bytes]:
     """Begin `slipstream VERB` as a process that ends with this one."""
-    with open(root / LOGS / f"{name}.log", "ab") as log:
+    return begin_process(words_of(verb), log_of(root, name), variables)
+
+
+def words_of(verb: Sequence[str]) -> list[str]:
+    """`slipstream VERB`, as words for Python."""
+    return ["-m", "slipstream.cli.main", *verb]
+
+
+def log_of(root: Path, name: str) -> Path:
+    """Where a replica's output goes."""
+    return root / LOGS / f"{name}.log"
+
+
+def begin_process(words: Sequence[str], log: Path, variables: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """Begin Python with these words as a process that ends with this one, its output added to a log."""
+    with open(log, "ab") as file:
         return subprocess.Popen(
-            [sys.executable, "-m", "slipstream.cli.main", *verb],
+            [sys.executable, *words],
             stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
+            stdout=file,
+            stderr=file,
             env={**os.environ, **variables},
             process_group=0,  # Ctrl+C reaches them through us, once
             preexec_fn=_end_with_parent,
@@ -246,7 +261,7 @@ def _end_with_parent() -> None:
     ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
 
 
-def _stop(processes: Sequence[Running | None]) -> None:
+def stop(processes: Sequence[Running | None]) -> None:
     """Ask all that run to save and end; who does not is killed."""
     running = [process for process in processes if process is not None and process.poll() is None]
     for process in running:

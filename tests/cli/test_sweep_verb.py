@@ -18,7 +18,7 @@ from slipstream.config.load import load, override
 from slipstream.config.sweep import MetricConfig, dump_sweep, load_sweep
 from slipstream.scale import pool, sweep
 from slipstream.scale.picture import draw
-from slipstream.scale.pool import Ended, LocalPool, Order
+from slipstream.scale.pool import Ended, Order, ProcessPool
 from slipstream.scale.sweep import read_state, score_of, table
 from slipstream.scale.trial import work
 from slipstream.train.metrics import metrics_hash, read_rows
@@ -114,7 +114,7 @@ def test_a_sweep_of_eight_trials_killed_and_resumed_gives_the_same_table(tmp_pat
     assert 3 <= len(read_state(root).results) < 8
     assert not (root / "table.csv").exists()
 
-    monkeypatch.setattr(pool, "LocalPool", lambda logs, parallel: Here())  # where it goes on does not matter either
+    monkeypatch.setattr(pool, "ProcessPool", lambda *_: Here())  # where it goes on does not matter either
     assert main(["sweep", str(root)]) == 0
     assert "8 of 8 trials are over" in capsys.readouterr().out
     assert read_state(root) == state
@@ -148,20 +148,20 @@ def test_a_sweep_that_is_stopped_saves_every_run_and_one_that_cannot_begin_has_s
     (tmp_path / "s/trials/0000").mkdir()
     (tmp_path / "s/trials/0000/scenario.yaml").write_text("world: {kind: probe, task: target, horizom: 1}\n")
     killed: list[int] = []  # at which step
-    real = LocalPool.poll
+    real = ProcessPool.poll
 
     def poll(self):
         rows = [list(read_rows(path)) if (path := task.run(n, 0) / "metrics.jsonl").exists() else [] for n in (1, 2)]
         steps = [own[-1]["timesteps_total"] if own else 0 for own in rows]
         if not killed and steps[0] > 512:
-            (victim,) = (child.life.pid for child in self._children if "0001" in child.order.name)
+            (victim,) = (child.process.pid for child in self._children if "0001" in child.order.name)
             psutil.Process(victim).kill()
             killed.append(steps[0])
         elif killed and steps[0] > killed[0] + 512 and steps[1] > 0:
             signal.raise_signal(signal.SIGTERM)
         return real(self)
 
-    monkeypatch.setattr(LocalPool, "poll", poll)
+    monkeypatch.setattr(ProcessPool, "poll", poll)
     assert main(["sweep", str(task.root)]) == 130
     said = capsys.readouterr().out
     assert f"Go on with: slipstream sweep {task.root}" in said
@@ -203,7 +203,7 @@ def test_seeds_are_given_as_for_federations_and_are_the_same_in_all_trials(tmp_p
 def test_workers_of_all_trials_are_set_by_flag_by_variable_and_in_the_file(tmp_path, monkeypatch):
     begun = []
     monkeypatch.setattr(sweep, "begin", lambda root, what, base: begun.append(base.collect))
-    monkeypatch.setattr("slipstream.cli.sweep._run", lambda work: 0)
+    monkeypatch.setattr("slipstream.cli.sweep._run", lambda work, cluster: 0)
     path = written(tmp_path, FILE.replace("timesteps: 128", "timesteps: 128\n  collect: {prefetch: 3, seed_stride: 5}"))
     monkeypatch.setenv("COLLECT_WORKERS", "2")
     monkeypatch.setenv("COLLECT_SEED_STRIDE", "7")

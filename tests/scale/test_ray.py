@@ -31,11 +31,14 @@ from slipstream.collect.pool import Hand, Pool  # noqa: E402
 from slipstream.config.errors import ScenarioError, WorkerDied  # noqa: E402
 from slipstream.config.load import from_plain, override, to_plain  # noqa: E402
 from slipstream.config.scenario import Scenario  # noqa: E402
+from slipstream.config.sweep import load_sweep  # noqa: E402
+from slipstream.scale import sweep  # noqa: E402
 from slipstream.scale.actors import Actors  # noqa: E402
 from slipstream.scale.cluster import joined, listeners  # noqa: E402
 from slipstream.scale.learner_actors import LearnerOnNode  # noqa: E402
+from slipstream.scale.pool import Forks, ProcessPool  # noqa: E402
+from slipstream.scale.process_actors import Nodes, replica_on_node  # noqa: E402
 from slipstream.scale.replay_actor import ServiceOnNode  # noqa: E402
-from slipstream.scale.replica_actors import OnNode  # noqa: E402
 from slipstream.train import checkpoint  # noqa: E402
 from slipstream.train.experiment import resume, train  # noqa: E402
 from slipstream.train.metrics import metrics_hash, read_rows  # noqa: E402
@@ -242,7 +245,7 @@ def test_replicas_on_nodes_agree_on_the_bits_of_local_ones_though_one_is_lost(cl
         return show
 
     found = []
-    for name, begin in (("here", None), ("there", OnNode)):
+    for name, begin in (("here", None), ("there", replica_on_node)):
         root = tmp_path / name
         what = plan(words, root, repeat=2, max_parallel=2, seeds=[1, 2], prefix="client-")
         write_plan(root, what)
@@ -250,6 +253,45 @@ def test_replicas_on_nodes_agree_on_the_bits_of_local_ones_though_one_is_lost(cl
         assert [one.state for one in watched] == ["finished", "finished"]
         found.append([fingerprint(one.replica.folder(root))[0] for one in watched])
     assert found[0] == found[1]
+    assert len(killed) == 1
+
+
+SWEEP = """
+scenario: probe_target
+overrides:
+  timesteps: 2048
+  collect: {num_worlds: 4, rollout_length: 16}
+  algo: {minibatch_size: 16, epochs: 1}
+  evaluate: {evaluation_interval: 8, evaluation_duration: 3}
+  checkpoint: {checkpoint_every: 256}
+  device: cpu
+parameters:
+  algo.learning_rate: {kind: log_uniform, low: 1e-4, high: 1e-1}
+method: {kind: asha, trials: 4, eta: 2, rungs: 2}
+"""
+
+
+def test_a_sweep_on_nodes_has_the_table_of_a_local_one_though_a_run_is_lost(cluster, tmp_path):
+    """Successive halving; an actor is killed once a run of it has saved something."""
+    (tmp_path / "sweep.yaml").write_text(SWEEP)
+    read = load_sweep(tmp_path / "sweep.yaml")
+    killed: list[int] = []
+
+    def kill_one(root: Path) -> None:
+        if not killed and any(root.glob("trials/*/*/checkpoints/checkpoint_*")):
+            pids = [p.pid for p in psutil.process_iter(["cmdline"]) if "ray::Child" in str(p.info["cmdline"])]
+            killed.extend(pids[:1])
+            os.kill(pids[0], signal.SIGKILL)
+
+    tables = []
+    for name, nest in (("here", Forks()), ("there", Nodes())):
+        work = sweep.begin(tmp_path / name, read.sweep, read.base)
+        pool = ProcessPool(work.root / sweep.LOGS, 2, nest)
+        on_nodes = name == "there"
+        state = sweep.run(work, pool, 1, lambda *_, w=work, n=on_nodes: kill_one(w.root) if n else None)
+        hashes = [metrics_hash(path) for path in sorted(work.root.glob("trials/*/*/metrics.jsonl"))]
+        tables.append((str(sweep.table(work, state)), hashes))
+    assert tables[0] == tables[1]
     assert len(killed) == 1
 
 

@@ -1,7 +1,8 @@
-"""Replicas of a federation as Ray actors: each starts, on some node, the process that a local supervisor would start.
+"""Processes on the nodes of a Ray cluster: replicas of a federation, and runs of a sweep.
 
-The run folders and the place where they meet must be the same files on every node. Where an actor is lost, with its
-node or without, its process ends too, and the supervisor begins the replica again from its last checkpoint.
+An actor starts, on some node, the process that would be started here; folders must be the same files on every node.
+Where an actor is lost, with its node or without, its process ends too, and whoever supervises it begins it again from
+its last checkpoint.
 """
 
 from __future__ import annotations
@@ -14,20 +15,22 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import ray
 from ray.exceptions import RayError
 
-from slipstream.train.replicas import spawn
+from slipstream.scale.pool import Order
+from slipstream.train.replicas import begin_process, log_of, words_of
 
 LOST = -signal.SIGKILL  # exit code of one whose actor is gone
 
 
 class Child:
-    """Keeps a replica's process on its node."""
+    """Keeps a process on its node."""
 
-    def __init__(self, folder: str, root: str, name: str, verb: Sequence[str], variables: Mapping[str, str]) -> None:
+    def __init__(self, folder: str, words: Sequence[str], log: str, variables: Mapping[str, str]) -> None:
         os.chdir(folder)  # words may name files as the person who typed them sees them
-        self._process = spawn(Path(root), name, verb, variables)
+        self._process = begin_process(words, Path(log), variables)
 
     @ray.method(concurrency_group="waiting")  # type: ignore[untyped-decorator]  # signals do not queue behind it
     def wait(self) -> int:
@@ -43,11 +46,11 @@ CHILD: Any = ray.remote(num_cpus=1, max_restarts=0, max_task_retries=0, concurre
 
 
 class OnNode:
-    """A replica on some node; satisfies `Running`."""
+    """A process on some node; satisfies `Running`."""
 
-    def __init__(self, root: Path, name: str, verb: Sequence[str], variables: Mapping[str, str]) -> None:
+    def __init__(self, words: Sequence[str], log: Path, variables: Mapping[str, str]) -> None:
         anywhere = CHILD.options(scheduling_strategy="SPREAD")
-        self._actor = anywhere.remote(os.getcwd(), str(root), name, list(verb), dict(variables))
+        self._actor = anywhere.remote(os.getcwd(), list(words), str(log), dict(variables))
         self._ended = self._actor.wait.remote()
         self.returncode: int | None = None
 
@@ -61,7 +64,7 @@ class OnNode:
         """Its exit code, or subprocess.TimeoutExpired."""
         if self.returncode is None:
             if not ray.wait([self._ended], timeout=timeout)[0]:
-                raise subprocess.TimeoutExpired("a replica on a node", timeout or 0.0)
+                raise subprocess.TimeoutExpired("a process on a node", timeout or 0.0)
             try:
                 self.returncode = int(ray.get(self._ended))
             except RayError:
@@ -83,3 +86,19 @@ class OnNode:
     def _let_go(self) -> None:
         with suppress(RayError):
             ray.kill(self._actor)
+
+
+def replica_on_node(root: Path, name: str, verb: Sequence[str], variables: Mapping[str, str]) -> OnNode:
+    """Begin `slipstream VERB` on some node; satisfies `Spawn`."""
+    return OnNode(words_of(verb), log_of(root, name), variables)
+
+
+class Nodes:
+    """Where runs of a sweep begin; satisfies `Nest`."""
+
+    def begin(self, order: Order, log: Path) -> OnNode:
+        """A run on some node, as soon as one has a CPU for it."""
+        return OnNode(["-m", "slipstream.scale.trial", msgspec.json.encode(order).decode()], log, {})
+
+    def close(self) -> None:
+        """Nodes stay."""
