@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 
 import psutil
 import pytest
@@ -25,7 +26,10 @@ SERVERS = {
 def listening(pid: int) -> list[str]:
     """Addresses on which a process or its children accept connections of the network."""
     family = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
-    found = [each for process in family for each in process.net_connections("inet")]
+    found = []
+    for process in family:
+        with suppress(psutil.NoSuchProcess):
+            found += process.net_connections("inet")
     return [each.laddr.ip for each in found if each.status == psutil.CONN_LISTEN]
 
 

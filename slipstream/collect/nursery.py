@@ -109,12 +109,12 @@ class Nursery:
             socket.send_fds(self._socket, [payload], list(descriptors))
         except OSError:
             raise self._gone() from None
-        if not select.select([self._socket], [], [], START_S)[0]:
-            raise WorkerDied(f"no worker could be started within {START_S:g} s; is the machine out of memory?")
-        return self._born()
+        return self._born(monotonic() + START_S)
 
-    def _born(self) -> Life:
+    def _born(self, deadline: float) -> Life:
         while True:
+            if not select.select([self._socket], [], [], max(0.0, deadline - monotonic()))[0]:
+                raise WorkerDied(f"no worker could be started within {START_S:g} s; is the machine out of memory?")
             data, descriptors, _, _ = socket.recv_fds(self._socket, 4096, 1)
             if not data:
                 raise self._gone()
@@ -127,6 +127,8 @@ class Nursery:
         """How that worker ended, if it can be known."""
         deadline = monotonic() + 1.0
         while pid not in self._statuses:
+            if self._socket.fileno() < 0:  # another nursery has taken over
+                return None
             if not select.select([self._socket], [], [], max(0.0, deadline - monotonic()))[0]:
                 return None
             data = self._socket.recv(4096)

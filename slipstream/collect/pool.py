@@ -138,8 +138,7 @@ class Pool:
     def order(self, worker: int, order: Order) -> None:
         """Give a worker something to do; what it was given before comes first."""
         hand = self.hands[worker]
-        if not hand.orders:
-            hand.beat_at = monotonic()
+        hand.beat_at = monotonic()  # nobody has looked at it while the learner was learning
         hand.orders.append(order)
         assert hand.channel is not None
         hand.channel.send(order)  # where it has died meanwhile, its next life is told again
@@ -178,12 +177,12 @@ class Pool:
     # --- one worker ---
 
     def _start(self, hand: Hand) -> None:
-        mine, theirs = make_channel()
         hand.owner += 1
         hand.has_begun = False
         hand.shelf.put_state(hand.state)
         hand.shelf.tell("starting")
         hand.beats, hand.beat_at = hand.shelf.beats, monotonic()
+        mine, theirs = make_channel()
         hand.channel = Channel(mine)
         with theirs:
             hand.life = self._home.start(hand.index, hand.owner, theirs)
@@ -212,6 +211,7 @@ class Pool:
 
     def _welcome(self, hand: Hand) -> None:
         hand.has_begun = True
+        hand.beats, hand.beat_at = hand.shelf.beats, monotonic()  # to build worlds it may have been silent
         if hand.state is None:
             hand.state = under(hand.shelf.slots[0].extra(), "state.")
         if hand.gone_at is not None:
@@ -260,6 +260,7 @@ class Pool:
         hand.life.kill()
         hand.life.close()
         hand.channel.close()
+        hand.life, hand.channel = None, None  # should no other one come
         hand.is_broken = not self._exact
         self._start(hand)
 

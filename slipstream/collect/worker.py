@@ -31,8 +31,8 @@ def serve(channel: Channel, shelf: Shelf, board: Board, owner: int, make: Callab
         crew = make(shelf)
         try:
             _begin(crew.collector, shelf, owner)
+            shelf.tell("waiting")  # before it is heard of: from then on a sign is expected
             channel.send(Begun())
-            shelf.tell("waiting")
             while (order := channel.receive()) is not None:
                 channel.send(_fulfil(crew, shelf, board, owner, order, stop))
                 shelf.tell("waiting")

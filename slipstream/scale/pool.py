@@ -138,6 +138,9 @@ class Forks:
 
     def begin(self, order: Order, log: Path) -> Running:
         """Fork one."""
+        if self._nursery is not None and not self._nursery.is_there():
+            self._nursery.close()
+            self._nursery = None
         if self._nursery is None:
             self._nursery = Nursery("slipstream.scale.trial")
         with open(log, "ab") as file:

@@ -9,6 +9,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -35,7 +36,7 @@ from slipstream.train.diagnostics import diagnose, weights
 from slipstream.train.evaluation import Evaluator, clean_flags, make_evaluator, summary
 from slipstream.train.export import export
 from slipstream.train.federation import Client, ClientState, begin_alike
-from slipstream.train.feed import make_feed
+from slipstream.train.feed import Feed, make_feed
 from slipstream.train.followers import Follower
 from slipstream.train.in_step import Leader, lead
 from slipstream.train.metrics import MetricsWriter, cut_back
@@ -192,34 +193,45 @@ class Session:
         self.followers, self.overseer, self.pause_at = followers, overseer, pause_at
         self.scenario, self.run, self.cast, self.display, self.models = scenario, run, cast, display, models
         self.worlds = worlds
+        with ExitStack() as parts:  # what must be closed, also where not all of it can be made
+            parts.callback(worlds.close)
+            self._make_parts(saved, place, parts)
+            self._parts = parts.pop_all()
+        self.writer = MetricsWriter(run.path, display.note)
+        self._began = time.monotonic() - self.counters.seconds
+        self._saved_at = self.counters.steps
+        self._seconds: dict[str, float] = {}
+        self._lost_records = False
+
+    def _make_parts(self, saved: Checkpoint | None, place: Place, parts: ExitStack) -> None:
+        """Learners, worlds and what lies between them, where a checkpoint left them."""
+        scenario, run, cast, worlds = self.scenario, self.run, self.cast, self.worlds
         self.leader: Leader | None = None
         if scenario.learners > 1:
             self.leader, learners = lead(scenario, cast.learners, place.start_learner, place.host)
+            parts.callback(self.leader.close)
             self.cast = cast = replace(cast, learners=learners)
         self.evaluator: Evaluator | None = None
         if scenario.evaluate.evaluation_interval is not None:
             self.evaluator = make_evaluator(scenario, cast.teams)
+            parts.callback(self.evaluator.worlds.close)
         judging = None if self.evaluator is None else self.evaluator.worlds
         self.phases = Phases(scenario, worlds, judging, run.path, self._announce)
-        heed = None if overseer is None else overseer.heed
+        parts.callback(self.phases.close)
+        heed = None if self.overseer is None else self.overseer.heed
         # Which begins the first episodes.
         self.source = make_source(scenario, worlds, cast, self._announce, heed, place.make_home)
+        parts.callback(self.source.close)
         self.quarantines = {
             name: Quarantine(run.path / "quarantine", name, learner, scenario.stop.bad_batches, self._tell_bad_batch)
             for name, learner in cast.learners.items()
         }
-        self.feeds = {
-            name: make_feed(
-                scenario,
-                name,
-                learner,
-                len(cast.records[name].agents),
-                worlds.spec,
-                self.quarantines[name],
-                place.make_service,
-            )
-            for name, learner in cast.learners.items()
-        }
+        self.feeds: dict[str, Feed] = {}
+        for name, learner in cast.learners.items():
+            agents = len(cast.records[name].agents)
+            feed = make_feed(scenario, name, learner, agents, worlds.spec, self.quarantines[name], place.make_service)
+            self.feeds[name] = feed
+            parts.callback(feed.close)
         self.segments: dict[str, list[SegmentRecord]] = {name: [] for name in self.feeds}
         self.client: Client | None = None
         if scenario.federated.has_others:
@@ -234,26 +246,11 @@ class Session:
             self.phases.play()
         elif self.client is not None:
             self.client.begin()
-        self.writer = MetricsWriter(run.path, display.note)
-        self._began = time.monotonic() - self.counters.seconds
-        self._saved_at = self.counters.steps
-        self._seconds: dict[str, float] = {}
-        self._lost_records = False
 
     def run_to_end(self, title: str) -> Result:
         """Work until there is a reason to stop; then save, export and say how it went."""
-        try:
+        with self._parts:
             return self._run(title)
-        finally:
-            self.source.close()
-            for feed in self.feeds.values():
-                feed.close()
-            if self.leader is not None:
-                self.leader.close()
-            self.worlds.close()
-            if self.evaluator is not None:
-                self.evaluator.worlds.close()
-            self.phases.close()
 
     def _run(self, title: str) -> Result:
         scenario = self.scenario

@@ -110,13 +110,13 @@ class Group:
         self._group.allgather([list(out)], [here], options).wait()
         return out.to(mine.device)
 
-    def tell(self, order: Order, arrays: Mapping[str, NDArray[Any]]) -> None:
+    def tell(self, order: Order, arrays: Mapping[str, NDArray[Any]], limit_s: float = STEP_S) -> None:
         """The leader's order, to all others."""
         parts = tuple(Part(name, array.dtype.str, array.shape) for name, array in arrays.items())
         head = msgspec.json.encode(msgspec.structs.replace(order, parts=parts))
         content = b"".join([head, *(np.ascontiguousarray(array).tobytes() for array in arrays.values())])
-        self._broadcast(torch.tensor([len(head), len(content)]), STEP_S)
-        self._broadcast(torch.frombuffer(bytearray(content), dtype=torch.uint8), STEP_S)
+        self._broadcast(torch.tensor([len(head), len(content)]), limit_s)
+        self._broadcast(torch.frombuffer(bytearray(content), dtype=torch.uint8), limit_s)
 
     def hear(self) -> tuple[Order, Arrays]:
         """The next order and its arrays."""
@@ -163,8 +163,10 @@ class Leader:
         jobs = [Job(plain, host, port, rank, ranks) for rank in range(ranks)]
         self.group: Group | None = None
         self.learners: list[Algorithm] = []
-        self._others = [start(job) for job in jobs[1:]]
+        self._others: list[Other] = []
         try:
+            for job in jobs[1:]:
+                self._others.append(start(job))
             self.group = self.together(lambda: Group(jobs[0], host, listener))
         except BaseException:
             self.close()
@@ -186,7 +188,7 @@ class Leader:
         """End the others, and let go of the group."""
         if self.group is not None:
             with suppress(RuntimeError):
-                self.group.tell(Order("end"), {})
+                self.group.tell(Order("end"), {}, CLOSE_S)  # nobody hears it who is in the middle of an update
         for other in self._others:
             other.close()
         for learner in self.learners:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -20,6 +21,7 @@ from slipstream.train.replay_snapshot import Snapshots
 
 SOCKET, TOKEN = "replay.sock", "token"
 BEGINS = "replay service at "  # what a service says first, before its address
+START_S = 120.0  # importing everything may take this long on a machine that is busy
 STOP_S = 10.0  # a child that is told to stop saves and goes within this
 
 
@@ -102,10 +104,10 @@ class OwnService:
             command += ["--host", self._host]
         # Its standard input is a pipe that only this process holds: the child ends at its end.
         # It stays in this session: Linux shares out processor time by session.
-        said = None if self._host is None else subprocess.PIPE
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=said)
-        if self._process.stdout is not None:
-            self.address = self._process.stdout.readline().decode().strip() or self.address
+        output = None if self._host is None else subprocess.PIPE
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=output)
+        if (said := self._process.stdout) is not None and select.select([said], [], [], START_S)[0]:
+            self.address = said.readline().decode().strip() or self.address
         return self.address
 
     def _hang_up(self) -> None:

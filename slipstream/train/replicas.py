@@ -7,7 +7,6 @@ each ends when a round is not over yet ("parked") and makes room for the next: t
 
 from __future__ import annotations
 
-import ctypes
 import os
 import shlex
 import shutil
@@ -24,7 +23,7 @@ import msgspec
 
 from slipstream.config.errors import FederationError
 from slipstream.data.disk import replace_file
-from slipstream.train.supervision import MAX_DEATHS, deaths_after, newest_checkpoint
+from slipstream.train.supervision import MAX_DEATHS, deaths_after, end_with_parent, newest_checkpoint
 
 PARKED_CODE = 75  # exit code of a run that waits for others (EX_TEMPFAIL: try again later)
 PLAN_FILE, ROUNDS, RUNS, LOGS, MODELS = "replicas.json", "rounds", "runs", "logs", "models"
@@ -252,13 +251,8 @@ def begin_process(words: Sequence[str], log: Path, variables: Mapping[str, str])
             stderr=file,
             env={**os.environ, **variables},
             process_group=0,  # Ctrl+C reaches them through us, once
-            preexec_fn=_end_with_parent,
+            preexec_fn=end_with_parent(),
         )
-
-
-def _end_with_parent() -> None:
-    """Let the kernel send this process SIGTERM, on which a run saves and ends, when the supervisor dies."""
-    ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
 
 
 def stop(processes: Sequence[Running | None]) -> None:

@@ -77,7 +77,9 @@ def export(run: Path, target: Target, is_stopped: Callable[[], bool] = lambda: F
         f"{run.name}/exported.json" if isinstance(target, Tensorboard) else f"{run.name}.exported.json"
     )
     memory.parent.mkdir(parents=True, exist_ok=True)
-    with _alone(memory.with_suffix(".lock")):
+    with _alone(memory.with_suffix(".lock"), is_stopped) as is_ours:
+        if not is_ours:
+            return
         seen = about(run)
         before = _read(memory)
         sink = _open(target, seen, before.last_step)
@@ -140,14 +142,25 @@ def _rows(lines: Sequence[bytes]) -> Iterator[tuple[int, Numbers]]:
 
 
 @contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    """Wait for an earlier exporter of the same run that is still at it."""
+def _alone(path: Path, is_stopped: Callable[[], bool]) -> Iterator[bool]:
+    """Wait for an earlier exporter of the same run that is still at it; False where we are stopped meanwhile."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
-        yield
+        yield _locked(fd, is_stopped)
     finally:
         os.close(fd)
+
+
+def _locked(fd: int, is_stopped: Callable[[], bool]) -> bool:
+    """Whether the lock is ours: asked for again and again, since a wait for it would not hear a signal."""
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if is_stopped():
+                return False
+            time.sleep(LOOK_S)
 
 
 def _read(path: Path) -> Exported:

@@ -173,7 +173,11 @@ class Exporter:
             code = self.process.wait()
         except BaseException:
             self.process.send_signal(signal.SIGTERM)  # on which it closes what it has written
-            self.process.wait()
+            try:
+                self.process.wait(self._farewell_s)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
             raise
         if code:
             raise SlipstreamError(f"the exporter to {self.target.name} {self._how_it_ended()}")

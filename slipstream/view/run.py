@@ -94,23 +94,32 @@ class RunReader:
     """A run, live or finished; `refresh` takes in what happened since the last look."""
 
     def __init__(self, path: Path) -> None:
+        self._read_at = _changed(path / METADATA_FILE)  # before it is read: what is written meanwhile is read again
         self.about = about(path)
         self.state: State = state_of(path, self.about.sessions)
         self.history = History(path / METRICS_FILE)
         self.events: deque[Row] = deque(maxlen=EVENTS)
         self.log: deque[str] = deque(maxlen=LOG_LINES)
         self.certificates: dict[str, Row] = {}  # attempts by number; the last line of one counts
-        self._read_at = _changed(path / METADATA_FILE)
         self._events = last_lines(path / EVENTS_FILE, FIRST_LOOK_BYTES)
         self._log = last_lines(path / LOG_FILE, FIRST_LOOK_BYTES)
         self._ledger = last_lines(path / LEDGER_FILE, FIRST_LOOK_BYTES)
 
+    def _read_again(self) -> bool:
+        """Whether what is known of the run has changed."""
+        path = self.about.path
+        if (changed_at := _changed(path / METADATA_FILE)) == self._read_at:
+            return False
+        self.about, self._read_at = about(path), changed_at
+        return True
+
     def refresh(self) -> bool:
         """Whether there was anything new."""
         path, before = self.about.path, self.state
-        if (changed_at := _changed(path / METADATA_FILE)) != self._read_at:
-            self.about, self._read_at = about(path), changed_at
+        self._read_again()
         self.state = state_of(path, self.about.sessions)
+        if self.state == "stopped" and self._read_again():  # it said how it ended and let go between the two looks
+            self.state = state_of(path, self.about.sessions)
         changed = self.history.refresh() or self.state != before
         while lines := self._events.read():
             changed = True

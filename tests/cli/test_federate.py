@@ -112,10 +112,11 @@ def test_replicas_that_take_turns_all_come_to_their_end(monkeypatch, tmp_path):
     assert sum(one.starts for one in watched) <= 15
 
 
-def test_replicas_learn_together_though_one_is_killed(tmp_path):
+def test_replicas_learn_together_though_one_is_killed(tmp_path, request):
     root = tmp_path / "f"
     command = [sys.executable, "-m", "slipstream.cli.main", "federate", *WORDS, "--repeat", "2", "--root", str(root)]
     supervisor = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    request.addfinalizer(supervisor.kill)
     victim = None
     while victim is None and supervisor.poll() is None:
         if (root / "rounds" / "main" / "round_00001" / "closed.json").exists():
@@ -124,7 +125,7 @@ def test_replicas_learn_together_though_one_is_killed(tmp_path):
         time.sleep(0.01)
     if victim is not None:
         os.kill(victim.pid, signal.SIGKILL)
-    told = supervisor.communicate(timeout=400)[0]
+    told = supervisor.communicate(timeout=250)[0]
     assert supervisor.returncode == 0, told
     assert "rounds of main: " in told
     assert told.count("finished") >= 2
@@ -134,11 +135,12 @@ def test_replicas_learn_together_though_one_is_killed(tmp_path):
     assert all(len(record.seats) == 2 for record in found if record.state == "closed")
 
 
-def test_when_the_supervisor_is_killed_its_replicas_save_and_end(tmp_path):
+def test_when_the_supervisor_is_killed_its_replicas_save_and_end(tmp_path, request):
     root = tmp_path / "f"
     words = [*WORDS, "--timesteps", "100000"]
     command = [sys.executable, "-m", "slipstream.cli.main", "federate", *words, "--repeat", "2", "--root", str(root)]
     supervisor = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    request.addfinalizer(supervisor.kill)
     while not (root / "rounds" / "main" / "round_00001" / "closed.json").exists():
         assert supervisor.poll() is None
         time.sleep(0.05)

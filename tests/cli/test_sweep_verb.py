@@ -97,12 +97,13 @@ def done_here(tmp_path, name="here", pool=None, **changes):
 # --- the must: killed and resumed, the same table ---
 
 
-def test_a_sweep_of_eight_trials_killed_and_resumed_gives_the_same_table(tmp_path, monkeypatch, capsys):
+def test_a_sweep_of_eight_trials_killed_and_resumed_gives_the_same_table(tmp_path, monkeypatch, capsys, request):
     reference, state, rows = done_here(tmp_path)
     assert len(rows) == 8
     root = tmp_path / "killed"
     words = ["sweep", str(tmp_path / "my.yaml"), "--max-parallel", "2", "--root", str(root)]
     process = subprocess.Popen([sys.executable, "-m", "slipstream.cli.main", *words], stdout=subprocess.DEVNULL)
+    request.addfinalizer(process.kill)
     while len(read_state(root).results) < 3:
         assert process.poll() is None
         time.sleep(0.01)

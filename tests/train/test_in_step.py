@@ -6,21 +6,24 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import psutil
 import pytest
 from interrupted import StopAfter
-from learning import digest, scenario_of, tiny
+from learning import TINY, digest, scenario_of, tiny
 
 from slipstream.config.errors import ScenarioError, WorkerDied
 from slipstream.config.load import override
 from slipstream.config.scenario import Scenario
-from slipstream.train import checkpoint
+from slipstream.train import checkpoint, experiment
 from slipstream.train.experiment import resume, train
+from slipstream.train.in_step import CLOSE_S, Leader
 from slipstream.train.metrics import metrics_hash
 from slipstream.train.progress import Quiet
+from slipstream.train.setup import make_training_worlds
 
 
 @pytest.fixture(autouse=True)
@@ -104,6 +107,31 @@ def test_a_killed_learner_is_named_and_the_run_goes_on_from_its_checkpoint(tmp_p
         run(in_step("ppo"), tmp_path / "broken", KillAfter(3))
     resume(tmp_path / "broken", models=tmp_path / "models")
     assert fingerprint(tmp_path / "broken") == straight
+
+
+def test_a_leader_that_fails_in_an_update_does_not_wait_for_those_who_cannot_hear_it():
+    """The others stand in the sum that it has left; they end when it closes their pipes."""
+    told: list[float] = []
+    leader = object.__new__(Leader)
+    leader.group = SimpleNamespace(tell=lambda order, arrays, limit_s: told.append(limit_s))  # type: ignore[assignment]
+    leader._others, leader.learners = [], []
+    leader.close()
+    assert told == [CLOSE_S]
+
+
+def test_what_was_made_for_a_run_that_cannot_begin_is_closed_again(tmp_path, monkeypatch):
+    closed: list[Any] = []
+    scenario = scenario_of("probe_constant", TINY)
+    kind = type(make_training_worlds(scenario))
+    monkeypatch.setattr(kind, "close", lambda worlds: closed.append(worlds))
+
+    def fail(*_: Any) -> None:
+        raise ScenarioError("no source")
+
+    monkeypatch.setattr(experiment, "make_source", fail)
+    with pytest.raises(ScenarioError, match="no source"):
+        run(scenario, tmp_path / "run")
+    assert len(closed) == 2  # the worlds of training, and those of judging
 
 
 def test_draws_that_cannot_be_shared_evenly_are_refused(tmp_path):

@@ -130,7 +130,7 @@ def test_the_service_of_a_run_dies_with_it_and_leaves_nothing():
     child, folder = psutil.Process(own.pid), own._folder
     until(lambda: (folder / "replay.sock").exists())
     own._process.stdin.close()  # as the end of the process would
-    assert child.wait(5) == 0
+    assert child.wait(60) == 0
     assert not folder.exists()
     own.close()
 

@@ -69,7 +69,9 @@ def serving(*roots):
     running = server.make_server(Catalogue(roots))
     thread = threading.Thread(target=running.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
+    deadline = time.monotonic() + 60
     while not running.started:
+        assert time.monotonic() < deadline, "the viewer did not start"
         time.sleep(0.01)
     try:
         yield listening.getsockname()[1]

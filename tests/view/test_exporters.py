@@ -1,5 +1,6 @@
 """TensorBoard and W&B get what metrics.jsonl says, and nothing that befalls an exporter changes the run."""
 
+import fcntl
 import json
 import os
 import shutil
@@ -20,6 +21,8 @@ from slipstream.train.metrics import MetricsWriter, cut_back, metrics_hash, read
 from slipstream.train.progress import Quiet
 from slipstream.view.exporter import export
 from slipstream.view.exporters import Exporter, Tensorboard, Wandb, wandb_mode
+
+PATIENT_S = 120.0  # after a run, for its exporter on a machine that is busy
 
 
 class Notes(Quiet):
@@ -97,7 +100,7 @@ def wandb_rows(file):
 
 
 def test_event_files_hold_every_number_of_the_metrics(tmp_path):
-    result, notes = tiny_run(tmp_path, [Exporter(Tensorboard(str(tmp_path / "tb")))])
+    result, notes = tiny_run(tmp_path, [Exporter(Tensorboard(str(tmp_path / "tb")), PATIENT_S)])
     assert not notes.warnings
     assert event_files(tmp_path / "tb" / "run") == as_float32(expected(result.run))
     assert sorted(path.name for path in result.run.iterdir() if "export" in path.name or "event" in path.name) == [
@@ -107,7 +110,7 @@ def test_event_files_hold_every_number_of_the_metrics(tmp_path):
 
 def test_an_offline_file_of_wandb_holds_every_row(tmp_path):
     target = Wandb("racing", "fed-", "three", ("a", "b"), str(tmp_path))
-    result, notes = tiny_run(tmp_path, [Exporter(target)])
+    result, notes = tiny_run(tmp_path, [Exporter(target, PATIENT_S)])
     assert not notes.warnings
     assert any("offline (no login found)" in text and "wandb sync" in text for text in notes.said)
     (file,) = (tmp_path / "wandb").glob("offline-run-*/*.wandb")
@@ -122,6 +125,18 @@ def test_an_offline_file_of_wandb_holds_every_row(tmp_path):
     )
     config = {item.key: json.loads(item.value_json) for item in begun.config.update}
     assert config["world"]["kind"] == "airspace"
+
+
+def test_an_exporter_that_waits_for_another_one_of_the_same_run_hears_that_it_is_to_stop(tmp_path):
+    result, _ = tiny_run(tmp_path)
+    target = Tensorboard(str(tmp_path / "tb"))
+    (tmp_path / "tb" / "run").mkdir(parents=True)
+    with open(tmp_path / "tb" / "run" / "exported.lock", "w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        export(result.run, target, is_stopped=lambda: True)
+    assert not list((tmp_path / "tb" / "run").glob("events*"))
+    export(result.run, target)
+    assert event_files(tmp_path / "tb" / "run") == as_float32(expected(result.run))
 
 
 def test_a_resumed_run_is_exported_as_if_it_had_never_been_interrupted(tmp_path):

@@ -14,6 +14,7 @@ from slipstream.config.errors import RunFolderError
 from slipstream.config.load import load
 from slipstream.train import run_folder
 from slipstream.train.experiment import resume, train
+from slipstream.view import run as view_run
 from slipstream.view.run import RunReader, about, find_runs, state_of
 
 NOW = datetime(2026, 11, 16, tzinfo=UTC)
@@ -49,6 +50,37 @@ def test_a_run_works_as_long_as_its_writer_lives_and_nobody_takes_its_lock(tmp_p
     with run_folder.open_existing(run.path) as again:
         run_folder.end_session(again, NOW, 1.0, "timesteps reached", 1000)
     assert reader.refresh()
+    assert reader.state == "finished"
+
+
+def test_a_run_that_ends_while_it_is_looked_at_has_finished(tmp_path, monkeypatch):
+    """Whenever it says so and lets go: while a reader is made, or between two of its questions."""
+    run = make(tmp_path)
+
+    def ends() -> None:
+        run_folder.end_session(run, NOW, 1.0, "timesteps reached", 1000)
+        run.close()
+
+    history = view_run.History
+    monkeypatch.setattr(view_run, "History", lambda path: (ends(), history(path))[1])
+    reader = RunReader(run.path)
+    reader.refresh()
+    assert reader.state == "finished"
+
+
+def test_a_run_that_ends_between_two_looks_has_finished(tmp_path, monkeypatch):
+    run = make(tmp_path)
+    reader = RunReader(run.path)
+    locked = view_run._is_locked
+
+    def looked_at(path):
+        run_folder.end_session(run, NOW, 1.0, "timesteps reached", 1000)
+        run.close()
+        monkeypatch.setattr(view_run, "_is_locked", locked)
+        return locked(path)
+
+    monkeypatch.setattr(view_run, "_is_locked", looked_at)
+    reader.refresh()
     assert reader.state == "finished"
 
 
