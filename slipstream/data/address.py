@@ -47,11 +47,8 @@ def listen(address: Address, token: str) -> tuple[socket.socket, Address]:
     else:
         _refuse_taken(address)
         server = socket.socket(socket.AF_UNIX)
-        old = os.umask(0o177)  # the socket is ours alone from its first moment
-        try:
-            server.bind(address.path)
-        finally:
-            os.umask(old)
+        os.fchmod(server.fileno(), 0o600)  # ours alone from its first moment; the umask is everybody's in this process
+        server.bind(address.path)
         server.listen(64)
     server.setblocking(False)
     return server, address

@@ -363,13 +363,17 @@ class ServedReplay:
         """Make the connection again and send what the service may not know."""
         began, before = time.monotonic(), self._standing.total
         old, waiting = self._window(), list(self._pending)
+        pause = FIRST_PAUSE_S
         while True:
             self._open(doing)
             try:
                 self._resend(old, waiting)
                 break
             except OSError:  # gone again
-                continue
+                if time.monotonic() + pause >= began + self._service.timeout_s:
+                    raise self._too_late(doing, "the service lets clients in and dies again") from None
+                time.sleep(pause)
+                pause = min(2 * pause, LONGEST_PAUSE_S)
         self.events.append(
             {
                 "what": "reconnected",

@@ -343,6 +343,8 @@ class Service:
         for client in list(self._clients.values()):
             if not client.name and now - client.since > rules.enter_s:
                 self._drop(client, f"it did not say who it is within {rules.enter_s:g} s")
+            elif client in self._ready:  # its message is whole, and waits for its turn
+                client.since = now
             elif (client.outbox or (client.inbox and client.parked is None)) and now - client.since > rules.frame_s:
                 self._drop(client, f"a message stood half done for {rules.frame_s:g} s")
         if now - self._saved_at >= rules.snapshot_s:
@@ -536,7 +538,9 @@ class Service:
                 state |= {"priority": np.ones(held), "largest_priority": np.array([request.largest])}
             replay.load_state(state)
             lane.sequence, lane.lost, lane.generation = request.total, 0, lane.generation + 1
-            table.flow = table.flow._replace(added=table.flow.added + held)
+            # Rows that are put back were added once; they count as far as the first draw needs them.
+            added = max(table.flow.added, min(table.flow.added + held, table.spec.limit.min_size))
+            table.flow = table.flow._replace(added=added)
             self._is_dirty = self._moved = True
             self._answer(client, self._standing(lane))
             return

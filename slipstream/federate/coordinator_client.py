@@ -34,11 +34,12 @@ from slipstream.federate.messages import (
     Welcome,
     parse_answer,
 )
-from slipstream.federate.rounds import Model, Outcome, Rules
+from slipstream.federate.rounds import Model, Outcome, Patience, Rules, always
 from slipstream.federate.update import Update, check_id
 from slipstream.federate.update_file import update_chunks
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 1.0
+LOOK_S = 0.25  # between looks whether to wait on
 T = TypeVar("T")
 
 
@@ -57,15 +58,20 @@ class Coordinated:
         until = time.monotonic() + self.timeouts.closing_s
         return self._until(until, lambda link: link.catch_up(base))
 
-    def exchange(self, update: Update, patient: bool = True) -> Outcome | None:
+    def exchange(self, update: Update, patient: Patience = always) -> Outcome | None:
         """Take part in the current round and wait for its end, never past its deadline; None: it is not over."""
         check_id(update.client, "client id")
         until = time.monotonic() + self.timeouts.timeout_s + self.timeouts.closing_s
         try:
             return self._until(until, lambda link: link.exchange(update, patient))
+        except _ImpatientError:
+            return None
         except FederationError as error:
             model = Model(update.round, update.base, None)
             return Outcome(update.round, "undecided", False, str(error), model)
+
+    def close(self) -> None:
+        """Nothing is held between rounds."""
 
     def leave(self, client: str) -> None:
         """Say that no more updates will come; a coordinator that does not answer finds out by its deadline."""
@@ -87,8 +93,14 @@ class Coordinated:
             pause = min(2 * pause, LONGEST_PAUSE_S)
 
 
+class _ImpatientError(Exception):
+    """Who waited does not want to wait any longer; what it has sent counts."""
+
+
 class Link:
     """A connection that has entered."""
+
+    _patient: Patience = staticmethod(always)
 
     def __init__(self, link: socket.socket, client: Coordinated, until: float) -> None:
         self._link, self._client, self._until = link, client, until
@@ -109,14 +121,15 @@ class Link:
         """No more updates will come."""
         self._call(Leave())
 
-    def exchange(self, update: Update, patient: bool) -> Outcome | None:
+    def exchange(self, update: Update, patient: Patience) -> Outcome | None:
         """Ask what became of the update, send it if it is not known, and wait."""
-        aimed = update.round
-        answer, data = self._call(Await(update.nonce, update.base, patient))
+        aimed, waits = update.round, patient()
+        self._patient = patient if waits else always  # who does not wait at all is answered at once
+        answer, data = self._call(Await(update.nonce, update.base, waits))
         while isinstance(answer, Send):
             update = replace(update, round=max(aimed, answer.round))
             body = b"".join(update_chunks(update))
-            answer, data = self._call(Submit(update.nonce, update.base, answer.round, patient), body)
+            answer, data = self._call(Submit(update.nonce, update.base, answer.round, waits), body)
         if isinstance(answer, Kept):
             return None
         if isinstance(answer, Refused):
@@ -148,8 +161,13 @@ class Link:
         """Exactly so many bytes; OSError if they do not come in time."""
         got = bytearray()
         while len(got) < size:
-            self._link.settimeout(_left(self._until))
-            part = self._link.recv(min(size - len(got), 1 << 20))
+            self._link.settimeout(min(_left(self._until), LOOK_S))
+            try:
+                part = self._link.recv(min(size - len(got), 1 << 20))
+            except TimeoutError:
+                if not self._patient():
+                    raise _ImpatientError from None
+                continue
             if not part:
                 raise ConnectionResetError("it has hung up")
             got += part

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from slipstream.config.errors import FederationError
 from slipstream.federate import folder, rounds
-from slipstream.federate.rounds import Federation, Model, Outcome
+from slipstream.federate.rounds import Federation, Model, Outcome, Patience, always
 from slipstream.federate.update import Update, check_id
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.005, 0.25
@@ -32,7 +32,7 @@ class Files:
         """Where the federation stands; arrays if they are not those that `base` names."""
         return folder.model(self.federation, folder.standing(self.federation), base)
 
-    def exchange(self, update: Update, patient: bool = True) -> Outcome | None:
+    def exchange(self, update: Update, patient: Patience = always) -> Outcome | None:
         """Take part in the current round and wait for its end, never past its deadline; None: it is not over."""
         check_id(update.client, "client id")
         check_id(update.nonce, "nonce")
@@ -49,6 +49,9 @@ class Files:
     def leave(self, client: str) -> None:
         """Say that no more updates will come; the others then do not wait for them."""
         folder.mark_gone(self.federation, client)
+
+    def close(self) -> None:
+        """Nothing is held between rounds."""
 
     def _file(self, update: Update, began: float, until: float) -> int | Outcome:
         """Put the update into the current round, and say which it is; or what became of it instead."""
@@ -73,7 +76,7 @@ class Files:
                 return where.round
             return Outcome(where.round, "refused", False, refusal.reason, self.catch_up(update.base))
 
-    def _wait(self, update: Update, began: float, patient: bool) -> Outcome | None:
+    def _wait(self, update: Update, began: float, patient: Patience) -> Outcome | None:
         federation, number = self.federation, update.round
         pause = FIRST_PAUSE_S
         looked_at: frozenset[str] = frozenset()
@@ -88,7 +91,7 @@ class Files:
                         looked_at = accounted
                         if folder.advance(federation, number, overdue=now >= due) is not None:
                             continue
-            if not patient:
+            if not patient():
                 return None
             if now > due + federation.rules.closing_s:
                 return self._undecided(update)

@@ -19,7 +19,7 @@ import contextlib
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Self
 
 import msgspec
@@ -34,12 +34,14 @@ from slipstream.federate.peers import (
     CLOSED,
     CONNECT_S,
     ENTER_S,
+    At,
     Done,
     Hello,
     Refused,
     Schedule,
     Take,
     Watch,
+    Where,
     answer_calls,
     count_misses,
     describe,
@@ -60,6 +62,7 @@ from slipstream.federate.peers import (
     why_differ,
     why_not_finite,
 )
+from slipstream.federate.rounds import Patience, always
 from slipstream.federate.update import Arrays
 
 Check = Callable[[Arrays, Arrays], str | None]  # own arrays, a partner's: why the partner's do not count
@@ -99,6 +102,8 @@ class Gossip:
         self._token, self._timeout_s, self._check = token, timeout_s, check
         self._misses: dict[str, int] = {}
         self._known: set[str] = set()  # whom it has met
+        where = Where(token, me)
+        self._watches = {name: Watch(self._members[name].address, False, where) for name in self._members if name < me}
         self._server, _ = listen(self._members[me].address, token)
 
     def __enter__(self) -> Self:
@@ -110,9 +115,14 @@ class Gossip:
     def close(self) -> None:
         """Stop listening."""
         self._server.close()
+        for watch in self._watches.values():
+            watch.close()
 
-    def exchange(self, arrays: Arrays, number: int) -> tuple[Arrays, GossipReport]:
-        """Meet the partners of a round; returns what to go on with, which is `arrays` where nobody was met."""
+    def exchange(self, arrays: Arrays, number: int, patient: Patience = always) -> tuple[Arrays, GossipReport]:
+        """Meet the partners of a round; returns what to go on with, which is `arrays` where nobody was met.
+
+        Who is not patient any longer meets nobody else, and counts the rest as missed.
+        """
         began = time.monotonic()
         if (reason := why_not_finite(arrays)) is not None:
             raise FederationError(f"round {number}: {self.me} has nothing to share: {reason}")
@@ -126,11 +136,16 @@ class Gossip:
         ]
         for caller in callers:
             caller.start()
-        deadline = max((wait for name, wait in waits.items() if name < self.me), default=began)
-        answer_calls(self._server, lambda link: meeting.answer(link, deadline), meeting.all_have_called, deadline)
+        deadline = max(waits.values(), default=began)
+
+        def is_over() -> bool:  # calls are answered until then, if only to say which round this is
+            done = not any(caller.is_alive() for caller in callers) and meeting.all_have_called()
+            return done or not patient()
+
+        answer_calls(self._server, lambda link: meeting.answer(link, deadline), is_over, deadline)
+        meeting.end()
         for caller in callers:
             caller.join()
-        meeting.close()
         self._known |= meeting.theirs.keys()
         weights = mixing_weights(self.me, expected, meeting.theirs)
         mixed = mix(arrays, meeting.theirs, weights, self.me) if meeting.theirs else arrays
@@ -145,18 +160,18 @@ class Gossip:
             try:
                 with connect(self._members[name].address, min(CONNECT_S, left_s(deadline))) as link:
                     reached, closed = True, 0
-                    if meeting.call(link, name, deadline):
-                        return
+                    with meeting.holding(link):
+                        if meeting.call(link, name, deadline):
+                            return
                 reason = "it is not in this round yet"
             except TimeoutError:
                 pass  # the reason of the attempt before says more
             except (OSError, EOFError) as error:
                 reason = why(error)
                 closed += reached and isinstance(error, ConnectionRefusedError)
-            if closed >= CLOSED or time.monotonic() + pause >= deadline:
+            if closed >= CLOSED or time.monotonic() + pause >= deadline or meeting.ended.wait(pause):
                 meeting.missed[name] = reason
                 return
-            time.sleep(pause)
 
 
 class _Meeting:
@@ -171,9 +186,11 @@ class _Meeting:
         self._lock = threading.Lock()
         self._strangers, self._ahead = 0, number
         self._settled: set[str] = set()  # callers that wait for nothing more
-        self._watches = {
-            name: Watch(peer._members[name].address, name in peer._known) for name in waits if name < peer.me
-        }
+        self._held: set[socket.socket] = set()  # of calls that are under way
+        self.ended = threading.Event()
+        self._watches = {name: peer._watches[name] for name in waits if name < peer.me}
+        for watch in self._watches.values():
+            watch.begin()
 
     def all_have_called(self) -> bool:
         """Whether everybody who should call has been met, or is not waited for any longer."""
@@ -182,15 +199,39 @@ class _Meeting:
     def _is_settled(self, name: str) -> bool:
         if name in self._settled or time.monotonic() >= self._waits[name]:
             return True
-        if name in self.theirs or not self._watches[name].has_gone():
+        watch = self._watches[name]
+        if name in self.theirs:
+            return False  # it is being told
+        if watch.has_gone():
+            self.missed.setdefault(name, "it has gone")
+        elif watch.round > self._number:
+            self._see(watch.round)
+            self.missed.setdefault(name, f"it is at round {watch.round} already")
+        else:
             return False
-        self.missed.setdefault(name, "it has gone")
+        self._settled.add(name)
         return True
 
-    def close(self) -> None:
-        """Watch nobody any longer."""
-        for watch in self._watches.values():
-            watch.close()
+    @contextlib.contextmanager
+    def holding(self, link: socket.socket) -> Iterator[None]:
+        """While a call is under way, so that it can be cut; where no more are made, it is at once."""
+        with self._lock:
+            self._held.add(link)
+        try:
+            if self.ended.is_set():
+                link.shutdown(socket.SHUT_RDWR)
+            yield
+        finally:
+            with self._lock:
+                self._held.discard(link)
+
+    def end(self) -> None:
+        """Call nobody any longer, and put down what is under way."""
+        self.ended.set()
+        with self._lock:
+            for link in self._held:
+                with contextlib.suppress(OSError):
+                    link.shutdown(socket.SHUT_RDWR)
 
     def call(self, link: socket.socket, name: str, deadline: float) -> bool:
         """Exchange with a partner; False where it is worth calling again."""
@@ -221,6 +262,9 @@ class _Meeting:
         with link:
             try:
                 said, _ = receive(link, min(deadline, time.monotonic() + ENTER_S))
+                if isinstance(said, Where) and is_ours(said.token, self._peer._token):
+                    send(link, At(self._number), deadline)
+                    return
                 if not isinstance(said, Hello) or not is_ours(said.token, self._peer._token):
                     raise WireError("the token is not this run's")
                 if said.id not in self._peer._members:

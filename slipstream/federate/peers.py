@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import hmac
 import json
+import select
 import socket
 import threading
 import time
@@ -243,6 +244,19 @@ class Hello(Message, frozen=True, tag="hello"):
     have: str = ""  # hash of that ring's result, where it holds it and does not know that all do
 
 
+class Where(Message, frozen=True, tag="where"):
+    """Which round is the one who is called in?"""
+
+    token: str
+    id: str
+
+
+class At(Message, frozen=True, tag="at"):
+    """In this one."""
+
+    round: int
+
+
 class Wait(Message, frozen=True, tag="wait"):
     """The one who was called is there; its answer comes within so many seconds."""
 
@@ -275,7 +289,7 @@ class Refused(Message, frozen=True, tag="refused"):
     round: int = -1
 
 
-Say = Hello | Wait | Roster | Take | Done | Refused
+Say = Hello | Where | At | Wait | Roster | Take | Done | Refused
 
 _decoder: msgspec.msgpack.Decoder[Say] = msgspec.msgpack.Decoder(Say)
 _NOTHING = np.empty(0, np.uint8)
@@ -358,15 +372,21 @@ def answer_calls(
 
 
 class Watch:
-    """Whether a peer that is awaited still lives: a link to it that carries nothing, and ends when the peer does.
+    """Whether a peer that is awaited still lives, and in which round it was last: one link to it, kept over rounds.
 
-    A peer that was never reached may not have begun yet; one that was, and whose port is closed now, has gone.
+    The link ends when the peer does. A peer that was never reached may not have begun yet; one that was, and whose port
+    is closed now, has gone. With a question, the peer answers when it is in a round itself, and is asked again.
     """
 
-    def __init__(self, address: Address, reached: bool) -> None:
-        self._address, self._reached, self._closed = address, reached, 0
+    def __init__(self, address: Address, reached: bool, question: Where | None = None) -> None:
+        self._address, self._reached, self._question = address, reached, question
         self._link: socket.socket | None = None
-        self._looked = time.monotonic()
+        self._closed, self._looked = 0, 0.0
+        self.round = -1  # the latest it was seen in
+
+    def begin(self) -> None:
+        """A wait begins: what was found before does not count."""
+        self._closed, self._looked = 0, time.monotonic()
 
     def has_gone(self) -> bool:
         """Look, but not more often than every LOOK_S."""
@@ -377,23 +397,37 @@ class Watch:
         return self._closed >= CLOSED
 
     def _look(self) -> None:
-        if self._link is not None:
-            if is_open(self._link):
+        if self._link is not None and is_open(self._link):
+            if self._question is None or not is_readable(self._link):
                 return
-            self.close()  # it has taken our call and put it down, or it has died
+            self._hear(self._link)
+        self.close()  # it has answered, it has put down our call, or it has died
         try:
             self._link = connect(self._address, LOOK_S)
             self._reached, self._closed = True, 0
+            if self._question is not None:
+                send(self._link, self._question, time.monotonic() + LOOK_S)
         except ConnectionRefusedError:
             self._closed += self._reached
         except OSError:
             pass  # nobody says no
+
+    def _hear(self, link: socket.socket) -> None:
+        with contextlib.suppress(OSError, EOFError, WireError):
+            said, _ = receive(link, time.monotonic() + LOOK_S)
+            if isinstance(said, At):
+                self.round = max(self.round, said.round)
 
     def close(self) -> None:
         """Let go of the link."""
         if self._link is not None:
             self._link.close()
             self._link = None
+
+
+def is_readable(link: socket.socket) -> bool:
+    """Whether there is something to be read."""
+    return bool(select.select([link], [], [], 0.0)[0])
 
 
 def is_open(link: socket.socket) -> bool:

@@ -26,8 +26,11 @@ use the ring among machines you trust, or the coordinator.
 from __future__ import annotations
 
 import contextlib
+import errno
 import math
+import os
 import secrets
+import select
 import socket
 import time
 from collections.abc import Mapping, Sequence
@@ -43,12 +46,15 @@ from slipstream.data.frames import WireError
 from slipstream.federate.aggregate import clip_weights, weighted_mean
 from slipstream.federate.blocks import Clients
 from slipstream.federate.peers import (
+    CLOSED,
     CONNECT_S,
     ENTER_S,
+    LOOK_S,
     Hello,
     Member,
     Refused,
     Roster,
+    Say,
     Wait,
     Watch,
     answer_calls,
@@ -68,7 +74,10 @@ from slipstream.federate.peers import (
     why_not_finite,
 )
 from slipstream.federate.ring_group import Group, Merge, Seen
+from slipstream.federate.rounds import Patience, always
 from slipstream.federate.update import Arrays
+
+REFUSED = why(ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED)))
 
 
 class RingReport(msgspec.Struct, frozen=True):
@@ -120,6 +129,8 @@ class Ring:
         self._token, self._merge = token, merge
         self._deadline_s, self._meet_s, self._step_s = deadline_s, meet_s, step_s
         self._misses: dict[str, int] = {}
+        self._known: set[str] = set()  # whom it has been in a ring with
+        self._watches = {other.id: Watch(other.address, reached=True) for other in self._members if other.id != me}
         own = next(member for member in self._members if member.id == me)
         self._host = _host_of(own)
         self._server, _ = listen(own.address, token)
@@ -133,22 +144,32 @@ class Ring:
     def close(self) -> None:
         """Stop listening."""
         self._server.close()
+        for watch in self._watches.values():
+            watch.close()
 
-    def reduce(self, arrays: Arrays, number: int, weight: float = 1.0) -> tuple[Arrays, RingReport]:
-        """Merge with all who are there; returns what to go on with, which is `arrays` where nothing came of it."""
+    def reduce(
+        self, arrays: Arrays, number: int, weight: float = 1.0, patient: Patience = always
+    ) -> tuple[Arrays, RingReport]:
+        """Merge with all who are there; returns what to go on with, which is `arrays` where nothing came of it.
+
+        Who is not patient any longer does not wait at a meeting; a ring that it is part of already it does not leave.
+        """
         began = time.monotonic()
         if (reason := why_not_finite(arrays)) is not None:
             raise FederationError(f"round {number}: {self.me} has nothing to share: {reason}")
         story = _Story(Hello(self._token, self.me, number, describe(arrays), weight))
+        hopeless = 0
         for pause in pauses():
             try:
-                self._attempt(arrays, story, began + self._deadline_s)
+                self._attempt(arrays, story, began + self._deadline_s, patient)
                 break
             except _FailedError as error:
                 story.failures.append(str(error))
-            if time.monotonic() + pause >= began + self._deadline_s:
+            hopeless = hopeless + 1 if self._is_hopeless(story) else 0
+            if hopeless >= CLOSED or not patient() or time.monotonic() + pause >= began + self._deadline_s:
                 break
             time.sleep(pause)
+        self._known |= set(story.there)
         self._misses = count_misses(self._misses, [name for name in self._ids if name != self.me], story.there)
         is_done = bool(story.members)
         report = RingReport(
@@ -164,9 +185,14 @@ class Ring:
         )
         return story.result if is_done else arrays, report
 
-    def _attempt(self, arrays: Arrays, story: _Story, deadline: float) -> None:
+    def _is_hopeless(self, story: _Story) -> bool:
+        """Whether so many peers that were there once have closed their ports that there can be no quorum."""
+        gone = [name for name in self._known if story.absent.get(name) == REFUSED]
+        return len(self._ids) - len(gone) < self._quorum
+
+    def _attempt(self, arrays: Arrays, story: _Story, deadline: float, patient: Patience) -> None:
         """One meeting and what comes of it; returns when the round is over for this peer."""
-        seen = self._meet(story, deadline)
+        seen = self._meet(story, deadline, patient)
         roster = seen.roster
         story.there, story.absent, story.round = roster.members, seen.absent, roster.round
         if roster.keep:
@@ -198,7 +224,7 @@ class Ring:
 
     # --- the meeting ---
 
-    def _meet(self, story: _Story, deadline: float) -> Seen:
+    def _meet(self, story: _Story, deadline: float, patient: Patience) -> Seen:
         """Who takes part in an attempt: asked of the first who lives, or decided where that is this peer."""
         absent: dict[str, str] = {}
         for member in self._members:
@@ -208,20 +234,21 @@ class Ring:
                 continue
             patience = min(deadline, time.monotonic() + patience_s(self._meet_s, self._misses.get(member.id, 0)))
             try:
-                return self._join(member, story.hello, patience, deadline)
+                return self._join(member, story.hello, patience, deadline, patient)
             except TimeoutError:
                 absent[member.id] = "it did not answer in time"
             except (OSError, EOFError, WireError) as error:
                 absent[member.id] = why(error)
-        return self._lead(story, absent, deadline)
+        return self._lead(story, absent, deadline, patient)
 
-    def _join(self, leader: Member, hello: Hello, patience: float, deadline: float) -> Seen:
+    def _join(self, leader: Member, hello: Hello, patience: float, deadline: float, patient: Patience) -> Seen:
         """Call a leader and wait for what it decides; it says first that it is there, and how long it may take."""
         with connect(leader.address, min(CONNECT_S, left_s(patience))) as link:
             send(link, hello, patience)
-            said, _ = receive(link, patience)
+            said = self._hear(link, patience, patient)
             if isinstance(said, Wait):
-                said, _ = receive(link, min(deadline, time.monotonic() + max(said.seconds, 0.0) + CONNECT_S))
+                until = time.monotonic() + max(said.seconds, 0.0) + CONNECT_S
+                said = self._hear(link, min(deadline, until), patient)
         if isinstance(said, Refused):
             raise _FailedError(f"{leader.id} refused {self.me}: {said.reason:.200}")
         if not isinstance(said, Roster):
@@ -234,14 +261,22 @@ class Ring:
         absent = {name: f"{leader.id} did not see it" for name in self._ids if name not in said.members}
         return Seen(said, _host_of(leader), None, absent)
 
-    def _lead(self, story: _Story, absent: dict[str, str], deadline: float) -> Seen:
+    def _hear(self, link: socket.socket, until: float, patient: Patience) -> Say:
+        """What a leader says next."""
+        while not select.select([link], [], [], min(LOOK_S, left_s(until)))[0]:
+            if not patient():
+                raise _FailedError(f"{self.me} does not wait any longer")
+        return receive(link, until)[0]
+
+    def _lead(self, story: _Story, absent: dict[str, str], deadline: float, patient: Patience) -> Seen:
         """Wait for the others, decide who takes part, and tell them."""
         now = time.monotonic()
         awaited = [m for m in self._members if m.id != self.me and m.id not in absent and m.id not in story.refused]
         waits = {m.id: min(deadline, now + patience_s(self._meet_s, self._misses.get(m.id, 0))) for m in awaited}
-        meeting = _Meeting(story.hello, self._ids, story.refused, awaited, waits)
+        watches = {name: self._watches[name] for name in waits}
+        meeting = _Meeting(story.hello, self._ids, story.refused, watches, waits)
         try:
-            answer_calls(self._server, meeting.answer, meeting.is_over, meeting.latest)
+            answer_calls(self._server, meeting.answer, lambda: meeting.is_over() or not patient(), meeting.latest)
             joined = {name: call for name, call in meeting.joined.items() if is_open(call.link)}
             hellos = {self.me: story.hello, **{name: call.hello for name, call in joined.items()}}
             members = tuple(sorted(hellos))
@@ -322,14 +357,16 @@ class _Meeting:
         hello: Hello,
         ids: Sequence[str],
         refused: Mapping[str, str],
-        awaited: Sequence[Member],
+        watches: Mapping[str, Watch],
         waits: dict[str, float],
     ) -> None:
         self.joined: dict[str, _Call] = {}
         self.gone: dict[str, str] = {}
         self.latest = max(waits.values(), default=time.monotonic())
         self._hello, self._ids, self._refused, self._waits = hello, ids, refused, waits
-        self._watches = {member.id: Watch(member.address, reached=True) for member in awaited}
+        self._watches = watches
+        for watch in watches.values():
+            watch.begin()
 
     def is_over(self) -> bool:
         """Whether all have come who may come; who has gone is not waited for."""
@@ -342,15 +379,13 @@ class _Meeting:
                     del self.joined[name]
             if name not in self.joined and now < self._waits[name] and watch.has_gone():
                 self._waits[name] = 0.0
-                self.gone.setdefault(name, "Connection refused")
+                self.gone.setdefault(name, REFUSED)
         return all(name in self.joined or now >= until for name, until in self._waits.items())
 
     def close(self) -> None:
         """Put all calls down."""
         for call in self.joined.values():
             call.link.close()
-        for watch in self._watches.values():
-            watch.close()
 
     def answer(self, link: socket.socket) -> None:
         """Let somebody in, or say why not."""
@@ -365,10 +400,15 @@ class _Meeting:
                 reason = f"a weight of {said.weight}"
             if reason is not None:
                 self.gone[said.id] = f"refused: {reason}"
-                self._waits[said.id] = 0.0
+                if said.id in self._waits:
+                    self._waits[said.id] = 0.0
                 raise WireError(reason)
             send(link, Wait(max(self.latest - time.monotonic(), 0.0)), time.monotonic() + CONNECT_S)
-            before, self.joined[said.id] = self.joined.get(said.id), _Call(said, link)
+            if not is_open(link):  # one that was given up long ago must not take the place of a later one
+                raise EOFError
+            # A socket of its own: it is not cut when no more calls are taken.
+            call = _Call(said, socket.socket(fileno=link.detach()))
+            before, self.joined[said.id] = self.joined.get(said.id), call
             if before is not None:  # it has called again, and waits for this call's answer alone
                 before.link.close()
         except WireError as error:

@@ -165,20 +165,36 @@ class Outcome(NamedTuple):
     figures: Mapping[str, float] = {}  # for the metrics, where peers keep none
 
 
+Patience = Callable[[], bool]  # whether to wait on; asked again and again
+
+
+def always() -> bool:
+    """Wait for the end of a round, however long it takes."""
+    return True
+
+
+def never() -> bool:
+    """Do not wait for others."""
+    return False
+
+
 class Transport(Protocol):
     """A way to take part."""
 
     def catch_up(self, base: str) -> Model:
         """Where the federation stands; arrays if they are not those that `base` names."""
 
-    def exchange(self, update: Update, patient: bool = True) -> Outcome | None:
+    def exchange(self, update: Update, patient: Patience = always) -> Outcome | None:
         """Take part in the current round and wait for its end, never past its deadline.
 
-        Who is not patient gets None while the round is not over, and more when it comes back with the same update.
+        Who is not patient any longer gets None soon, and more when it comes back with the same update.
         """
 
     def leave(self, client: str) -> None:
         """Say that no more updates will come, so that the others do not wait for them; an update takes it back."""
+
+    def close(self) -> None:
+        """Let go of what is held: a port."""
 
 
 # --- decisions: pure functions ---

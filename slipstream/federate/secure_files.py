@@ -29,7 +29,7 @@ from slipstream.data.arrays_file import content_hash
 from slipstream.data.disk import replace_file
 from slipstream.federate import disk, folder
 from slipstream.federate.files import FIRST_PAUSE_S, LONGEST_PAUSE_S
-from slipstream.federate.rounds import VERSION, Federation, Model, Outcome, Record, Seat, Standing
+from slipstream.federate.rounds import VERSION, Federation, Model, Outcome, Patience, Record, Seat, Standing, always
 from slipstream.federate.secure import (
     Client,
     Inbox,
@@ -70,8 +70,15 @@ class SecureFiles:
         """Say that no more updates will come; the others then do not wait for them."""
         folder.mark_gone(self.federation, client)
 
-    def exchange(self, update: Update, patient: bool = True) -> Outcome | None:
-        """Take part in the current round and wait for its end, never past the deadlines of its phases."""
+    def close(self) -> None:
+        """Nothing is held between rounds."""
+
+    def exchange(self, update: Update, patient: Patience = always) -> Outcome | None:
+        """Take part in the current round and wait for its end, never past the deadlines of its phases.
+
+        Who leaves before it is over has left what it can be opened with in nobody's hands: the others go on as if it
+        had died.
+        """
         check_id(update.client, "client id")
         where = folder.standing(self.federation)
         try:
@@ -80,12 +87,12 @@ class SecureFiles:
                 reason = "the others have gone on without it, and a change that is hidden cannot be brought up to date"
                 return Outcome(where.round, "refused", False, reason, self.catch_up(update.base))
             terms = make_terms(self.federation, where, update.arrays)
-            return self._go_through(Client(terms, update.client), update, where)
+            return self._go_through(Client(terms, update.client), update, where, patient)
         except (OSError, FederationError) as error:  # a full disk, a share that is away, too few clients, a broken file
             model = Model(update.round, update.base, None)
             return Outcome(update.round, "undecided", False, str(error), model)
 
-    def _go_through(self, client: Client, update: Update, where: Standing) -> Outcome:
+    def _go_through(self, client: Client, update: Update, where: Standing, patient: Patience) -> Outcome | None:
         federation, number = self.federation, where.round
         open_round(federation, number, update.client)
         here, began, pause = folder.round_folder(federation, number), time.monotonic(), FIRST_PAUSE_S
@@ -103,8 +110,10 @@ class SecureFiles:
                     replace_file(here / f"{phase}_{update.client}.msg", encode(message))
                 pause = FIRST_PAUSE_S
             with folder.locked(federation, time.monotonic()) as is_mine:
-                if is_mine and advance(federation, number, client.terms, update.arrays):
+                if is_mine and advance(federation, number, client.terms, update.arrays, began):
                     continue
+            if not patient():
+                return None
             if time.monotonic() > latest:
                 raise FederationError(f"whoever closes round {number} did not finish in time; is it stopped?")
             time.sleep(pause)
@@ -148,13 +157,13 @@ def open_round(federation: Federation, number: int, client: str) -> None:
         folder.open_round(federation, number, client)
 
 
-def advance(federation: Federation, number: int, terms: Terms, like: Arrays) -> bool:
-    """End the current phase of a round if it is time; whether it was."""
+def advance(federation: Federation, number: int, terms: Terms, like: Arrays, seen: float) -> bool:
+    """End the current phase of a round, which this one knows of since `seen`, if it is time; whether it was."""
     here = folder.round_folder(federation, number)
     if (here / folder.CLOSED).exists():
         return True
     phase = current_phase(here)
-    came, overdue = senders(here, phase), time.monotonic() >= _due(federation, number, here, phase)
+    came, overdue = senders(here, phase), time.monotonic() >= _due(federation, number, here, phase, seen)
     if not overdue and not is_complete(federation, here, phase, came, terms):
         return False
     try:
@@ -304,11 +313,11 @@ def _read_delivered(here: Path) -> Delivered:
         raise FederationError(f"{here / PHASES[1][1]}: damaged: {error!s:.200}") from error
 
 
-def _due(federation: Federation, number: int, here: Path, phase: str) -> float:
+def _due(federation: Federation, number: int, here: Path, phase: str, seen: float) -> float:
     """When a phase ends at the latest: the first waits for everyone to come, the others for what takes seconds."""
     now, rules = time.monotonic(), federation.rules
     if phase == "keys":
-        return folder.deadline(federation, number, now) or now + rules.timeout_s
+        return folder.deadline(federation, number, seen) or now + rules.timeout_s
     before = [ending for _, ending in PHASES][[name for name, _ in PHASES].index(phase) - 1]
     age_s = max(0.0, time.time() - (here / before).stat().st_mtime)
     return now - age_s + rules.closing_s

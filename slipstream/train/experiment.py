@@ -236,6 +236,7 @@ class Session:
         self.client: Client | None = None
         if scenario.federated.has_others:
             self.client = Client(scenario, cast.learners, judged_agents(cast.teams), self._announce)
+            parts.callback(self.client.close)
         self.counters = Counters()
         self.stop = StopState()
         self.ended_by_rule: str | None = None
@@ -263,6 +264,7 @@ class Session:
         if self.overseer is not None:
             self.overseer.begin(self.worlds, scenario.collect.rollout_length)
         with self.writer, Interrupts() if self.overseer is None else self.overseer.interrupts as interrupts:
+            self._interrupts = interrupts
             try:
                 reason = self._exchange()  # where a run was parked before a round
                 self.source.begin(self.counters.updates)
@@ -359,9 +361,12 @@ class Session:
         if self.client is None or not self._is_due():
             return None
         client, counters = self.client, self.counters
-        said = self._timed("federate", lambda: client.exchange(counters.episodes, counters.steps))
+        said = self._timed(
+            "federate",
+            lambda: client.exchange(counters.episodes, counters.steps, lambda: self._interrupts.signal is None),
+        )
         if said.parked:
-            return PARKED
+            return self._interrupts.signal or PARKED
         for quarantine in self.quarantines.values():
             quarantine.trust()  # a bad batch must not bring back the weights from before the round
         if self.scenario.federated.checkpoint_after_sync:

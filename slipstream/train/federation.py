@@ -22,7 +22,7 @@ from slipstream.data.arrays_file import content_hash
 from slipstream.federate.aggregate import adopt, outgoing
 from slipstream.federate.moments import OPTIMISER
 from slipstream.federate.privacy import Privacy, apply_changes, private_update, spent
-from slipstream.federate.rounds import Model, Outcome
+from slipstream.federate.rounds import Model, Outcome, Patience, always, never
 from slipstream.federate.server_optim import carried_over
 from slipstream.federate.update import Update
 from slipstream.train.distillation import DISTILLED
@@ -111,8 +111,11 @@ class Client:
         """Whether enough episodes have ended, in all worlds and workers together, since the last exchange."""
         return episodes // self._config.interval > self.state.exchanges
 
-    def exchange(self, episodes: int, steps: int) -> Exchanged:
-        """One round of every shared policy; afterwards the learners go on from what came of it."""
+    def exchange(self, episodes: int, steps: int, patient: Patience = always) -> Exchanged:
+        """One round of every shared policy; afterwards the learners go on from what came of it.
+
+        Who is not patient any longer is parked: it has to come back, as it is, for the end of the round.
+        """
         total, count = self.state.returns
         mean_return = total / count if count else 0.0
         rise = 0.0 if self.state.last_return is None else mean_return - self.state.last_return
@@ -129,7 +132,7 @@ class Client:
         row: dict[str, float] = {}
         began = time.monotonic()
         for policy in [policy for policy in self._learners if policy not in self.state.settled]:
-            outcome = self._take_part(policy, bases.get(policy, ""), facts)
+            outcome = self._take_part(policy, bases.get(policy, ""), facts, never if self._config.park else patient)
             if outcome is None:
                 return Exchanged(parked=True, best=False)
             bases[policy] = outcome.model.base
@@ -156,6 +159,11 @@ class Client:
         for transport in self._transports.values():
             transport.leave(self._config.client)
 
+    def close(self) -> None:
+        """Let go of ports: those who would meet this run find them closed."""
+        for transport in self._transports.values():
+            transport.close()
+
     def rows(self) -> dict[str, float]:
         """For the next report: the last exchange."""
         row, self.state = self.state.row, msgspec.structs.replace(self.state, row={})
@@ -163,7 +171,7 @@ class Client:
 
     # --- one policy ---
 
-    def _take_part(self, policy: str, base: str, facts: Mapping[str, float]) -> Outcome | None:
+    def _take_part(self, policy: str, base: str, facts: Mapping[str, float], patient: Patience) -> Outcome | None:
         config, learner = self._config, self._learners[policy]
         own = learner.state_dict()
         rules = rules_for(own)
@@ -184,7 +192,7 @@ class Client:
             update = self._hidden(update, policy, weights)
         elif config.secure:
             update = replace(update, arrays={name: travels[name] for name in weights})
-        said = transport.exchange(update, patient=not config.park)
+        said = transport.exchange(update, patient)
         if said is None:
             return None
         outcome = said

@@ -27,7 +27,7 @@ from slipstream.federate.moments import OPTIMISER
 from slipstream.federate.peers import Schedule
 from slipstream.federate.privacy import refuse_leak
 from slipstream.federate.ring import Ring
-from slipstream.federate.rounds import Federation, Model, Outcome, Rules, Transport
+from slipstream.federate.rounds import Federation, Model, Outcome, Patience, Rules, Transport, always
 from slipstream.federate.secure_files import SecureFiles
 from slipstream.federate.server_optim import ServerStep
 from slipstream.federate.update import Arrays, Update
@@ -55,8 +55,11 @@ def make_transport(scenario: Scenario, policy: str, rules: Mapping[str, Rule]) -
         assert config.address is not None
         return Coordinated(parse_address(config.address), config.client, token, _round_rules(config))
     if config.transport == "ring":
-        ring = Ring(config.client, config.peers, token, quorum=config.needed, deadline_s=config.timeout_s)
-        return ByRing(ring)
+        # Half of the time is left for another meeting, should the one who leads the first hang.
+        limits = (config.timeout_s, config.timeout_s / 2)
+        return ByRing(
+            Ring(config.client, config.peers, token, quorum=config.needed, deadline_s=limits[0], meet_s=limits[1])
+        )
     return ByGossip(Gossip(config.client, config.peers, token, Schedule(config.schedule), config.timeout_s))
 
 
@@ -166,9 +169,11 @@ class ByRing:
         """What it has; the others say in which round they are when they meet."""
         return Model(self._next, base, None)
 
-    def exchange(self, update: Update, patient: bool = True) -> Outcome | None:
+    def exchange(self, update: Update, patient: Patience = always) -> Outcome | None:
         """Reduce with all who are there."""
-        merged, report = self._ring.reduce(update.arrays, update.round, update.weight)
+        merged, report = self._ring.reduce(update.arrays, update.round, update.weight, patient)
+        if not report.members and not patient():
+            return None
         self._next = max(update.round, report.round) + 1
         if not report.members:
             return Outcome(update.round, "failed", False, report.reason, Model(self._next, update.base, None))
@@ -178,6 +183,10 @@ class ByRing:
 
     def leave(self, client: str) -> None:
         """Stop listening: the others find the port closed."""
+        self.close()
+
+    def close(self) -> None:
+        """Stop listening."""
         self._ring.close()
 
 
@@ -191,9 +200,11 @@ class ByGossip:
         """What it has."""
         return Model(self._next, base, None)
 
-    def exchange(self, update: Update, patient: bool = True) -> Outcome | None:
+    def exchange(self, update: Update, patient: Patience = always) -> Outcome | None:
         """Meet the partners of the round."""
-        mixed, report = self._gossip.exchange(update.arrays, update.round)
+        mixed, report = self._gossip.exchange(update.arrays, update.round, patient)
+        if not report.met and not patient():
+            return None
         self._next = max(update.round + 1, report.ahead)  # who is ahead may still wait there
         if not report.met:
             reason = _absent({**report.missed, **report.refused}) or "nobody was to be met in this round"
@@ -205,6 +216,10 @@ class ByGossip:
         return Outcome(report.round, "closed", True, why, model, figures=figures)
 
     def leave(self, client: str) -> None:
+        """Stop listening."""
+        self.close()
+
+    def close(self) -> None:
         """Stop listening."""
         self._gossip.close()
 

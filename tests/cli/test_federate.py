@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -16,6 +17,7 @@ from slipstream.config.errors import FederationError
 from slipstream.federate.rounds import Record
 from slipstream.train import replicas
 from slipstream.train.replicas import PARKED_CODE, plan, read_plan, supervise, write_plan
+from slipstream.train.supervision import newest_checkpoint
 
 WORDS = [
     "probe_target", "--algo", "td3", "--timesteps", "512", "--federated.interval", "32",
@@ -121,7 +123,8 @@ def test_replicas_learn_together_though_one_is_killed(tmp_path, request):
     while victim is None and supervisor.poll() is None:
         if (root / "rounds" / "main" / "round_00001" / "closed.json").exists():
             running = psutil.Process(supervisor.pid).children()
-            victim = next((p for p in running if "client-1" in " ".join(p.cmdline())), None)
+            with suppress(psutil.Error):  # one may end just now
+                victim = next((p for p in running if "client-1" in " ".join(p.cmdline())), None)
         time.sleep(0.01)
     if victim is not None:
         os.kill(victim.pid, signal.SIGKILL)
@@ -133,6 +136,24 @@ def test_replicas_learn_together_though_one_is_killed(tmp_path, request):
     assert [record.round for record in found] == list(range(1, len(found) + 1))
     assert len(found) >= 2
     assert all(len(record.seats) == 2 for record in found if record.state == "closed")
+
+
+def test_ctrl_c_reaches_those_who_wait_in_a_round(tmp_path, request):
+    """One of two never comes: the other saves, says so and ends, long before the round does."""
+    words = ["train", *WORDS, "--timesteps", "100000", "--out", str(tmp_path / "run")]
+    env = {**os.environ, "FED_ENABLED": "1", "FED_TOTAL_CLIENTS": "2", "FED_CLIENT_ID": "0", "FED_TIMEOUT": "1000"}
+    env["FED_ROOT"] = str(tmp_path / "rounds")
+    command = [sys.executable, "-m", "slipstream.cli.main", *words]
+    run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env)
+    request.addfinalizer(run.kill)
+    while not list(tmp_path.glob("rounds/*/round_00001/client_0*")):
+        assert run.poll() is None
+        time.sleep(0.05)
+    run.send_signal(signal.SIGINT)
+    told = run.communicate(timeout=120)[0]
+    assert run.returncode == 0, told
+    assert "everything is saved" in told
+    assert newest_checkpoint(tmp_path / "run")
 
 
 def test_when_the_supervisor_is_killed_its_replicas_save_and_end(tmp_path, request):

@@ -149,6 +149,27 @@ def test_a_producer_waits_for_the_learner_and_goes_on_when_it_draws(tmp_path):
         assert (table.added, table.drawn) == (384, 256)
 
 
+def test_a_run_that_is_resumed_puts_its_rows_back_and_nobody_waits_for_that(tmp_path):
+    """They were added once: if they counted again, every producer would wait for draws that nobody can make."""
+    limit = Limit(min_size=64, samples_per_insert=1.0, tolerance=256.0)
+    with service(tmp_path) as process:
+        one, other = (
+            client(process, name, limit=limit, timeout_s=20.0, capacity=1000, mixing="uniform") for name in "ab"
+        )
+        rows = 0
+        for number in range(20):
+            if number == 10:
+                state, held = one.state_arrays(), one.read(0, rows)
+                one.load_state(state)
+                one.write(0, held)
+            for who in (one, other):
+                who.add(made_by(0, rows, 64))
+                who.sample(64, number)
+            rows += 64
+        one.close()
+        other.close()
+
+
 def test_a_wait_ends_by_its_deadline_with_who_waited_for_what(tmp_path):
     limit = Limit(min_size=100)
     with service(tmp_path) as process:

@@ -22,6 +22,7 @@ from slipstream.federate import folder, rounds
 from slipstream.federate.coordinator import Coordinator, Limits
 from slipstream.federate.coordinator_client import Coordinated, Link
 from slipstream.federate.messages import FRAMES, MAX_ANSWER, Await, CatchUp, Enter, Refused, Send, Submit, parse_answer
+from slipstream.federate.rounds import never
 from slipstream.federate.update_file import update_chunks
 
 TOKEN = "a token"
@@ -98,7 +99,7 @@ def test_a_client_that_joins_later_catches_up(serve):
 
 def test_who_does_not_wait_or_leaves_does_not_hold_the_others_up(serve):
     served = serve()
-    assert served.client("a").exchange(f.update_of("a", 1), patient=False) is None
+    assert served.client("a").exchange(f.update_of("a", 1), patient=never) is None
     served.client("c").leave("c")
     assert served.client("b").exchange(f.update_of("b", 1)).state == "closed"
     back = served.client("a").exchange(f.update_of("a", 1))
@@ -130,7 +131,7 @@ def test_a_coordinator_that_is_away_costs_a_round_and_not_the_run():
 
 def test_a_coordinator_that_was_started_again_knows_what_it_was_sent(serve):
     served = serve()
-    assert served.client("a").exchange(f.update_of("a", 1), patient=False) is None
+    assert served.client("a").exchange(f.update_of("a", 1), patient=never) is None
     served.stop()
     again = serve()  # the same folder
     with connect(again.address, 5.0) as link:
@@ -296,7 +297,7 @@ def test_a_client_that_takes_its_answer_slowly_gets_all_of_it_and_holds_nobody_u
     big = {"w": np.arange(1 << 20, dtype=np.float32)}  # more than sockets keep
     for name in "ab":
         sent = replace(f.update_of(name, 1), arrays=big)
-        served.client(name).exchange(sent, patient=False)
+        served.client(name).exchange(sent, patient=never)
     base = served.client("c").catch_up("").base
     slow, talk = entered(served, "slow")
     slow.sendall(FRAMES.frame(CatchUp("")))

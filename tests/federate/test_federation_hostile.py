@@ -24,6 +24,7 @@ from slipstream.federate import folder
 from slipstream.federate.coordinator import Coordinator
 from slipstream.federate.coordinator_client import Coordinated
 from slipstream.federate.files import Files
+from slipstream.federate.rounds import never
 from slipstream.federate.update import Update
 from slipstream.federate.update_file import update_chunks
 
@@ -86,9 +87,9 @@ def test_two_hundred_ids_that_lead_elsewhere_write_no_byte_outside_the_root(tmp_
         with pytest.raises(FederationError, match="run id"):
             folder.run_folder(root, bad)
         with pytest.raises(FederationError, match="client id"):
-            transport.exchange(Update(bad, 1, "", "n", {"w": np.zeros(1)}), patient=False)
+            transport.exchange(Update(bad, 1, "", "n", {"w": np.zeros(1)}), patient=never)
         with pytest.raises(FederationError, match="nonce"):
-            transport.exchange(replace(f.update_of("a", 1), nonce=bad), patient=False)
+            transport.exchange(replace(f.update_of("a", 1), nonce=bad), patient=never)
         with pytest.raises(FederationError, match="client id"):
             transport.leave(bad)
     assert outside(tmp_path) == before

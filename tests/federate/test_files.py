@@ -14,6 +14,7 @@ from slipstream.config.errors import FederationError
 from slipstream.data.arrays_file import content_hash
 from slipstream.federate import folder, rounds
 from slipstream.federate.files import Files
+from slipstream.federate.rounds import never
 from slipstream.federate.update import Update
 
 
@@ -85,7 +86,7 @@ def test_a_client_that_comes_after_the_round_is_told_so_and_gets_the_aggregate(r
     assert (late.state, late.took_part) == ("refused", False)
     assert "missed 1 round" in late.reason
     assert content_hash(late.model.arrays) == late.model.base == base
-    assert Files(made).exchange(f.update_of("c", 2, base), patient=False) is None
+    assert Files(made).exchange(f.update_of("c", 2, base), patient=never) is None
     assert together(made, 2, base)["c"].took_part
 
 
@@ -93,7 +94,7 @@ def test_a_late_client_takes_part_in_the_next_round_where_late_updates_are_disco
     made = f.federation(root, discount=0.25)
     base = without_c(made)
     late = f.update_of("c", 1)
-    assert Files(made).exchange(late, patient=False) is None
+    assert Files(made).exchange(late, patient=never) is None
     outcomes = together(made, 2, base, "ab") | {"c": Files(made).exchange(late)}
     assert {one.took_part for one in outcomes.values()} == {True}
     assert [seat.scale for seat in outcomes["a"].record.seats] == [1.0, 1.0, 0.25]
@@ -131,10 +132,10 @@ def test_two_processes_with_one_id_count_once_and_the_second_is_told(root):
 
 def test_who_does_not_wait_comes_back_with_the_same_update_and_hears_the_rest(root):
     made = f.federation(root)
-    assert Files(made).exchange(f.update_of("a", 1), patient=False) is None
-    assert Files(made).exchange(f.update_of("a", 1), patient=False) is None
-    assert Files(made).exchange(f.update_of("b", 1), patient=False) is None
-    last = Files(made).exchange(f.update_of("c", 1), patient=False)
+    assert Files(made).exchange(f.update_of("a", 1), patient=never) is None
+    assert Files(made).exchange(f.update_of("a", 1), patient=never) is None
+    assert Files(made).exchange(f.update_of("b", 1), patient=never) is None
+    last = Files(made).exchange(f.update_of("c", 1), patient=never)
     assert last.took_part  # it was the last one: the round is over
     back = Files(made).exchange(f.update_of("a", 1))
     assert (back.state, back.round, back.took_part) == ("closed", 1, True)
@@ -144,7 +145,7 @@ def test_who_does_not_wait_comes_back_with_the_same_update_and_hears_the_rest(ro
 
 def test_a_round_that_was_left_alone_is_closed_by_the_next_to_come(root):
     made = f.federation(root)
-    assert Files(made).exchange(f.update_of("a", 1), patient=False) is None
+    assert Files(made).exchange(f.update_of("a", 1), patient=never) is None
     f.expire(made, 1)
     Files(made).leave("a")
     outcomes = together(made, 1, "", "bc")

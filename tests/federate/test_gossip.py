@@ -289,6 +289,39 @@ def test_a_peer_that_was_met_and_has_gone_is_not_waited_for(leaver, scheme, tmp_
     assert list(results["it"].missed) == [leaver]
 
 
+def test_peers_of_whom_one_was_restarted_meet_again_without_waiting_for_each_other():
+    """Four peers in pairs; one begins at round 1 again, and nobody can afford to wait for the wrong partner."""
+    addresses = free_addresses(4)
+    schedule = Schedule("matching", seed=5)
+    group = open_peers(addresses, schedule, timeout_s=1000.0)
+    for number in range(1, 5):
+        one_round(group, {name: some_arrays(0) for name in group}, number)
+    group["c1"].close()
+    group["c1"] = Gossip("c1", addresses, TOKEN, schedule, timeout_s=1000.0)
+
+    def go_on(name):
+        number, met = 1 if name == "c1" else 5, 0
+        while number <= 14:
+            report = group[name].exchange(some_arrays(0), number)[1]
+            met += len(report.met)
+            number = max(number + 1, report.ahead)
+        group[name].close()
+        return met
+
+    results = at_once({name: lambda n=name: go_on(n) for name in group})
+    assert min(results.values()) >= 3
+
+
+@pytest.mark.parametrize("me", ["c0", "c1"])
+def test_who_does_not_wait_any_longer_is_back_soon(me):
+    addresses = free_addresses(2)
+    group = open_peers(addresses, Schedule("all"), timeout_s=1000.0)
+    until = time.monotonic() + 0.5
+    results = at_once({me: lambda: group[me].exchange(some_arrays(0), 1, lambda: time.monotonic() < until)[1]})
+    close(group)
+    assert results[me].met == ()
+
+
 def bad(what):
     arrays = some_arrays(0)
     if what == "nan":

@@ -10,7 +10,8 @@ from rounds_harness import quick_folder
 
 from slipstream.config.errors import FederationError, ScenarioError
 from slipstream.config.load import load
-from slipstream.federate import folder
+from slipstream.data.disk import replace_file
+from slipstream.federate import folder, secure_files
 from slipstream.federate.files import Files
 from slipstream.federate.rounds import Federation, Rules
 from slipstream.federate.secure import Client, Masked, decode, from_fixed, pack
@@ -121,12 +122,26 @@ def speak_until(federation, update, last):
         while current_phase(here) != phase:
             with folder.locked(federation, time.monotonic()) as is_mine:
                 if is_mine:
-                    advance(federation, where.round, terms, update.arrays)
+                    advance(federation, where.round, terms, update.arrays, time.monotonic())
             time.sleep(0.01)
         message = way._speak(client, update, here, phase)
-        (here / f"{phase}_{update.client}.msg").write_bytes(msgspec.msgpack.encode(message))
+        replace_file(here / f"{phase}_{update.client}.msg", msgspec.msgpack.encode(message))
         if phase == last:
             return
+
+
+def test_who_does_not_wait_any_longer_is_back_at_once(made):
+    asked = iter([True, True, False])
+    assert SecureFiles(made, lambda update: update.weight).exchange(update_of("a"), lambda: next(asked)) is None
+
+
+def test_a_round_that_was_opened_before_a_restart_is_due_at_its_deadline(made, monkeypatch):
+    """Nobody knows how long ago that was: it counts from when this client first saw it, and not from every look."""
+    with folder.locked(made, time.monotonic() + 5):
+        folder.open_round(made, 1, "a")
+    monkeypatch.setattr(folder, "boot_id", lambda: "another boot")
+    here, seen = folder.round_folder(made, 1), time.monotonic() - 1000.0
+    assert secure_files._due(made, 1, here, "keys", seen) == pytest.approx(seen + made.rules.timeout_s)
 
 
 @pytest.mark.parametrize("last", ["keys", "boxes", "masked"])
