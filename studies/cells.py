@@ -83,7 +83,7 @@ def run_cells(
                 continue
             cell = {**asked, **result}
             known[_key(cell, cells)] = cell
-            _save(path, name, list(known.values()))
+            save_cells(path, name, list(known.values()))
             took.setdefault(_group(asked), []).append(seconds)
             shown = {key: value for key, value in cell.items() if not isinstance(value, list)}
             minutes = _seconds_left(left, took) / jobs / 60
@@ -119,7 +119,8 @@ def _timed(work: Callable[[Cell], Cell], cell: Cell) -> tuple[Cell, float]:
     return work(cell), time.monotonic() - start
 
 
-def _save(path: Path, name: str, cells: list[Cell]) -> None:
+def save_cells(path: Path, name: str, cells: Sequence[Cell]) -> None:
+    """Write all cells of a study with the command and the machine that made them."""
     head = json.dumps({"study": name, "command": " ".join(["python", *sys.argv]), **machine()}, indent=1)
     rows = ",\n".join(f"  {json.dumps(cell)}" for cell in cells)  # a cell a line, or curves would fill thousands
     path.parent.mkdir(parents=True, exist_ok=True)

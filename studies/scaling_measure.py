@@ -1,33 +1,35 @@
 """What the parts of training cost on this machine, and how fast whole loops are on its two cores.
 
 Costs are processor time of the thread or process that does the work (its own clock, read from outside for workers), so
-that others on the machine matter little; rates are of the wall, with the share of the machine that others used beside.
-While a clock runs, what is measured goes before everybody else on the machine, where it may (nice -20, for a second or
-two); what starts and ends it does not. A learner and its only worker get a core each, or others would push them onto
-one.
+that others on the machine matter little; rates are of the wall. What is measured goes before everybody else where it
+may (nice -20), and a learner and its only worker get a core each, or others would push them onto one.
 """
 
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import os
 import socket
 import sys
 import time
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from threading import Thread
 from typing import Any
 
-import numpy as np
+import gymnasium
 import psutil
 
-HERE = Path(__file__).resolve().parent
-sys.path += [str(HERE), str(HERE.parent / "bench")]  # for workers too: their worlds are here
+sys.path.insert(0, str(Path(__file__).resolve().parent))  # for workers too: their worlds are here
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "bench"))
 
+from cells import Cell
+from collectors import Slow
+
+SECONDS = 0.8  # of a measurement
 WARM = 2  # slabs that are not counted
-SPAWN = multiprocessing.get_context("spawn")
 WORLDS = {"head_on": (64, 64), "waits": (8, 32), "works": (8, 32)}  # worlds, and steps of each in a slab
 POINTS = (  # algorithm, overlap, workers
     ("ppo", "none", 0), ("ppo", "none", 1), ("ppo", "none", 2),
@@ -36,20 +38,35 @@ POINTS = (  # algorithm, overlap, workers
 )  # fmt: skip
 
 
+class Works(Slow):
+    """A step computes for a millisecond of its thread's processor time, where one of `Slow` (waits) sleeps."""
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        end = time.thread_time() + 1e-3
+        while time.thread_time() < end:
+            pass
+        self.steps += 1
+        return self.observation_space.low * 0, 0.0, False, self.steps == 50, {}
+
+
+IDS = {"waits": "collectors:SlipstreamSlow-v0", "works": "scaling_measure:SlipstreamWorks-v0"}
+if "SlipstreamWorks-v0" not in gymnasium.registry:
+    gymnasium.register("SlipstreamWorks-v0", entry_point=Works)
+
+
 def scenario_of(part: str, algo: str = "ppo", overlap: str = "none", workers: int = 0, worlds: int = 0) -> Any:
-    """A scenario with one thread for everything."""
+    """A scenario with one thread for everything; other `worlds` than a slab has are for collecting alone."""
     from slipstream.config.load import from_plain, load, override
 
     width, ticks = WORLDS[part]
     size = {"num_worlds": worlds or width, "rollout_length": ticks}
-    how = {**size, "world_threads": 1, "workers": workers, "overlap": overlap}
-    changes = {f"collect.{key}": value for key, value in how.items()} | {"device": "cpu", "learner_threads": 1}
+    collect = {**size, "world_threads": 1, "workers": workers, "overlap": overlap}
+    changes = {f"collect.{key}": value for key, value in collect.items()} | {"device": "cpu", "learner_threads": 1}
+    changes |= {"algo.minibatch_size": 16} if worlds else {}
     if part == "head_on":
-        small = {"algo.minibatch_size": 64} if worlds else {}
-        return load("head_on", {"algo.kind": algo, **changes, **small})
-    plain = {"kind": "gymnasium", "id": f"scaling_worlds:Slipstream{part.capitalize()}-v0"}
-    made = from_plain({"name": part, "world": plain, "algo": {"kind": algo}, "collect": size})
-    return override(made, {**changes, "algo.minibatch_size": 16 if worlds else 64})
+        return load("head_on", {"algo.kind": algo, **changes})
+    world, learner = {"kind": "gymnasium", "id": IDS[part]}, {"kind": algo, "minibatch_size": 64}
+    return override(from_plain({"name": part, "world": world, "algo": learner, "collect": size}), changes)
 
 
 def clock_of(pid: int) -> float:
@@ -57,49 +74,10 @@ def clock_of(pid: int) -> float:
     return time.clock_gettime((~pid << 3) | 2)
 
 
-def grown_children() -> list[int]:
-    """The processes below this one that work: workers, not what started them."""
-    return [p.pid for p in psutil.Process().children(recursive=True) if not p.children()]
-
-
-def go_first(pids: list[int], nice: int = -20) -> None:
-    """Put processes before all others on the machine, or back in line; nothing happens where that is not allowed."""
-    for pid in (os.getpid(), *pids):
-        with contextlib.suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, pid, nice)
-        with contextlib.suppress(OSError):  # where Linux schedules sessions, a session's own nice value counts
-            Path(f"/proc/{pid}/autogroup").write_text(str(nice))
-
-
-def part_ways(pids: list[int], cores: set[int]) -> None:
-    """Give this thread and its only worker a core each; where there are more workers, all run where they like."""
-    first, *rest = sorted(cores)
-    if len(pids) == 1 and rest:
-        os.sched_setaffinity(0, {first})
-        os.sched_setaffinity(pids[0], set(rest))
-
-
-class Machine:
-    """How much of the machine others use meanwhile."""
-
-    def __init__(self, pids: list[int]) -> None:
-        self._pids = pids
-        self._start = (*self._used(), time.perf_counter())
-
-    def _used(self) -> tuple[float, float]:
-        every = psutil.cpu_times()
-        own = time.process_time() + sum(clock_of(pid) for pid in self._pids)
-        return sum(every) - every.idle - every.iowait, own
-
-    def others(self) -> float:
-        """Cores that others kept busy, on average."""
-        (busy, own), (busy_0, own_0, began) = self._used(), self._start
-        return max(0.0, busy - busy_0 - own + own_0) / (time.perf_counter() - began)
-
-
 def loop(scenario: Any, seconds: float, learn: bool) -> dict[str, float]:
     """The training loop without evaluation and reports: take, update, publish."""
     from slipstream.algos.protocol import Progress
+    from slipstream.collect.slab import rollout_arrays
     from slipstream.train.setup import choose_threads, make_cast, make_training_worlds, resolve
     from slipstream.train.source import InTurn, make_source
 
@@ -109,18 +87,18 @@ def loop(scenario: Any, seconds: float, learn: bool) -> dict[str, float]:
     cast = make_cast(scenario, worlds.spec)
     source = make_source(scenario, worlds, cast, lambda event, sentence, **_: None)
     (name, learner), *_ = cast.learners.items()
-    took: list[tuple[float, ...]] = []  # by slab: wall, and processor time of take, update and publish
-    phases: dict[str, float] = {}
-    cores = os.sched_getaffinity(0)
+    took: list[tuple[float, ...]] = []  # by slab: wall, and processor time of take and update
+    phases, cores, slabs, began, workers_0 = Counter[str](), os.sched_getaffinity(0), 0, 0.0, 0.0
     try:
         source.begin(0)
-        pids = grown_children() if scenario.collect.workers else []
-        workers_0, machine, slabs, began = 0.0, None, 0, time.perf_counter()
-        while True:
+        below = psutil.Process().children(recursive=True) if scenario.collect.workers else []
+        pids = [process.pid for process in below if not process.children()]  # workers, not what started them
+        if len(pids) == 1 < len(cores):
+            os.sched_setaffinity(0, {min(cores)})
+            os.sched_setaffinity(pids[0], cores - {min(cores)})
+        while len(took) < 3 or time.perf_counter() < began + seconds:
             if slabs == WARM:
-                go_first(pids)
-                part_ways(pids, cores)
-                workers_0, machine, began = sum(map(clock_of, pids)), Machine(pids), time.perf_counter()
+                workers_0, began = sum(map(clock_of, pids)), time.perf_counter()
             where = Progress(0.0, slabs, slabs)
             wall, start = time.perf_counter(), time.thread_time()
             slab = source.take(where)
@@ -130,124 +108,112 @@ def loop(scenario: Any, seconds: float, learn: bool) -> dict[str, float]:
             learned = time.thread_time()
             slabs += 1
             source.publish(slabs)
-            if slabs <= WARM:
-                continue
-            end, now = time.thread_time(), time.perf_counter()
-            took.append((now - wall, taken - start, learned - taken, end - learned))
-            if isinstance(source, InTurn):
-                phases = {key: phases.get(key, 0.0) + value for key, value in slab.seconds.items()}
-            if now - began >= seconds and len(took) >= 3:
-                break
-        assert machine is not None
+            if slabs > WARM:
+                took.append((time.perf_counter() - wall, taken - start, learned - taken))
+                phases.update(slab.seconds if isinstance(source, InTurn) else {})
+        per_s = len(took) / (time.perf_counter() - began)
         workers_s = (sum(map(clock_of, pids)) - workers_0) / len(took)
-        per_s, others = len(took) / (time.perf_counter() - began), machine.others()
     finally:
-        go_first([], 0)
         os.sched_setaffinity(0, cores)
         source.close()
         worlds.close()
-    wall_s, take_s, update_s, publish_s = (median(column) for column in zip(*took, strict=True))
     rows = scenario.rollout_steps * worlds.spec.num_agents
-    found = {"rows": rows, "rows_per_s": per_s * rows, "wall_s": wall_s, "others": others, "slabs": len(took)}
-    found |= {"take_s": take_s, "update_s": update_s, "publish_s": publish_s, "workers_s": workers_s}
-    if phases:
-        found |= {f"{key}_share": value / sum(phases.values()) for key, value in phases.items()}
-    else:
-        found["bytes"] = float(sum(array.nbytes for array in arrays_of(slab.rollouts[name])))
-        found["weight_bytes"] = float(sum(array.nbytes for array in learner.actor_arrays().values()))
-    return found
+    wall_s, take_s, update_s = map(median, zip(*took, strict=True))
+    return {
+        "rows": rows, "rows_per_s": per_s * rows, "wall_s": wall_s, "take_s": take_s, "update_s": update_s,
+        "workers_s": workers_s, "bytes": sum(array.nbytes for array in rollout_arrays(slab.rollouts[name]).values()),
+        "weight_bytes": sum(array.nbytes for array in learner.actor_arrays().values()),
+        **{f"{phase}_share": spent / phases.total() for phase, spent in phases.items()},
+    }  # fmt: skip
 
 
-def arrays_of(rollout: Any) -> list[Any]:
-    from slipstream.collect.slab import rollout_arrays
-
-    return list(rollout_arrays(rollout).values())
-
-
-def crowd(pipe: Any, part: str, seconds: float) -> None:
-    """One of two that collect at once."""
-    pipe.recv()
-    pipe.send(loop(scenario_of(part), seconds, learn=True))
-
-
-def crowded(part: str, seconds: float) -> float:
-    """How much of its speed alone a core keeps while the other one does the same."""
-    alone = loop(scenario_of(part), seconds, learn=True)
-    pipes, processes = [], []
-    for _ in range(2):
-        ours, theirs = SPAWN.Pipe()
-        processes.append(SPAWN.Process(target=crowd, args=(theirs, part, seconds), daemon=True))
-        processes[-1].start()
-        pipes.append(ours)
-    for pipe in pipes:
-        pipe.send("go")
-    both = [pipe.recv() for pipe in pipes]
-    for process in processes:
-        process.join(10)
-    spent = [one["take_s"] + one["update_s"] for one in both]
-    return (alone["take_s"] + alone["update_s"]) / (sum(spent) / 2)
-
-
-def measure_world(part: str, seconds: float) -> dict[str, Any]:
-    """Costs by width, and the loops that the simulation is held against."""
+def measure_world(part: str) -> Cell:
+    """Costs of collecting and learning, and the loops that the simulation is held against."""
     width, _ = WORLDS[part]
-    found: dict[str, Any] = {"costs": [], "points": []}
-    for worlds in (width // 8, width // 2, width):
-        found["costs"].append(
-            {"worlds": worlds, "workers": 0, **loop(scenario_of(part, worlds=worlds), seconds, False)}
-        )
-    for worlds in (width // 8, width):
-        one = loop(scenario_of(part, workers=1, worlds=worlds), seconds, False)
-        found["costs"].append({"worlds": worlds, "workers": 1, **one})
-    for algo in ("ppo", "appo"):
-        found[f"update_{algo}"] = loop(scenario_of(part, algo), seconds, True)
-    if part != "waits":
-        found["crowded"] = crowded(part, seconds)
+    costs, points = [], []
+    for worlds, workers in ((width, 0), (width // 8, 1), (width, 1)):
+        one = loop(scenario_of(part, workers=workers, worlds=worlds), SECONDS, learn=False)
+        costs.append({"worlds": worlds, "workers": workers, **one})
+    updates = {f"update_{algo}": loop(scenario_of(part, algo), SECONDS, learn=True) for algo in ("ppo", "appo")}
     for algo, overlap, workers in POINTS:
-        point = loop(scenario_of(part, algo, overlap, workers), 2 * seconds, True)
-        found["points"].append({"algo": algo, "overlap": overlap, "workers": workers, **point})
-    return found
+        one = loop(scenario_of(part, algo, overlap, workers), 2 * SECONDS, learn=True)
+        points.append({"algo": algo, "overlap": overlap, "workers": workers, **one})
+    return {"costs": costs, **updates, "points": points}
 
 
-def measure_orders(seconds: float) -> dict[str, Any]:
-    """What a worker's answer costs the learner, by number of workers: slabs of one step of one world each."""
-    from slipstream.config.load import override
-
-    rows = []
-    for workers in (1, 4, 16, 64):
-        scenario = scenario_of("head_on", workers=workers, worlds=max(2, workers))
-        tiny = {"collect.rollout_length": 1, "collect.mode": "thread", "algo.minibatch_size": 2}
-        one = loop(override(scenario, tiny), seconds, False)
-        rows.append({"workers": workers, "take_s": one["take_s"], "wall_s": one["wall_s"]})
-    return {"orders": rows}
-
-
-def measure_wire(seconds: float) -> dict[str, Any]:
-    """Core seconds per byte that comes in by TCP (loopback), and per byte copied."""
-    size = 1 << 20
-    server = socket.create_server(("127.0.0.1", 0))
+def measure_wire() -> Cell:
+    """Core seconds per byte that comes in by TCP (loopback)."""
+    server, block, got = socket.create_server(("127.0.0.1", 0)), bytearray(1 << 20), 0
 
     def pour() -> None:
-        with socket.create_connection(server.getsockname()) as link:
-            block = bytes(size)
-            try:
-                while True:
-                    link.sendall(block)
-            except OSError:
-                pass
+        with socket.create_connection(server.getsockname()) as link, contextlib.suppress(OSError):
+            while True:
+                link.sendall(bytes(1 << 20))
 
     Thread(target=pour, daemon=True).start()
-    link, _ = server.accept()
-    into = memoryview(bytearray(size))
-    got, start, end = 0, time.thread_time(), time.perf_counter() + seconds
-    while time.perf_counter() < end:
-        got += link.recv_into(into)
-    tcp_s = (time.thread_time() - start) / got
-    link.close()
-    server.close()
-    source = np.zeros(size * 16, np.uint8)
-    copies, start = 0, time.thread_time()
-    while time.thread_time() - start < seconds / 2:
-        source.copy()
-        copies += 1
-    return {"tcp_byte_s": tcp_s, "copy_byte_s": (time.thread_time() - start) / copies / source.nbytes}
+    with server, server.accept()[0] as link:
+        start, end = time.thread_time(), time.perf_counter() + SECONDS
+        while time.perf_counter() < end:
+            got += link.recv_into(block)
+        return {"tcp_byte_s": (time.thread_time() - start) / got}
+
+
+def measure_replay() -> Cell:
+    """What rows in and out cost a client and the service, each on its core; and rates with 1, 2 and 4 producers."""
+    import replay_service as bench
+
+    from slipstream.train.replay_service import OwnService
+
+    cores, own = os.sched_getaffinity(0), OwnService(snapshot_s=1e9)
+    own.revive()
+    os.sched_setaffinity(own.pid, {min(cores)})
+    os.sched_setaffinity(0, cores - {min(cores)} or cores)  # and so have the clients that are started here
+    place, block = bench.Place("service", False, own.address), bench.block()
+    producer, consumer = bench.replay_at(place, "p0"), bench.replay_at(place, "consumer")
+
+    def use(call: Callable[[int], object]) -> tuple[float, float, float]:
+        """Rows a second, and the cores that client and service spend on them."""
+        calls, used, served, start = 0, time.process_time(), clock_of(own.pid), time.perf_counter()
+        while (took := time.perf_counter() - start) < SECONDS:
+            call(calls)
+            calls += 1
+        return 256 * calls / took, (time.process_time() - used) / took, (clock_of(own.pid) - served) / took
+
+    rows: list[Cell] = []
+    adds = {False: lambda _: producer.add(block), True: lambda _: (producer.add(block), producer.settle())}
+    for paced, add in adds.items():  # as fast as it goes; and each block when the one before was taken in
+        into, client_s, service_s = use(add)
+        costs = {"in_per_s": into, "producers_s": client_s, "service_s": service_s}
+        rows.append({"producers": 1, "consumers": 0, "paced": paced, **costs})
+    out, client_s, _ = use(lambda calls: consumer.sample(bench.BATCH, calls))
+    producer.close()
+    consumer.close()
+    for producers in (1, 2, 4):
+        before = clock_of(own.pid)
+        into, drawn = bench.measure(place, producers, SECONDS)
+        costs = {"consumers_s": client_s * drawn / out, "service_s": (clock_of(own.pid) - before) / SECONDS}
+        rows.append(
+            {"producers": producers, "consumers": 1, "paced": False, "in_per_s": into, "out_per_s": drawn, **costs}
+        )
+    own.close()
+    return {"replay": rows}
+
+
+def measure_federation() -> Cell:
+    """Seconds of a round at a coordinator, by clients and parameters."""
+    import federation_peers as bench
+
+    sizes = [{"clients": n, "parameters": size} for size in (10**5, 10**6) for n in (1, 2, 4, 8)]
+    return {"federation": [{**s, "round_s": bench.measure_ours("coordinator", **s, rounds=6) / 1e3} for s in sizes]}
+
+
+SHARED = {"wire": measure_wire, "replay": measure_replay, "federation": measure_federation}
+PARTS = (*WORLDS, *SHARED)
+
+
+def measure(cell: Cell) -> Cell:
+    """One part; every cell is measured in a process of its own."""
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, 0, -20)
+    part = cell["part"]
+    return measure_world(part) if part in WORLDS else SHARED[part]()

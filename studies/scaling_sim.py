@@ -1,162 +1,112 @@
-"""A discrete-event simulation of training on many workers: pure functions of frozen values, the same result every time.
+"""A discrete-event simulation of training at scale: pure functions of frozen values, the same result every time.
 
-Processes are generators that yield what they wait for: seconds, work on a host's cores, a link, a signal. The designs
-follow the code: `collect` here is slipstream/train/workers.py; scaling_sim_shared.py has the replay service and the
-ways in which replicas meet. Costs are in seconds of one core, sizes in bytes. `Rate` says how fast it was and how busy
-each part: the busiest is what the others wait for.
+A process is a generator that yields what it waits for: seconds, or a queue with something in it. Whatever can be busy
+(cores, links, the learner, a coordinator) is a resource, used first come, first served. Two designs run on that:
+workers and a learner (`collect`, after slipstream/train/workers.py), and replicas that meet (`meet`). Costs are seconds
+of one core, links are bytes per second; without `cores` everybody has one.
 """
 
 from __future__ import annotations
 
 import random
 from collections import Counter, deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from heapq import heappop, heappush
 from math import inf
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
-Process = Generator[Any, None, None]
-SATURATED = 0.9  # as busy as this, a part is the bottleneck
-
-
-# --- the kernel ---
+Process = Generator[Any, Any, None]
+Go = Callable[..., None]  # goes on with a process
 
 
-class Clock:
-    """Simulated time: what happens next, in the order of time and then of asking."""
+class Rate(NamedTuple):
+    """What a simulation found."""
 
-    def __init__(self) -> None:
-        self.now = 0.0
-        self._heap: list[tuple[float, int, Callable[[], None]]] = []
-        self._count = 0
-
-    def at(self, when: float, call: Callable[[], None]) -> None:
-        self._count += 1
-        heappush(self._heap, (when, self._count, call))
-
-    def start(self, process: Process) -> None:
-        """Run a process until it ends; what it yields says when it goes on."""
-
-        def go() -> None:
-            for wanted in process:
-                if isinstance(wanted, float):
-                    self.at(self.now + wanted, go)
-                else:
-                    wanted(go)
-                return
-
-        self.at(self.now, go)
-
-    def run(self, is_over: Callable[[], bool]) -> None:
-        while self._heap and not is_over():
-            self.now, _, call = heappop(self._heap)
-            call()
-
-
-class Signal:
-    """Something to wait for; whoever waits goes on when it is given."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock, self._waiting = clock, deque[Callable[[], None]]()
-
-    def __call__(self, go: Callable[[], None]) -> None:
-        self._waiting.append(go)
-
-    def give(self) -> None:
-        while self._waiting:
-            self._clock.at(self._clock.now, self._waiting.popleft())
-
-
-class Host:
-    """Cores that all who work there share evenly; with more than one busy, each does `crowded` of what one does."""
-
-    def __init__(self, clock: Clock, cores: float, crowded: float = 1.0) -> None:
-        self._clock, self._cores, self._crowded = clock, cores, crowded
-        self._jobs: list[tuple[float, int, Callable[[], None]]] = []  # by the virtual time of their end
-        self._virtual, self._since, self._count, self._epoch = 0.0, 0.0, 0, 0
-        self.busy_s = 0.0  # of cores
-
-    def work(self, seconds: float) -> Callable[[Callable[[], None]], None]:
-        """So many seconds of one core."""
-
-        def ask(go: Callable[[], None]) -> None:
-            self._pass()
-            self._count += 1
-            heappush(self._jobs, (self._virtual + seconds, self._count, go))
-            self._plan()
-
-        return ask
-
-    def _speed(self) -> float:
-        jobs = len(self._jobs)
-        return min(1.0, self._cores / jobs) * (self._crowded if min(jobs, self._cores) > 1 else 1.0)
-
-    def _pass(self) -> None:
-        past, self._since = self._clock.now - self._since, self._clock.now
-        if self._jobs:
-            self._virtual += past * self._speed()
-            self.busy_s += past * min(len(self._jobs), self._cores)
-
-    def _plan(self) -> None:
-        self._epoch += 1
-        if self._jobs:
-            left = max(0.0, self._jobs[0][0] - self._virtual) / self._speed()
-            self._clock.at(self._clock.now + left, lambda epoch=self._epoch: self._end(epoch))  # type: ignore[misc]
-
-    def _end(self, epoch: int) -> None:
-        if epoch != self._epoch:
-            return
-        self._pass()
-        self._virtual = max(self._virtual, self._jobs[0][0])
-        go = heappop(self._jobs)[2]
-        self._plan()
-        go()
-
-
-class Wire:
-    """One direction of a link: one message after the other."""
-
-    def __init__(self, clock: Clock, link: Link) -> None:
-        self._clock, self._link, self._free_at, self.busy_s = clock, link, 0.0, 0.0
-
-    def send(self, size: float) -> float:
-        """Seconds until it is there."""
-        took = size / self._link.bytes_per_s
-        self._free_at = max(self._clock.now, self._free_at) + took
-        self.busy_s += took
-        return self._free_at - self._clock.now + self._link.latency_s
-
-
-class Link(NamedTuple):
-    """How much goes through, and how long it takes at least."""
-
-    bytes_per_s: float = inf
-    latency_s: float = 0.0
-
-
-FREE = Link()  # costs nothing
-
-
-def gbit(rate: float, latency_s: float = 1e-4) -> Link:
-    return Link(rate * 1e9 / 8, latency_s)
-
-
-@dataclass(frozen=True)
-class Rate:
-    """What a simulation found: units per second (rows, or rounds), and the busy part of each resource."""
-
-    per_s: float
-    busy: dict[str, float]
-    made: int = 0  # slabs that workers made, in all
-    used: int = 0  # slabs that were learned from
-    lag: float = 0.0  # updates that a slab was behind, on average
+    rows_per_s: float
+    busy: Mapping[str, float]  # share of the time, by resource
+    total: Mapping[str, float]  # all that was counted, from the beginning on
 
     @property
-    def bottleneck(self) -> str:
-        """The busiest part, or that all wait for each other in turn."""
-        name = max(self.busy, key=lambda key: self.busy[key])
-        return name if self.busy[name] >= SATURATED else "taking turns"
+    def waits_for(self) -> str:
+        """The busiest part; where none is full, all wait for each other in turn."""
+        name = max(self.busy, key=lambda part: self.busy[part])
+        return name if self.busy[name] >= 0.9 else "taking turns"
+
+
+class Sim:
+    """Simulated time: what happens next, and which resource is busy until when.
+
+    A resource is a list with a place for every job that it does at a time: when that place is free. Names with the
+    same list share it, as learner and workers may share cores.
+    """
+
+    def __init__(self, resources: Mapping[str, list[float]]) -> None:
+        self.now, self._resources = 0.0, resources
+        self.total = Counter[str]()  # seconds used, by resource, and whatever else is counted
+        self._next: list[tuple[float, int, Go]] = []  # by time, then in the order of asking
+        self._asked = 0
+
+    def after(self, seconds: float, go: Go) -> None:
+        self._asked += 1
+        heappush(self._next, (self.now + seconds, self._asked, go))
+
+    def start(self, process: Process) -> None:
+        def go(item: Any = None) -> None:
+            try:
+                wanted = process.send(item)
+            except StopIteration:
+                return
+            wanted.wait(go) if isinstance(wanted, Queue) else self.after(wanted, go)
+
+        self.after(0.0, go)
+
+    def use(self, resource: str, seconds: float) -> float:
+        """Take a turn of so many seconds; returns in how many it is over."""
+        places = self._resources[resource]
+        end = max(self.now, heappop(places)) + seconds
+        heappush(places, end)
+        self.total[resource] += seconds
+        return end - self.now
+
+    def run(self, until: Callable[[], bool] = lambda: False) -> None:
+        while self._next and not until():
+            self.now, _, go = heappop(self._next)
+            go()
+
+    def measure(self, warm: Callable[[], bool], over: Callable[[], bool]) -> Rate:
+        """Run until it is over; what came before it was warm is not counted."""
+        self.run(warm)
+        before, began = self.total.copy(), self.now
+        self.run(over)
+        per_s = Counter({name: (count - before[name]) / (self.now - began) for name, count in self.total.items()})
+        busy = {name: min(1.0, per_s[name] / max(1, len(places))) for name, places in self._resources.items()}
+        return Rate(per_s["rows"], busy, dict(self.total))
+
+
+class Queue:
+    """Things in the order they came; a process that yields a queue gets the next of them."""
+
+    def __init__(self, sim: Sim) -> None:
+        self._sim, self._items, self._waiting = sim, deque[Any](), deque[Go]()
+
+    def put(self, item: Any = None) -> None:
+        if self._waiting:
+            self._sim.after(0.0, partial(self._waiting.popleft(), item))
+        else:
+            self._items.append(item)
+
+    def take_all(self) -> list[Any]:
+        taken = list(self._items)
+        self._items.clear()
+        return taken
+
+    def wait(self, go: Go) -> None:
+        if self._items:
+            self._sim.after(0.0, partial(go, self._items.popleft()))
+        else:
+            self._waiting.append(go)
 
 
 # --- workers and a learner ---
@@ -167,188 +117,116 @@ class Collecting:
     """Workers that make slabs for one learner."""
 
     workers: int
-    rows: int  # agent steps in a worker's slab
-    collect_s: float  # core seconds of a worker's slab: worlds, networks, writing it down
-    wait_s: float = 0.0  # of a slab: the worlds wait and use no core
-    overlap: Literal["none", "deterministic", "free"] = "none"
-    lag: int = 1
-    prefetch: int = 1
-    part_s: float = 0.0  # core seconds of the learner per worker's part: order, answer, copy
-    scan_s: float = 0.0  # the same per part and worker: everybody is looked at when one answers
-    update_row_s: float = 0.0
-    publish_s: float = 0.0  # showing new weights
+    rows: int  # of a worker's slab
+    collect_s: float  # of a worker per slab
+    wait_s: float = 0.0  # of a worker per slab, without a core: its worlds wait
+    overlap: str = "none"  # or free; or deterministic, with a lag of 1
+    part_s: float = 0.0  # of the learner per worker's slab: order, answer, copy
+    update_s: float = 0.0  # of the learner per row
     slab_bytes: float = 0.0
-    weight_bytes: float = 0.0
-    node_workers: int = 32  # workers that fetch weights together
-    jitter: float = 0.0  # deviation of a slab's time, as a share of it
-    cores: float = inf  # that learner and workers share; inf: everybody has one
-    crowded: float = 1.0
-    link: Link = FREE  # of the learner's machine
-
-    @property
-    def nodes(self) -> int:
-        return -(-self.workers // self.node_workers)
-
-    @property
-    def handle_s(self) -> float:
-        """Core seconds of the learner per part, beside the update."""
-        return self.part_s + self.scan_s * self.workers
+    weight_bytes: float = 0.0  # that go out after an update, to all machines together
+    jitter: float = 0.0  # deviation of a slab's seconds, as a share of them
+    cores: int | None = None  # that learner and workers share
+    link: float = inf  # of the learner's machine
 
 
-def bound(d: Collecting) -> dict[str, float]:
-    """Rows per second that each part could do by itself; the least of them is the most that can be."""
-    batch = d.workers * d.rows
-    learner_s = d.workers * d.handle_s + d.publish_s + batch * d.update_row_s
-    wall_s = d.collect_s + d.wait_s
-    weights = d.nodes * d.weight_bytes
-    caps = {
-        "workers": batch / wall_s,
-        "learner": batch / learner_s if learner_s else inf,
-        "link in": d.link.bytes_per_s / d.slab_bytes * d.rows if d.slab_bytes else inf,
-        "link out": batch * d.link.bytes_per_s / weights if weights else inf,
-    }
-    if d.cores < inf:
-        speed = d.cores * (d.crowded if d.cores > 1 else 1.0)
-        caps["cores"] = speed * batch / (d.workers * d.collect_s + learner_s)
-    if d.overlap == "none" and d.cores == inf:  # one after the other: show the weights, collect, hand in, learn
-        wire_s, handle_s = d.slab_bytes / d.link.bytes_per_s, d.handle_s
-        in_s = max(wire_s + d.workers * handle_s, d.workers * wire_s + handle_s)
-        out_s = weights / d.link.bytes_per_s + 2 * d.link.latency_s
-        caps["taking turns"] = batch / (d.publish_s + out_s + wall_s + in_s + batch * d.update_row_s)
-    return caps
-
-
-class _Crew:
-    """The state that a learner and its workers share in one simulation."""
-
-    def __init__(self, d: Collecting) -> None:
-        self.clock = Clock()
-        self.host = Host(self.clock, d.cores, d.crowded)
-        self.inward, self.outward = Wire(self.clock, d.link), Wire(self.clock, d.link)
-        self.orders = [deque[tuple[int, int | None]]() for _ in range(d.workers)]  # slab, version; None: the newest
-        self.bell = [Signal(self.clock) for _ in range(d.workers)]
-        self.filling: list[int | None] = [None] * d.workers
-        self.arrived: list[tuple[int, int, int]] = []  # slab, worker, version
-        self.there = Counter[int]()  # parts, by slab
-        self.heard = Signal(self.clock)
-        self.newest = self.made = self.used = 0
-        self.lags, self.collecting_s, self.learning_s = 0, 0.0, 0.0
-
-
-def collect(d: Collecting, updates: int = 12, warm: int = 4, seed: int = 0) -> Rate:
-    """Simulate until so many updates are done; the first `warm` of them are not counted."""
-    crew = _Crew(d)
-    marks: list[tuple[float, float, float, float, float]] = []
-    is_own = d.cores == inf  # with a core for everybody there is nothing to share: seconds are enough
-
-    def compute(seconds: float) -> Any:
-        return seconds if is_own else crew.host.work(seconds)
+def collect(d: Collecting, updates: int = 12, warm: int = 4) -> Rate:
+    """Simulate so many updates; the first `warm` are not counted."""
+    shared = [0.0] * (d.cores or 0)
+    cores = {"learner": shared or [0.0], "workers": shared or [0.0] * d.workers}
+    sim = Sim({**cores, "link in": [0.0], "link out": [0.0]})
+    orders = [Queue(sim) for _ in range(d.workers)]
+    arrived, heard = Queue(sim), Counter[int]()  # slabs whose parts come in; and how many parts of each were heard
 
     def worker(index: int) -> Process:
-        dice = random.Random(seed * 1_000_003 + index)
+        dice = random.Random(index)
         while True:
-            while not crew.orders[index]:
-                yield crew.bell[index]
-            slab, asked = crew.orders[index].popleft()
-            crew.filling[index] = version = crew.newest if asked is None else asked
-            slower = max(0.2, 1.0 + d.jitter * dice.gauss(0.0, 1.0)) if d.jitter else 1.0
-            began = crew.clock.now
-            yield compute(d.collect_s * slower)
-            if d.wait_s:
-                yield d.wait_s * slower
-            crew.collecting_s += crew.clock.now - began
-            crew.made += 1
-            crew.clock.start(deliver(slab, index, version))
+            slab = yield orders[index]
+            slower = max(0.2, dice.gauss(1.0, d.jitter))
+            yield sim.use("workers", d.collect_s * slower)
+            yield d.wait_s * slower
+            sim.total["made"] += 1
+            sim.start(deliver(slab))
 
-    def deliver(slab: int, index: int, version: int) -> Process:
-        yield crew.inward.send(d.slab_bytes)
-        crew.filling[index] = None
-        crew.arrived.append((slab, index, version))
-        crew.there[slab] += 1
-        crew.heard.give()
+    def deliver(slab: int) -> Process:
+        yield sim.use("link in", d.slab_bytes / d.link)
+        arrived.put(slab)
 
-    def order(index: int, version: int | None, delay: float, slab: int = 0) -> None:
-        def given() -> None:
-            crew.orders[index].append((slab, version))
-            crew.bell[index].give()
-
-        crew.clock.at(crew.clock.now + delay, given)
-
-    def order_all(slab: int, version: int, delay: float) -> None:
-        for index in range(d.workers):
-            order(index, version, delay, slab)
-
-    def show() -> float:
-        """Send the weights to every node; seconds until the last has them."""
-        return [crew.outward.send(d.weight_bytes) for _ in range(d.nodes)][-1]
-
-    def is_old(index: int) -> bool:
-        version = crew.filling[index]
-        return version is not None and crew.newest - version >= d.lag
-
-    def enough() -> bool:
-        if d.overlap != "free":
-            return crew.there[crew.newest] == d.workers  # slab i makes version i + 1
-        return len(crew.arrived) >= d.workers and not any(map(is_old, range(d.workers)))
-
-    def take() -> list[tuple[int, int, int]]:
-        """The parts to learn from: those of this slab; where all are free, the oldest and then the first to come."""
-        if d.overlap == "free":
-            crew.arrived.sort(key=lambda part: crew.newest - part[2] < d.lag)
-        else:
-            crew.arrived.sort(key=lambda part: part[0])
-        parts, crew.arrived = crew.arrived[: d.workers], crew.arrived[d.workers :]
-        return parts
+    def order(slab: int) -> Process:
+        yield sim.use("link out", d.weight_bytes / d.link)
+        for queue in orders:
+            queue.put(slab)
 
     def learner() -> Process:
-        asked = heard = 0
-        delay = show()
-        if d.overlap == "free":
-            for _ in range(d.prefetch):
-                for index in range(d.workers):
-                    order(index, None, delay)
-        while True:
-            if d.overlap == "none":
-                yield compute(d.publish_s)
-                order_all(crew.newest, crew.newest, show())
-            while d.overlap == "deterministic" and max(0, asked - d.lag) <= crew.newest:
-                order_all(asked, max(0, asked - d.lag), delay)
-                asked += 1
-            while not enough() or heard < len(crew.arrived):
-                new = len(crew.arrived) - heard
-                if new:  # answers are heard while others still collect
-                    began = crew.clock.now
-                    yield compute(new * d.handle_s)
-                    crew.learning_s += crew.clock.now - began
-                    heard += new
-                else:
-                    yield crew.heard
-            for _, index, version in take():
-                crew.used += 1
-                crew.lags += crew.newest - version
-                if d.overlap == "free":
-                    order(index, None, crew.outward.send(0.0))  # behind the weights that are on their way
-            heard = len(crew.arrived)
-            began = crew.clock.now
-            yield compute(d.update_row_s * d.rows * d.workers + (0.0 if d.overlap == "none" else d.publish_s))
-            crew.learning_s += crew.clock.now - began
-            crew.newest += 1
-            delay = 0.0 if d.overlap == "none" else show()
-            busy = (crew.clock.now, crew.learning_s, crew.collecting_s, crew.inward.busy_s, crew.outward.busy_s)
-            marks.append(busy)
+        ahead = 2 if d.overlap == "deterministic" else 1  # slabs of a worker that are ordered and not learned from
+        for slab in range(ahead):
+            sim.start(order(slab))
+        for slab in range(updates):
+            while heard[slab] < d.workers:  # who is there is heard in one go, also with a part of the next slab
+                there = [(yield arrived), *arrived.take_all()]
+                yield sim.use("learner", d.part_s * len(there))
+                heard.update(there)
+            if d.overlap == "free":  # workers go on as soon as their slabs were copied
+                sim.start(order(slab + ahead))
+            yield sim.use("learner", d.update_s * d.rows * d.workers)
+            if d.overlap != "free":
+                sim.start(order(slab + ahead))
+            sim.total.update(updates=1, used=d.workers, rows=d.workers * d.rows)
 
-    for index in range(d.workers):
-        crew.clock.start(worker(index))
-    crew.clock.start(learner())
-    crew.clock.run(lambda: len(marks) >= updates)
-    took, learning, collecting, inward, outward = (b - a for a, b in zip(marks[warm - 1], marks[-1], strict=True))
-    busy = {
-        "learner": learning / took,
-        "workers": collecting / took / d.workers,
-        "link in": inward / took,
-        "link out": outward / took,
-    }
-    if not is_own:
-        busy["cores"] = crew.host.busy_s / crew.clock.now / d.cores
-    rows = (updates - warm) * d.workers * d.rows
-    return Rate(rows / took, busy, crew.made, crew.used, crew.lags / max(1, crew.used))
+    for process in (*map(worker, range(d.workers)), learner()):
+        sim.start(process)
+    return sim.measure(lambda: sim.total["updates"] == warm, lambda: sim.total["updates"] == updates)
+
+
+# --- replicas that meet ---
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """Replicas that train for a while and then meet: at a coordinator, in a ring, or in pairs (gossip)."""
+
+    replicas: int
+    parameters: int
+    way: str = "coordinator"
+    each_s: float = 0.0  # per replica, one after the other: a coordinator takes its update in, a ring finds it
+    once_s: float = 0.0  # per round: a coordinator merges, a pair meets, peers add arrays up
+    train_s: float = 0.0  # between two rounds
+    jitter: float = 0.0  # deviation of train_s, as a share of it
+    link: float = inf  # of every machine
+
+
+class Round(NamedTuple):
+    """How long replicas are held up by a round, and by what most of it."""
+
+    seconds: float  # from the moment the last is ready
+    efficiency: float  # the share of the time that is spent training
+    waits_for: str
+
+
+def meet(m: Meeting) -> Round:
+    """Simulate one round after training."""
+    dice, n, wire_s = random.Random(0), m.replicas, 4.0 * m.parameters / m.link
+    ready = [m.train_s * max(0.2, dice.gauss(1.0, m.jitter)) for _ in range(n)]
+    sim, ends = Sim({"link": [0.0], "coordinator": [0.0]}), list[float]()
+
+    def replica(ready_s: float) -> Process:
+        yield ready_s
+        yield sim.use("link", wire_s)
+        yield sim.use("coordinator", m.each_s)
+        ends.append(sim.now)
+
+    if m.way == "coordinator":  # takes updates in one by one; when it has all of them it merges and answers
+        lost = {"coordinator": n * m.each_s + m.once_s, "coordinator's link": 2 * n * wire_s}
+        for ready_s in ready:
+            sim.start(replica(ready_s))
+        sim.run()
+        ends = [max(ends) + m.once_s + (place + 1) * wire_s for place in range(n)]
+    elif m.way == "ring":  # all find all; then in each of 2 (n - 1) steps all pass an n-th of the model to the next
+        lost = {"finding each other": n * m.each_s, "cores": m.once_s, "links": 2 * (n - 1) / n * wire_s}
+        ends = [max(ready) + (sum(lost.values()) if n > 1 else 0.0)] * n
+    else:  # neighbours in the order of their numbers; an odd one goes on alone
+        lost, paired = {"meeting": m.once_s, "links": wire_s}, n - n % 2
+        ends = [max(ready[i], ready[i ^ 1]) + sum(lost.values()) for i in range(paired)] + ready[paired:]
+    lost["the slowest"] = max(ready) - sum(ready) / n
+    share = sum(ready) / sum(ends) if sum(ends) else 1.0
+    return Round(max(ends) - max(ready), share, max(lost, key=lambda part: lost[part]))
