@@ -78,9 +78,11 @@ def state_of(path: Path, sessions: tuple[Mapping[str, Any], ...]) -> State:
 def _is_locked(path: Path) -> bool:
     """Whether someone holds the lock, without taking it for a moment, which could turn away a run that begins."""
     try:
-        stat = path.stat()
+        stat, holder = path.stat(), path.read_text().strip()
         where = f"{os.major(stat.st_dev):02x}:{os.minor(stat.st_dev):02x}:{stat.st_ino}"
-        return any(where in line.split() for line in Path("/proc/locks").read_text().splitlines())
+        locks = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
+        # Some file systems (btrfs) have another device there than in stat: then the inode and who wrote itself down.
+        return any(where in lock or (holder in lock and lock[-3].endswith(f":{stat.st_ino}")) for lock in locks)
     except OSError:
         pass
     try:  # not Linux: the process that took it last is still there

@@ -84,6 +84,13 @@ def test_a_run_that_ends_between_two_looks_has_finished(tmp_path, monkeypatch):
     assert reader.state == "finished"
 
 
+def test_a_run_works_though_the_kernel_names_its_device_otherwise(tmp_path, monkeypatch):
+    with make(tmp_path) as run:
+        monkeypatch.setattr(os, "minor", lambda device: 999)
+        assert state_of(run.path, ()) == "running"
+    assert state_of(run.path, ()) == "stopped"
+
+
 def test_a_writer_that_was_killed_has_stopped(tmp_path):
     run = make(tmp_path)
     run.close()

@@ -349,7 +349,8 @@ class DebugApp(App[None]):
             before = self.loop.stage
             self.focused_world = min(self.focused_world, self.wanted - 1)
             self.loop = Loop(self._measured_work, self.wanted)
-            self.loop.stage.pace, self.loop.stage.paused = before.pace, before.paused
+            self.loop.stage.set_pace(before.pace)
+            self.loop.stage.hold(before.paused)
 
     def action_help(self) -> None:
         """The keys."""
