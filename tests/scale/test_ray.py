@@ -29,7 +29,7 @@ from ray.cluster_utils import Cluster  # noqa: E402
 
 from slipstream.collect.pool import Hand, Pool  # noqa: E402
 from slipstream.config.errors import ScenarioError, WorkerDied  # noqa: E402
-from slipstream.config.load import from_plain, override, to_plain  # noqa: E402
+from slipstream.config.load import from_plain, load, override, to_plain  # noqa: E402
 from slipstream.config.scenario import Scenario  # noqa: E402
 from slipstream.config.sweep import load_sweep  # noqa: E402
 from slipstream.scale import sweep  # noqa: E402
@@ -162,6 +162,23 @@ def test_a_replay_service_on_a_node_keeps_the_bits_and_is_revived(cluster, tmp_p
     assert events(killed)["replay"] == 1
     assert len(SAID) == 3
     assert [p for p in psutil.process_iter(["cmdline"]) if "--host" in (p.info["cmdline"] or [])] == []
+
+
+def test_sac_on_pendulum_with_the_replay_on_a_node_has_the_weights_of_a_local_run(cluster, tmp_path):
+    """So its score is the local one's, whatever that is."""
+    changes = {"timesteps": 640, "collect.num_worlds": 4, "collect.rollout_length": 16, "algo.learning_starts": 64}
+    changes |= {"evaluate.evaluation_interval": 5, "evaluate.evaluation_duration": 2, "learner_threads": 1}
+    changes |= {"algo.hidden": [16], "device": "cpu"}
+    alone = run(load("pendulum", {"algo": "sac", **changes}), tmp_path / "alone", place=HERE)
+    served = load("pendulum", {"algo": "sac", **changes, "algo.replay.kind": "service"})
+    far = run(served, tmp_path / "far", workers=2)
+    both = [checkpoint.load_latest(folder / "checkpoints").checkpoint.arrays for folder in (alone, far)]
+    learned = [{k: v for k, v in arrays.items() if k.startswith("policy.")} for arrays in both]
+    assert learned[0]
+    assert digest(learned[0]) == digest(learned[1])
+    scores = [[row.get("eval/return_mean") for row in read_rows(folder / "metrics.jsonl")] for folder in (alone, far)]
+    assert any(score is not None for score in scores[0])
+    assert scores[0] == scores[1]
 
 
 def test_a_curriculum_reaches_actors_and_a_run_goes_on_with_local_workers(cluster, tmp_path):
