@@ -100,10 +100,9 @@ class _ImpatientError(Exception):
 class Link:
     """A connection that has entered."""
 
-    _patient: Patience = staticmethod(always)
-
     def __init__(self, link: socket.socket, client: Coordinated, until: float) -> None:
         self._link, self._client, self._until = link, client, until
+        self._patient: Patience = always
         answer, _ = self._call(Enter(client.client, client.token))
         if not isinstance(answer, Welcome):
             raise WireError(answer.reason if isinstance(answer, Refused) else "it answers as no coordinator does")

@@ -103,7 +103,7 @@ class Gossip:
         self._misses: dict[str, int] = {}
         self._known: set[str] = set()  # whom it has met
         where = Where(token, me)
-        self._watches = {name: Watch(self._members[name].address, False, where) for name in self._members if name < me}
+        self._watches = {name: Watch(self._members[name].address, where) for name in self._members if name < me}
         self._server, _ = listen(self._members[me].address, token)
 
     def __enter__(self) -> Self:
@@ -189,8 +189,8 @@ class _Meeting:
         self._held: set[socket.socket] = set()  # of calls that are under way
         self.ended = threading.Event()
         self._watches = {name: peer._watches[name] for name in waits if name < peer.me}
-        for watch in self._watches.values():
-            watch.begin()
+        for name, watch in self._watches.items():
+            watch.begin(name in peer._known)
 
     def all_have_called(self) -> bool:
         """Whether everybody who should call has been met, or is not waited for any longer."""

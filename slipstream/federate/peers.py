@@ -378,14 +378,15 @@ class Watch:
     is closed now, has gone. With a question, the peer answers when it is in a round itself, and is asked again.
     """
 
-    def __init__(self, address: Address, reached: bool, question: Where | None = None) -> None:
-        self._address, self._reached, self._question = address, reached, question
+    def __init__(self, address: Address, question: Where | None = None) -> None:
+        self._address, self._question, self._reached = address, question, False
         self._link: socket.socket | None = None
         self._closed, self._looked = 0, 0.0
         self.round = -1  # the latest it was seen in
 
-    def begin(self) -> None:
-        """A wait begins: what was found before does not count."""
+    def begin(self, met: bool) -> None:
+        """A wait begins: what was found before does not count, but that the peer was met or reached."""
+        self._reached |= met
         self._closed, self._looked = 0, time.monotonic()
 
     def has_gone(self) -> bool:

@@ -130,7 +130,7 @@ class Ring:
         self._deadline_s, self._meet_s, self._step_s = deadline_s, meet_s, step_s
         self._misses: dict[str, int] = {}
         self._known: set[str] = set()  # whom it has been in a ring with
-        self._watches = {other.id: Watch(other.address, reached=True) for other in self._members if other.id != me}
+        self._watches = {other.id: Watch(other.address) for other in self._members if other.id != me}
         own = next(member for member in self._members if member.id == me)
         self._host = _host_of(own)
         self._server, _ = listen(own.address, token)
@@ -366,7 +366,7 @@ class _Meeting:
         self._hello, self._ids, self._refused, self._waits = hello, ids, refused, waits
         self._watches = watches
         for watch in watches.values():
-            watch.begin()
+            watch.begin(met=True)  # one who has not begun is not waited for either: there will be another meeting
 
     def is_over(self) -> bool:
         """Whether all have come who may come; who has gone is not waited for."""

@@ -274,15 +274,17 @@ def test_whoever_is_behind_joins_the_round_that_the_other_waits_in(ahead, tmp_pa
 
 
 @pytest.mark.parametrize("leaver", ["c0", "c1"])
-@pytest.mark.parametrize("scheme", ["ipc", "tcp"])
-def test_a_peer_that_was_met_and_has_gone_is_not_waited_for(leaver, scheme, tmp_path):
+@pytest.mark.parametrize(("scheme", "after_s"), [("ipc", 0.5), ("tcp", 0.5), ("tcp", 0.0)])
+def test_a_peer_that_was_met_and_has_gone_is_not_waited_for(leaver, scheme, after_s, tmp_path):
     addresses = free_addresses(2) if scheme == "tcp" else {f"c{i}": f"ipc://{tmp_path}/{i}.sock" for i in range(2)}
     group = open_peers(addresses, Schedule("all"), timeout_s=1000.0)
     one_round(group, {name: some_arrays(0) for name in group}, 1)
     stays = group.pop("c1" if leaver == "c0" else "c0")
     (gone,) = group.values()
-    timer = threading.Timer(0.5, gone.close)  # it lives when the wait for it begins
+    timer = threading.Timer(after_s, gone.close)  # while it is waited for, or before
     timer.start()
+    if not after_s:
+        timer.join()
     results = at_once({"it": lambda: stays.exchange(some_arrays(0), 2)[1]})
     timer.join()
     stays.close()
