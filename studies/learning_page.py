@@ -120,6 +120,8 @@ def _return_row(book: Book, task: Task, who: str, steps: int) -> str:
 
 def _iqm(scores: Sequence[float]) -> str:
     value = iqm_interval([[score] for score in scores])
+    if len(scores) < 2:
+        return f"{value.estimate:.1f}"
     return f"{value.estimate:.1f} [{value.low:.1f}, {value.high:.1f}]"
 
 
