@@ -78,7 +78,6 @@ class Files:
 
     def _wait(self, update: Update, began: float, patient: Patience) -> Outcome | None:
         federation, number = self.federation, update.round
-        pause = FIRST_PAUSE_S
         looked_at: frozenset[str] = frozenset()
         while (record := folder.read_record(federation, number)) is None:
             due = folder.deadline(federation, number, began) or began + federation.rules.timeout_s
@@ -95,8 +94,8 @@ class Files:
                 return None
             if now > due + federation.rules.closing_s:
                 return self._undecided(update)
+            pause = min(max((now - began) / 16, FIRST_PAUSE_S), LONGEST_PAUSE_S)  # late by a sixteenth of the wait
             time.sleep(min(pause, max(due - now, FIRST_PAUSE_S)))
-            pause = min(1.5 * pause, LONGEST_PAUSE_S)
         return rounds.outcome(record, update, self.catch_up(update.base))
 
     def _close(self, number: int, began: float) -> bool:
