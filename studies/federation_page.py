@@ -161,6 +161,8 @@ def _verdicts(cells: Sequence[Cell], is_share: bool) -> list[str]:
             gain = [scores[way, seed] - scores[other, seed] for seed in seeds]
             value = iqm_interval(gain)
             clear = "better" if value.low > 0 else "worse" if value.high < 0 else "no clear difference"
+            if len(seeds) < len(help_study.SEEDS):
+                clear = "too few seeds to say"
             said.append(
                 f"- {WAYS[way]} less {WAYS[other]}: {_shown(value, is_share)}, {clear} ({len(seeds)} "
                 f"seed{'s' * (len(seeds) > 1)})."

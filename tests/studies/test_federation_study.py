@@ -200,13 +200,19 @@ def test_the_page_says_who_wins_and_what_is_missing(tmp_path):
     assert "The plain mean: 0 of 30 kept: mean under sign_flip (-0.61 at f = 1, " in text
     assert "for f = 1, 2, 3 (medians over seeds): mean 100%, 100%, 100%; median 0%" in text
     assert "4 averaging weights less 4 apart, a quarter each: 200.0 [" in text
-    assert ", better (3 seeds)" in text
+    assert ", too few seeds to say (3 seeds)" in text
     assert "| 4 averaging weights | 3 | " in text
     assert "| random | – | -1200.0 |" in text
     assert "`make study-attacks` goes on" in text
     assert {path.name for path in tmp_path.glob("*.png")} == {
         "federation.png", "federation_cartpole.png", "federation_pendulum.png",
     }  # fmt: skip
+
+
+def test_the_page_says_what_is_better_once_all_seeds_are_there(tmp_path):
+    (tmp_path / "federation.json").write_text(json.dumps({"cells": list(learned(together.SEEDS))}))
+    write_page(tmp_path / "federation.md")
+    assert ", better (5 seeds)" in (tmp_path / "federation.md").read_text()
 
 
 def test_a_page_of_nothing_says_so(tmp_path):
