@@ -100,7 +100,7 @@ def run_cell(cell: Cell, budget: int | None) -> Cell:
     else:
         result = baseline(cell["task"], cell["who"], cell["seed"])
     info = machine()
-    return {**result, "commit": info["commit"], "date": info["date"]}
+    return {**result, **info}
 
 
 def _quieten_mujoco() -> None:

@@ -9,7 +9,7 @@ from textwrap import wrap
 
 import curves
 import numpy as np
-from cells import Cell, machine
+from cells import Cell
 from learning_cells import CURVE_EPISODES, STREAK_LIMIT_S, THREADS, baseline_cells, cells_of, recorder_scenario
 from learning_tasks import DATASETS, TASKS, WORLDS, Task
 from players import EPISODES
@@ -275,11 +275,12 @@ def _disclosures(book: Book, seeds: Sequence[int], path: Path) -> Iterator[str]:
         yield from paragraph(f"- Not all seeds are done: {', '.join(short)}.", indent="  ")
     if book.stale:
         yield f"- `{path.stem}.json` also keeps {book.stale} cells of earlier settings; no number here is of them."
-    commits = sorted({cell["commit"] for rows in book.rows.values() for cell in rows})
-    info = machine()
+    cells = [cell for rows in book.rows.values() for cell in rows]
+    commits = sorted({cell["commit"] for cell in cells})
+    machines = sorted({cell.get("cpu", "machine not noted") for cell in cells})
     yield from paragraph(
-        f"""- Command: `make study-learning`; cells in `{path.stem}.json`, each with its commit ({", ".join(commits)}).
-        {info["cpu"]}, {info["date"]}.""",
+        f"""- Command: `make study-learning`; cells in `{path.stem}.json`, each with its machine ({", ".join(machines)})
+        and commit ({", ".join(commits)}). Both sides of a row are of one machine, unless seeds are missing.""",
         indent="  ",
     )
     yield ""
