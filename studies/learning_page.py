@@ -55,6 +55,13 @@ class Book:
         return [cell["return"] for cell in self.of(task, who)]
 
 
+# Cells name their machine since then; nothing tells those of the first day apart, so a row may be of two machines.
+UNNAMED = (
+    "Cells without a machine's name: those of 2026-11-16 were kept in a file headed 2 x AMD EPYC, those of 2026-11-17 "
+    "are of 2 x Intel Xeon; CPU seconds of rows that were made on different days are not to be compared."
+)
+
+
 def write_page(cells: Sequence[Cell], seeds: Sequence[int], path: Path, budget: int | None = None) -> None:
     """Write the page to `path` and its pictures beside it."""
     book = Book(cells, seeds, budget)
@@ -66,9 +73,9 @@ def write_page(cells: Sequence[Cell], seeds: Sequence[int], path: Path, budget: 
             intervals; a seed's score is the mean return of {EPISODES} episodes after training, exploration off, the
             same episodes for every row of a world and none that training saw. P is the probability that a run of ours
             beats one of Stable-Baselines3's (SB3), ties counting one half; ours is not worse while its interval
-            reaches 0.5, and bold where it does not. Same steps, same machine, {THREADS} thread each, two runs
-            at a time on two cores, which builds shared at times: CPU seconds are the ones to compare. Both are medians
-            of training without the evaluations that draw the curves; ours writes its run folder and checkpoints
+            reaches 0.5, and bold where it does not. Same steps, machines as said below, {THREADS} thread each, two
+            runs at a time on two cores, which builds shared at times: CPU seconds are the ones to compare. Both are
+            medians of training without the evaluations that draw the curves; ours writes its run folder and checkpoints
             meanwhile, SB3 writes nothing."""),
         *_returns(book, budget),
         *_overall(book, path.parent),
@@ -277,10 +284,11 @@ def _disclosures(book: Book, seeds: Sequence[int], path: Path) -> Iterator[str]:
         yield f"- `{path.stem}.json` also keeps {book.stale} cells of earlier settings; no number here is of them."
     cells = [cell for rows in book.rows.values() for cell in rows]
     commits = sorted({cell["commit"] for cell in cells})
-    machines = sorted({cell.get("cpu", "machine not noted") for cell in cells})
+    machines = sorted({cell["cpu"] for cell in cells if "cpu" in cell})
+    named = f"Machines that cells name: {', '.join(machines)}. " if machines else ""
     yield from paragraph(
-        f"""- Command: `make study-learning`; cells in `{path.stem}.json`, each with its machine ({", ".join(machines)})
-        and commit ({", ".join(commits)}). Both sides of a row are of one machine, unless seeds are missing.""",
+        f"""- Command: `make study-learning`; cells in `{path.stem}.json`, each with its commit ({", ".join(commits)}).
+        {named}{UNNAMED}""",
         indent="  ",
     )
     yield ""
