@@ -81,17 +81,22 @@ class MlpShape:
     def __init__(self, widths: Sequence[int], hidden: str, last: str) -> None: ...
 
     @property
+    def layers(self) -> int: ...
+
+    @property
     def parameter_floats(self) -> int: ...
 
     def hidden_floats(self, rows: int) -> int: ...
 
-    def forward(self, parameters: Sequence[int], x: int, rows: int, hidden: int, out: int) -> None:
-        """
-        Addresses of contiguous float32 memory; hidden 0: no backward pass will follow.
-        """
+def mlp_forward(passes: Sequence[tuple[MlpShape, Sequence[int], int, int, int, int]]) -> None:
+    """
+    Passes that do not wait for each other, each (shape, parameters, x, rows, hidden, out): addresses of contiguous float32 memory; hidden 0: no backward pass will follow.
+    """
 
-    def backward(self, parameters: Sequence[int], x: int, rows: int, hidden: int, out: int, grad_out: int, grad_parameters: int, grad_x: int) -> None:
-        """Gradients that are not wanted have the address 0."""
+def mlp_backward(passes: Sequence[tuple[MlpShape, Sequence[int], int, int, int, int, int, int, int]]) -> None:
+    """
+    The same back, each (shape, parameters, x, rows, hidden, out, grad_out, grad_parameters, grad_x): gradients that are not wanted have the address 0.
+    """
 
 def adam_step(gradients: Sequence[tuple[int, int]], *, learning_rate: float, beta1: float, beta2: float, eps: float, max_norm: float, step: float, parameters: int, first_moment: int, second_moment: int) -> float:
     """

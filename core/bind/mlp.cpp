@@ -1,12 +1,14 @@
 #include "kernels/mlp.hpp"
 
 #include <nanobind/stl/pair.h>
+#include <nanobind/stl/tuple.h>
 
 #if __has_include(<malloc.h>)
 #include <malloc.h>
 #endif
 
 #include <array>
+#include <tuple>
 
 #include "bind/bind.hpp"
 #include "kernels/adam.hpp"
@@ -14,6 +16,12 @@
 
 namespace slipstream {
 namespace {
+
+// shape, parameters, x, rows, hidden, out
+using ForwardPass = std::tuple<const MlpShape*, std::vector<Address>, Address, int, Address, Address>;
+// and grad_out, grad_parameters, grad_x
+using BackwardPass =
+    std::tuple<const MlpShape*, std::vector<Address>, Address, int, Address, Address, Address, Address, Address>;
 
 struct Pointers {
   std::array<const float*, kMaxLayers> weight, bias;
@@ -28,6 +36,22 @@ struct Pointers {
     }
   }
   [[nodiscard]] MlpWeights view() const { return {{weight.data(), layers}, {bias.data(), layers}}; }
+};
+
+// Where the weights of several passes are, and what each pass costs.
+struct Passes {
+  std::vector<Pointers> pointers;
+  std::vector<std::size_t> costs;
+
+  template <class Pass>
+  explicit Passes(const std::vector<Pass>& passes) {
+    for (const Pass& pass : passes) {
+      const MlpShape& shape = *std::get<0>(pass);
+      pointers.emplace_back(shape, std::get<1>(pass));
+      costs.push_back(mlp_cost(shape, std::get<3>(pass)));
+    }
+  }
+  [[nodiscard]] const Pointers& operator[](int i) const { return pointers[static_cast<std::size_t>(i)]; }
 };
 
 // A learner frees and takes the same few megabytes thousands of times a second; by default glibc returns them to the
@@ -65,30 +89,38 @@ void bind_mlp(nb::module_& m) {
             new (self) MlpShape{std::move(widths), activation(hidden), activation(last)};
           },
           nb::arg("widths"), nb::arg("hidden"), nb::arg("last"))
+      .def_prop_ro("layers", &MlpShape::layers)
       .def_prop_ro("parameter_floats", &MlpShape::parameter_floats)
-      .def("hidden_floats", &MlpShape::hidden_floats, nb::arg("rows"))
-      .def(
-          "forward",
-          [](const MlpShape& shape, const std::vector<Address>& parameters, Address x, int rows, Address hidden,
-             Address out) {
-            const Pointers pointers(shape, parameters);
-            const nb::gil_scoped_release release;
-            mlp_forward(shape, pointers.view(), at<const float>(x), rows, at<float>(hidden), at<float>(out));
-          },
-          nb::arg("parameters"), nb::arg("x"), nb::arg("rows"), nb::arg("hidden"), nb::arg("out"),
-          "Addresses of contiguous float32 memory; hidden 0: no backward pass will follow.")
-      .def(
-          "backward",
-          [](const MlpShape& shape, const std::vector<Address>& parameters, Address x, int rows, Address hidden,
-             Address out, Address grad_out, Address grad_parameters, Address grad_x) {
-            const Pointers pointers(shape, parameters);
-            const nb::gil_scoped_release release;
-            mlp_backward(shape, pointers.view(), at<const float>(x), rows, at<const float>(hidden),
-                         at<const float>(out), at<const float>(grad_out),
-                         {at<float>(grad_parameters), at<float>(grad_x)});
-          },
-          nb::arg("parameters"), nb::arg("x"), nb::arg("rows"), nb::arg("hidden"), nb::arg("out"), nb::arg("grad_out"),
-          nb::arg("grad_parameters"), nb::arg("grad_x"), "Gradients that are not wanted have the address 0.");
+      .def("hidden_floats", &MlpShape::hidden_floats, nb::arg("rows"));
+  m.def(
+      "mlp_forward",
+      [](const std::vector<ForwardPass>& passes) {
+        const Passes all(passes);
+        const nb::gil_scoped_release release;
+        share_jobs(all.costs, [&](int i) {
+          const auto& [shape, parameters, x, rows, hidden, out] = passes[static_cast<std::size_t>(i)];
+          mlp_forward(*shape, all[i].view(), at<const float>(x), rows, at<float>(hidden), at<float>(out));
+        });
+      },
+      nb::arg("passes"),
+      "Passes that do not wait for each other, each (shape, parameters, x, rows, hidden, out): addresses of contiguous "
+      "float32 memory; hidden 0: no backward pass will follow.");
+  m.def(
+      "mlp_backward",
+      [](const std::vector<BackwardPass>& passes) {
+        const Passes all(passes);
+        const nb::gil_scoped_release release;
+        share_jobs(all.costs, [&](int i) {
+          const auto& [shape, parameters, x, rows, hidden, out, grad_out, grad_parameters, grad_x] =
+              passes[static_cast<std::size_t>(i)];
+          mlp_backward(*shape, all[i].view(), at<const float>(x), rows, at<const float>(hidden), at<const float>(out),
+                       at<const float>(grad_out), {at<float>(grad_parameters), at<float>(grad_x)});
+        });
+      },
+      nb::arg("passes"),
+      "The same back, each (shape, parameters, x, rows, hidden, out, grad_out, grad_parameters, grad_x): gradients "
+      "that "
+      "are not wanted have the address 0.");
   m.def(
       "adam_step",
       [](const std::vector<std::pair<Address, std::size_t>>& gradients, double learning_rate, double beta1,

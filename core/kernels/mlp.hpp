@@ -10,9 +10,9 @@
 #include <span>
 #include <vector>
 
-namespace slipstream {
+#include "kernels/mlp_tiles.hpp"
 
-enum class Activation { kIdentity, kRelu, kTanh };
+namespace slipstream {
 
 constexpr int kMaxLayers = 16;  // a pass keeps its pointers per layer in fixed arrays: no allocation
 
@@ -47,5 +47,8 @@ struct MlpGradients {
 // gradients of parameters are zeros.
 void mlp_backward(const MlpShape& shape, const MlpWeights& weights, const float* x, int rows, const float* hidden,
                   const float* out, const float* grad_out, const MlpGradients& grads);
+
+// Multiply-adds of a forward pass; a backward pass has twice as many.
+[[nodiscard]] std::size_t mlp_cost(const MlpShape& shape, int rows);
 
 }  // namespace slipstream

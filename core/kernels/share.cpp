@@ -17,13 +17,10 @@ KernelPool& KernelPool::get() {
 void set_kernel_threads(int threads) {
   KernelPool& pool = KernelPool::get();
   const std::lock_guard lock(pool.mutex);
+  pool.threads = std::max(threads, 1);
   pool.workers = threads > 1 ? std::make_unique<WorkerPool>(threads, kSpins) : nullptr;
 }
 
-int kernel_threads() {
-  KernelPool& pool = KernelPool::get();
-  const std::lock_guard lock(pool.mutex);
-  return pool.workers == nullptr ? 1 : pool.workers->threads();
-}
+int kernel_threads() { return KernelPool::get().threads; }
 
 }  // namespace slipstream

@@ -32,9 +32,9 @@ from slipstream.algos.batch import (
     make_critic,
     observe,
     pick_policy,
+    policy_and_value,
     policy_on,
     see,
-    shared_features,
     shuffled,
     to_batch,
     vtrace,
@@ -133,12 +133,10 @@ class Appo:
 
     def _add(self, batch: Batch, entropy_coef: float) -> None:
         config = self.config
-        features = shared_features(self.actor, self.critic, batch.x)
-        dist = self.actor.distribution(batch.x, batch.mask, features)
+        dist, prediction = policy_and_value(self.actor, self.critic, batch)
         is_raw = config.normalize_advantage and not batch.is_part
         weights = Weights(config.clip_coef, entropy_coef, config.kl_coef, is_raw)
         terms, slopes = surrogate(dist, batch, weights)
-        prediction = self.critic(features, batch.critic_x)
         error, slope = value_error(prediction, batch.target, batch.value, None)
         slopes = *slopes, config.value_coef * slope
         self.optimiser.add((*dist, prediction), slopes, batch.part, terms._asdict() | {"value_loss": error})

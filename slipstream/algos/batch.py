@@ -24,6 +24,7 @@ from slipstream.nets.actor import Actor, ActorSpec
 from slipstream.nets.boards import BoardSpec
 from slipstream.nets.critic import Critic
 from slipstream.nets.heads import Categorical, Gaussian
+from slipstream.nets.torsos import Mlp, run
 from slipstream.worlds.spec import WorldSpec
 
 Policy = Gaussian | Categorical
@@ -175,6 +176,16 @@ def shared_features(actor: Actor, critic: Critic, x: Tensor) -> Tensor | None:
     """What both heads read where actor and critic share a torso, else None."""
     features: Tensor | None = actor.torso(x) if critic.torso is None else None
     return features
+
+
+def policy_and_value(actor: Actor, critic: Critic, batch: Batch) -> tuple[Policy, Tensor]:
+    """The policy on every row, and the critic's standardised value, [rows]; perceptrons run side by side."""
+    if actor.board is None and isinstance(critic.torso, Mlp):
+        passes = actor.torso.over(batch.x, actor.head), critic.torso.over(batch.critic_x, critic.head)
+        out, value = run(*passes)
+        return actor.policy(out, batch.mask), value.squeeze(-1)
+    features = shared_features(actor, critic, batch.x)
+    return actor.distribution(batch.x, batch.mask, features), critic(features, batch.critic_x)
 
 
 def see(actor: Actor, critic: Critic, rollout: Rollout) -> Seen:

@@ -25,9 +25,9 @@ from slipstream.algos.batch import (
     make_actor,
     make_critic,
     observe,
+    policy_and_value,
     policy_on,
     see,
-    shared_features,
     shuffled,
     standardise,
     to_batch,
@@ -108,13 +108,11 @@ class Impala:
 
     def _add(self, batch: Batch, entropy_coef: float) -> None:
         config = self.config
-        features = shared_features(self.actor, self.critic, batch.x)
-        dist = self.actor.distribution(batch.x, batch.mask, features)
+        dist, prediction = policy_and_value(self.actor, self.critic, batch)
         is_raw = config.normalize_advantage and not batch.is_part
         advantage = standardise(batch.advantage) if is_raw else batch.advantage
         policy, approx_kl, clipped = policy_loss(dist.logp(batch.action), batch.logp, advantage, config.rho_clip)
         entropy = dist.entropy().mean()
-        prediction = self.critic(features, batch.critic_x)
         error, slope = value_error(prediction, batch.target, batch.value, None)
         total = policy - entropy_coef * entropy
         slopes = torch.ones_like(total), config.value_coef * slope

@@ -26,8 +26,8 @@ from slipstream.algos.batch import (
     make_actor,
     make_critic,
     observe,
+    policy_and_value,
     see,
-    shared_features,
     shuffled,
     to_batch,
 )
@@ -131,12 +131,10 @@ class Ppo:
 
     def _add(self, batch: Batch, entropy_coef: float) -> None:
         config = self.config
-        features = shared_features(self.actor, self.critic, batch.x)
-        dist = self.actor.distribution(batch.x, batch.mask, features)
+        dist, prediction = policy_and_value(self.actor, self.critic, batch)
         is_raw = config.normalize_advantage and not batch.is_part
         weights = Weights(config.clip_coef, entropy_coef, self.kl_coef, is_raw)
         terms, slopes = surrogate(dist, batch, weights)
-        prediction = self.critic(features, batch.critic_x)
         error, slope = value_error(prediction, batch.target, batch.value, config.value_clip)
         slopes = *slopes, config.value_coef * slope
         self.optimiser.add((*dist, prediction), slopes, batch.part, terms._asdict() | {"value_loss": error})

@@ -92,7 +92,10 @@ class Actor(nn.Module):
         """The distribution of every row of inputs; `features`, where given, is what the torso made of them."""
         if self.board is not None:
             return Categorical(self.placements(self.board, x, mask))
-        out = self.torso(x, self.head) if features is None else self.head(features)
+        return self.policy(self.torso(x, self.head) if features is None else self.head(features), mask)
+
+    def policy(self, out: Tensor, mask: Tensor | None) -> Gaussian | Categorical:
+        """The distribution that the head's outputs stand for."""
         return Categorical(masked(out, mask)) if self.log_std is None else Gaussian(out, self.log_std)
 
     def placements(self, board: Board, x: Tensor, mask: Tensor | None) -> Tensor:

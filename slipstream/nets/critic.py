@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from slipstream.nets.boards import BoardSpec, ColumnTorso
 from slipstream.nets.normalise import RunningNorm
-from slipstream.nets.torsos import Linear, Mlp
+from slipstream.nets.torsos import Linear, Mlp, run
 
 SLOWEST = 0.1  # newest batch's weight in the target statistics never falls below this: returns drift as policies learn
 
@@ -95,10 +95,9 @@ class ActionCritics(nn.Module):
         members: int = 2,
     ) -> None:
         super().__init__()
-        self.members = nn.ModuleList(
-            Mlp((inputs, *hidden, outputs), activation, 1.0, generator) for _ in range(members)
-        )
+        self._mlps = tuple(Mlp((inputs, *hidden, outputs), activation, 1.0, generator) for _ in range(members))
+        self.members = nn.ModuleList(self._mlps)
 
     def forward(self, x: Tensor, *, weights: bool = True) -> Tensor:
         """Values [members, rows, outputs]; without `weights` gradients flow to x only."""
-        return torch.stack([member(x, weights=weights) for member in self.members])
+        return torch.stack(run(*(member.over(x) for member in self._mlps), weights=weights))

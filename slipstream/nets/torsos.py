@@ -24,6 +24,7 @@ from torch.nn import functional
 from slipstream import _core
 
 Obs = dict[str, Tensor]  # block name -> [rows, ...]
+Shapes = tuple[_core.MlpShape, ...]
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU}
 FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {"tanh": torch.tanh, "relu": torch.relu, "identity": lambda x: x}
@@ -77,7 +78,11 @@ class Linear(nn.Linear):
 
     def forward(self, x: Tensor, *, weights: bool = True) -> Tensor:
         """Rows [rows, inputs] -> [rows, outputs]; without `weights` gradients flow to x only."""
-        return _run(self._layout, x, [self.weight, self.bias], weights)
+        return run(self.over(x), weights=weights)[0]
+
+    def over(self, x: Tensor) -> Pass:
+        """The pass that `forward` makes, for who runs several at once."""
+        return Pass(self._layout, x, (self.weight, self.bias))
 
 
 def make_orthogonal(weight: Tensor, gain: float, generator: torch.Generator) -> None:
@@ -121,40 +126,65 @@ class Mlp(nn.Sequential):
 
         Without `weights` gradients flow to x only.
         """
+        if self._layout is None and head is None:
+            return x
+        return run(self.over(x, head), weights=weights)[0]
+
+    def over(self, x: Tensor, head: Linear | None = None) -> Pass:
+        """The pass that `forward` makes, for who runs several at once; there must be a layer, or a head."""
         layout = self._layout
         if layout is None:
-            return x if head is None else head(x, weights=weights)
+            assert head is not None
+            return head.over(x)
         if head is None:
-            return _run(layout, x, _parameters(*self._linears), weights)
+            return Pass(layout, x, _parameters(*self._linears))
         if self._topped is None or self._topped.widths[-1] != head.out_features:
             self._topped = Layout((*layout.widths, head.out_features), layout.hidden, "identity")
-        return _run(self._topped, x, _parameters(*self._linears, head), weights)
+        return Pass(self._topped, x, _parameters(*self._linears, head))
 
 
-def _parameters(*layers: Linear) -> list[Tensor]:
-    return [parameter for layer in layers for parameter in (layer.weight, layer.bias)]
+class Pass(NamedTuple):
+    """A perceptron and the rows it is to be run on."""
+
+    layout: Layout
+    x: Tensor  # [rows, inputs]
+    parameters: tuple[Tensor, ...]  # weight and bias of every layer
 
 
-def _run(layout: Layout, x: Tensor, parameters: Sequence[Tensor], weights: bool) -> Tensor:
+def _parameters(*layers: Linear) -> tuple[Tensor, ...]:
+    return tuple(parameter for layer in layers for parameter in (layer.weight, layer.bias))
+
+
+def run(*passes: Pass, weights: bool = True) -> tuple[Tensor, ...]:
+    """What each pass gives, [rows, outputs]; without `weights` gradients flow to the rows only.
+
+    Passes that are asked for together run side by side, a thread for each: two networks then stay in the caches of two
+    cores, and nobody waits for anybody.
+    """
     if not weights:
-        parameters = [p.detach() for p in parameters]
-    if x.device != parameters[0].device:
-        raise ValueError(f"a network on {parameters[0].device} was given rows on {x.device}; move one to the other")
+        passes = tuple(each._replace(parameters=tuple(p.detach() for p in each.parameters)) for each in passes)
+    for _, x, parameters in passes:
+        if x.device != parameters[0].device:
+            raise ValueError(f"a network on {parameters[0].device} was given rows on {x.device}; move one to the other")
     how = _arithmetic.get()
     if how != PLAIN:
-        return _by_torch(layout, x, parameters, how)
-    if not is_native(x):
-        return layer_by_layer(layout, x, parameters)
-    if x.dtype != torch.float32 or parameters[0].dtype != torch.float32 or x.shape[1:] != layout.widths[:1]:
-        raise ValueError(
-            f"a network of {layout.widths[0]} float32 inputs was given {tuple(x.shape)} {x.dtype}; it needs float32 "
-            "rows of that width"
-        )
-    x = x.contiguous()
-    if torch.is_grad_enabled() and (x.requires_grad or any(p.requires_grad for p in parameters)):
-        out: Tensor = _Pass.apply(layout.native, x, *parameters)  # type: ignore[no-untyped-call]
-        return out
-    return _forward(layout.native, x, parameters, None)
+        return tuple(_by_torch(*each, how) for each in passes)
+    if not is_native(passes[0].x):
+        return tuple(layer_by_layer(*each) for each in passes)
+    for layout, x, parameters in passes:
+        if x.dtype != torch.float32 or parameters[0].dtype != torch.float32 or x.shape[1:] != layout.widths[:1]:
+            raise ValueError(
+                f"a network of {layout.widths[0]} float32 inputs was given {tuple(x.shape)} {x.dtype}; it needs "
+                "float32 rows of that width"
+            )
+    shapes = tuple(each.layout.native for each in passes)
+    flat = [x.contiguous() for _, x, _ in passes]
+    for _, _, parameters in passes:
+        flat += parameters
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in flat):
+        outs: tuple[Tensor, ...] = _Passes.apply(shapes, *flat)  # type: ignore[no-untyped-call]
+        return outs
+    return tuple(_forward(shapes, flat, None))
 
 
 def is_native(x: Tensor) -> bool:
@@ -183,50 +213,80 @@ def _compiled() -> Callable[[Layout, Tensor, Sequence[Tensor]], Tensor]:
     return compiled
 
 
-def _forward(shape: _core.MlpShape, x: Tensor, parameters: Sequence[Tensor], hidden: Tensor | None) -> Tensor:
-    out = x.new_empty((x.shape[0], parameters[-1].shape[0]))
-    addresses = [p.data_ptr() for p in parameters]
-    shape.forward(addresses, x.data_ptr(), x.shape[0], 0 if hidden is None else hidden.data_ptr(), out.data_ptr())
-    return out
+def _forward(shapes: Shapes, flat: Sequence[Tensor], hidden: Sequence[Tensor] | None) -> list[Tensor]:
+    """`flat`: the rows of every pass, then the parameters of every pass."""
+    outs, passes = [], []
+    for i, (shape, x, parameters) in enumerate(_by_pass(shapes, flat)):
+        outs.append(x.new_empty((x.shape[0], parameters[-1].shape[0])))
+        kept = 0 if hidden is None else hidden[i].data_ptr()
+        passes.append((shape, _addresses(parameters), x.data_ptr(), x.shape[0], kept, outs[-1].data_ptr()))
+    _core.mlp_forward(passes)
+    return outs
 
 
-class _Pass(torch.autograd.Function):
-    """The native passes as one node of torch's graph."""
+def _by_pass(shapes: Shapes, flat: Sequence[Tensor]) -> Iterator[tuple[_core.MlpShape, Tensor, Sequence[Tensor]]]:
+    begin = len(shapes)
+    for shape, x in zip(shapes, flat, strict=False):
+        yield shape, x, flat[begin : begin + 2 * shape.layers]
+        begin += 2 * shape.layers
+
+
+def _addresses(tensors: Sequence[Tensor]) -> list[int]:
+    return [tensor.data_ptr() for tensor in tensors]
+
+
+class _Passes(torch.autograd.Function):
+    """Native passes as one node of torch's graph."""
 
     @staticmethod
-    def forward(ctx: Any, shape: _core.MlpShape, x: Tensor, *parameters: Tensor) -> Tensor:
-        hidden = x.new_empty(shape.hidden_floats(x.shape[0]))
-        out = _forward(shape, x, parameters, hidden)
-        ctx.shape = shape
-        ctx.save_for_backward(x, hidden, out, *parameters)
-        return out
+    def forward(ctx: Any, shapes: Shapes, *flat: Tensor) -> tuple[Tensor, ...]:
+        rows = flat[: len(shapes)]
+        hidden = [x.new_empty(shape.hidden_floats(x.shape[0])) for shape, x in zip(shapes, rows, strict=True)]
+        outs = _forward(shapes, flat, hidden)
+        ctx.shapes = shapes
+        ctx.save_for_backward(*flat, *hidden, *outs)
+        return tuple(outs)
 
     @staticmethod
-    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *grad_outs: Tensor) -> tuple[Tensor | None, ...]:
         if torch.is_grad_enabled():  # create_graph: what comes out of here would silently count as constant
             raise RuntimeError("the native pass has no second derivative; ask layer_by_layer for it")
-        x, hidden, out, *parameters = ctx.saved_tensors
-        grad_out = grad_out.contiguous()
-        grads = x.new_empty(ctx.shape.parameter_floats) if any(ctx.needs_input_grad[2:]) else None
-        grad_x = torch.empty_like(x) if ctx.needs_input_grad[1] else None
-        ctx.shape.backward(
-            [p.data_ptr() for p in parameters],
-            x.data_ptr(),
-            x.shape[0],
-            hidden.data_ptr(),
-            out.data_ptr(),
-            grad_out.data_ptr(),
-            0 if grads is None else grads.data_ptr(),
-            0 if grad_x is None else grad_x.data_ptr(),
-        )
-        if grads is None:
-            return (None, grad_x, *[None] * len(parameters))
-        pieces = grads.split([p.numel() for p in parameters])
-        return (
-            None,
-            grad_x,
-            *[g if p.dim() == 1 else g.view(p.shape) for g, p in zip(pieces, parameters, strict=True)],
-        )
+        shapes, saved, count = ctx.shapes, ctx.saved_tensors, len(ctx.shapes)
+        flat, hidden, outs = saved[: -2 * count], saved[-2 * count : -count], saved[-count:]
+        wanted = ctx.needs_input_grad[1:]
+        passes, by_rows, by_parameters = [], [], []
+        begin = count
+        grad_outs = tuple(grad.contiguous() for grad in grad_outs)
+        for i, (shape, x, parameters) in enumerate(_by_pass(shapes, flat)):
+            end = begin + len(parameters)
+            grads = x.new_empty(shape.parameter_floats) if any(wanted[begin:end]) else None
+            grad_x = torch.empty_like(x) if wanted[i] else None
+            by_rows.append(grad_x)
+            by_parameters += _pieces(grads, parameters)
+            passes.append(
+                (
+                    shape,
+                    _addresses(parameters),
+                    x.data_ptr(),
+                    x.shape[0],
+                    hidden[i].data_ptr(),
+                    outs[i].data_ptr(),
+                    grad_outs[i].data_ptr(),
+                    0 if grads is None else grads.data_ptr(),
+                    0 if grad_x is None else grad_x.data_ptr(),
+                )
+            )
+            begin = end
+        _core.mlp_backward(passes)
+        return (None, *by_rows, *by_parameters)
+
+
+def _pieces(grads: Tensor | None, parameters: Sequence[Tensor]) -> list[Tensor | None]:
+    """A vector of gradients as those of these parameters."""
+    if grads is None:
+        return [None] * len(parameters)
+    pieces = torch.split(grads, [p.numel() for p in parameters])
+    return [g if p.dim() == 1 else g.view(p.shape) for g, p in zip(pieces, parameters, strict=True)]
 
 
 def fastest_threads(widths: Sequence[int], activation: str, rows: int, candidates: Sequence[int]) -> int:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from slipstream import _core
-from slipstream.nets.torsos import Layout, Linear, Mlp, fastest_threads, flatten, layer_by_layer
+from slipstream.nets.torsos import Layout, Linear, Mlp, fastest_threads, flatten, layer_by_layer, run
 
 WIDTHS = (1, 5, 13, 16, 17, 255, 300)
 ROWS = (1, 5, 6, 7, 47, 48, 49, 256, 600)
@@ -273,6 +273,43 @@ def test_threads_change_no_bit():
             assert all_same(run(), alone)
 
 
+@pytest.mark.parametrize("others", [((40, 130, 70, 3), (40, 120, 80, 2)), ((40, 8, 1), (40, 300, 5), (40, 130, 70, 3))])
+def test_networks_side_by_side_have_the_bits_they_have_alone(others):
+    nets = [make_net(sizes, seed=seed) for seed, sizes in enumerate(others)]
+    x = torch.randn(400, 40, generator=seeded(1))
+    slopes = [torch.randn(400, sizes[-1], generator=seeded(2)) for sizes in others]
+    parameters = [list(net.parameters()) for net in nets]
+
+    def alone(net: Mlp, own: list[Tensor], slope: Tensor) -> tuple[Tensor, ...]:
+        rows = x.clone().requires_grad_()
+        out = net(rows)
+        return out.detach(), *torch.autograd.grad(out, [rows, *own], slope)
+
+    expected = [alone(*each) for each in zip(nets, parameters, slopes, strict=True)]
+    for threads in (1, 2, 3):
+        _core.set_kernel_threads(threads)
+        rows = [x.clone().requires_grad_() for _ in nets]
+        outs = run(*(net.over(own) for net, own in zip(nets, rows, strict=True)))
+        grads = torch.autograd.grad(outs, [*rows, *(p for own in parameters for p in own)], slopes)
+        for i, (out, *wanted) in enumerate(expected):
+            begin = len(nets) + sum(map(len, parameters[:i]))
+            found = [grads[i], *grads[begin : begin + len(parameters[i])]]
+            assert same(outs[i].detach(), out)
+            assert all(same(*pair) for pair in zip(found, wanted, strict=True))
+        with torch.no_grad():
+            acted = run(*(net.over(x) for net in nets))
+        assert all(same(*pair) for pair in zip(acted, [each[0] for each in expected], strict=True))
+
+
+def test_rows_that_several_networks_read_get_the_sum_of_their_gradients():
+    nets = [make_net((13, 37, 1), seed=seed) for seed in (1, 2)]
+    x = torch.randn(50, 13, generator=seeded(3)).requires_grad_()
+    alone = [torch.autograd.grad(net(x).sum(), x)[0] for net in nets]
+    outs = run(*(net.over(x) for net in nets), weights=False)
+    assert same(torch.autograd.grad(outs[0].sum() + outs[1].sum(), x)[0], alone[0] + alone[1])
+    assert not torch.autograd.grad(outs[0].sum(), list(nets[0].parameters()), allow_unused=True)[0]
+
+
 def test_passes_at_the_same_time_give_the_same_bits():
     runs = [large_passes(seed) for seed in (1, 2)]
     expected = [run() for run in runs]
@@ -405,7 +442,7 @@ def test_shapes_that_cannot_be_are_refused(widths, hidden, last, words):
 
 def test_passes_need_a_weight_and_a_bias_for_every_layer():
     with pytest.raises(ValueError, match="one weight and one bias per layer"):
-        _core.MlpShape([5, 3, 2], "tanh", "identity").forward([1, 2, 3], 0, 0, 0, 0)
+        _core.mlp_forward([(_core.MlpShape([5, 3, 2], "tanh", "identity"), [1, 2, 3], 0, 0, 0, 0)])
 
 
 # --- how networks begin ---

@@ -1,0 +1,49 @@
+// Products and elementwise loops of a perceptron's passes, once for each width of vector registers.
+//
+// Every sum runs over its inner index one by one, in order, whatever the shape of a tile: the tables differ in speed
+// and in no bit.
+#pragma once
+
+#include <cstddef>
+
+namespace slipstream {
+
+enum class Activation { kIdentity, kRelu, kTanh };
+
+using Index = std::ptrdiff_t;
+
+// A(i, k) = data[i * row + k * inner].
+struct Strided {
+  const float* data;
+  Index row;
+  Index inner;
+};
+
+struct Tiles {
+  Index rows;   // of a tile, whose sums stay in registers while the inner index runs
+  Index lanes;  // of a register; packed columns are a multiple of them, those beyond the last filled with zeros
+  Index group;  // columns of one task of a gradient, several panels
+
+  // Columns of B are rows of `w` [columns, inner]: what a forward pass multiplies by.
+  void (*pack_transposed)(const float* w, Index columns, Index inner, float* out);
+  // All panels of b [inner, columns].
+  void (*pack)(const float* b, Index columns, Index inner, float* out);
+  // out [rows, columns] = activation(A [rows, inner] B + bias), with B packed; bias null: 0.
+  void (*product)(const Strided& a, Index rows, const float* packed, Index inner, Index columns, const float* bias,
+                  Activation activation, float* out);
+  // Columns [begin, end) of out [rows, columns] = A [rows, inner] b [inner, columns]; `add`: plus what is there. At
+  // most `group` of them.
+  void (*gradient)(const Strided& a, Index rows, const float* b, Index inner, Index columns, Index begin, Index end,
+                   bool add, float* out);
+  // Gradients before an activation, from those after it and its outputs.
+  void (*derivatives)(Activation activation, const float* grad, const float* y, Index count, float* out);
+};
+
+// By the width of registers; null where this was not built for such processors, or does not run on one.
+[[nodiscard]] const Tiles& tiles_of_8();
+[[nodiscard]] const Tiles* tiles_of_16();
+[[nodiscard]] const Tiles& fastest_tiles();
+
+extern const Tiles* const kTilesOf16;  // whatever processor this is; null where it was not built
+
+}  // namespace slipstream

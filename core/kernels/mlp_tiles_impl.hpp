@@ -1,0 +1,353 @@
+// What mlp_tiles_8.cpp and mlp_tiles_16.cpp compile, each for its own processors.
+//
+// All of it is local to the file that includes it, and it calls nothing of the standard library but memcpy: of two
+// inline functions of one name the linker keeps one, and that must not be the one other processors cannot run.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#include "kernels/mlp_tiles.hpp"
+
+namespace slipstream {
+namespace {
+
+constexpr Index lesser(Index a, Index b) { return a < b ? a : b; }
+
+template <int kLanes>
+struct Register;
+
+template <>
+struct Register<8> {
+  typedef float Vec __attribute__((vector_size(32)));           // NOLINT(modernize-use-using)
+  typedef std::uint32_t Bits __attribute__((vector_size(32)));  // NOLINT(modernize-use-using)
+};
+
+template <>
+struct Register<16> {
+  typedef float Vec __attribute__((vector_size(64)));           // NOLINT(modernize-use-using)
+  typedef std::uint32_t Bits __attribute__((vector_size(64)));  // NOLINT(modernize-use-using)
+};
+
+template <class V>
+V load(const float* p) {
+  V v;
+  std::memcpy(&v, p, sizeof(v));
+  return v;
+}
+template <class V>
+void store(float* p, V v) {
+  std::memcpy(p, &v, sizeof(v));
+}
+
+// rows[i][j] -> columns[j][i].
+using Vec8 = Register<8>::Vec;
+
+void transpose(const Vec8 (&row)[8], Vec8 (&column)[8]) {
+  Vec8 pairs[8];
+  Vec8 quads[8];
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    pairs[2 * i] = __builtin_shufflevector(row[2 * i], row[2 * i + 1], 0, 8, 1, 9, 4, 12, 5, 13);
+    pairs[2 * i + 1] = __builtin_shufflevector(row[2 * i], row[2 * i + 1], 2, 10, 3, 11, 6, 14, 7, 15);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    const Vec8& upper = pairs[i / 2 * 4 + i % 2];
+    const Vec8& lower = pairs[i / 2 * 4 + i % 2 + 2];
+    quads[i / 2 * 4 + i % 2 * 2] = __builtin_shufflevector(upper, lower, 0, 1, 8, 9, 4, 5, 12, 13);
+    quads[i / 2 * 4 + i % 2 * 2 + 1] = __builtin_shufflevector(upper, lower, 2, 3, 10, 11, 6, 7, 14, 15);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    column[i] = __builtin_shufflevector(quads[i], quads[i + 4], 0, 1, 2, 3, 8, 9, 10, 11);
+    column[i + 4] = __builtin_shufflevector(quads[i], quads[i + 4], 4, 5, 6, 7, 12, 13, 14, 15);
+  }
+}
+
+// Tiles of kRows rows and at most kMost registers of kLanes columns.
+template <int kLanes, int kRows, int kMost>
+struct Kernel {
+  using Vec = typename Register<kLanes>::Vec;
+  using Bits = typename Register<kLanes>::Bits;
+  static constexpr Index kPanel = kMost * kLanes;
+  static constexpr Index kDepth = 8192 / (kPanel < 64 ? 2 * kPanel : kPanel);  // inner indices at a time
+  static constexpr Index kGroup = kPanel < 64 ? 2 * kPanel : kPanel;
+
+  static Vec splat(float x) { return x - Vec{}; }
+
+  // In a register: AVX-512 can spread a number while it multiplies, at half the rate.
+  static void keep([[maybe_unused]] Vec& x) {
+#if defined(__AVX512F__)
+    asm("" : "+v"(x));
+#endif
+  }
+
+  // --- elementwise ---
+
+  // tanh = e / (e + 2) with e = expm1(2|x|): accurate to a few ulp also near 0, because expm1 is.
+  static Vec tanh(Vec x) {
+    const Bits sign = reinterpret_cast<Bits>(x) & 0x80000000U;
+    Vec y = 2.0F * reinterpret_cast<Vec>(reinterpret_cast<Bits>(x) ^ sign);
+    y = y < 20.0F ? y : (y == y ? splat(20.0F) : y);  // beyond, tanh is 1 in float32; NaN stays NaN
+    // y = n ln 2 + r, |r| <= ln 2 / 2; adding and taking away 1.5 * 2^23 rounds to the nearest integer.
+    const Vec magic = splat(12582912.0F);
+    const Vec shifted = y * 1.44269504088896341F + magic;
+    const Vec n = shifted - magic;
+    const Vec r = (y - n * 0.693359375F) - n * -2.12194440e-4F;  // ln 2 in two parts: the first is exact times n
+    // expm1(r) by its series; the first term left out is r^8 / 8!, below half an ulp of r.
+    Vec p = splat(1.0F / 5040.0F);
+    p = p * r + 1.0F / 720.0F;
+    p = p * r + 1.0F / 120.0F;
+    p = p * r + 1.0F / 24.0F;
+    p = p * r + 1.0F / 6.0F;
+    p = p * r + 0.5F;
+    p = p * (r * r) + r;
+    const Bits exponent = (reinterpret_cast<Bits>(shifted) << 23U) + (127U << 23U);  // low bits of `shifted` hold n
+    const Vec scale = reinterpret_cast<Vec>(exponent);
+    const Vec e = p * scale + (scale - 1.0F);
+    const Vec t = e / (e + 2.0F);
+    return reinterpret_cast<Vec>(reinterpret_cast<Bits>(t) | sign);
+  }
+
+  static Vec activate(Activation activation, Vec x) {
+    switch (activation) {
+      case Activation::kIdentity:
+        return x;
+      case Activation::kRelu:
+        return x > 0.0F ? x : (x == x ? Vec{} : x);
+      case Activation::kTanh:
+        return tanh(x);
+    }
+    return x;
+  }
+
+  static Vec derivative(Activation activation, Vec grad, Vec y) {
+    switch (activation) {
+      case Activation::kIdentity:
+        return grad;
+      case Activation::kRelu:
+        return y > 0.0F ? grad : Vec{};
+      case Activation::kTanh:
+        return grad * (1.0F - y * y);
+    }
+    return grad;
+  }
+
+  static void derivatives(Activation activation, const float* grad, const float* y, Index count, float* out) {
+    Index i = 0;
+    for (; i + kLanes <= count; i += kLanes)
+      store(out + i, derivative(activation, load<Vec>(grad + i), load<Vec>(y + i)));
+    if (i == count) return;
+    float tail[3][kLanes] = {};
+    copy(grad + i, count - i, tail[0]);
+    copy(y + i, count - i, tail[1]);
+    store(tail[2], derivative(activation, load<Vec>(tail[0]), load<Vec>(tail[1])));
+    copy(tail[2], count - i, out + i);
+  }
+
+  // --- packing ---
+
+  static void copy(const float* from, Index count, float* to) {
+    std::memcpy(to, from, sizeof(float) * static_cast<std::size_t>(count));
+  }
+
+  // Columns of a panel: as many as a tile has, or fewer where that is all that is left.
+  static constexpr Index panel_of(Index left) {
+    return left <= 8 ? 8 : lesser(kPanel, (left + kLanes - 1) / kLanes * kLanes);
+  }
+
+  static void pack_transposed(const float* w, Index columns, Index inner, float* out) {
+    for (Index c = 0; c < columns; c += kPanel) {
+      const Index panel = panel_of(columns - c);
+      const Index width = lesser(panel, columns - c);
+      const Index whole = width == panel ? inner / 8 * 8 : 0;
+      for (Index k = 0; k < whole; k += 8) {
+        for (Index part = 0; part < panel; part += 8) {
+          Vec8 row[8];
+          Vec8 column[8];
+          for (Index j = 0; j < 8; ++j) row[j] = load<Vec8>(w + (c + part + j) * inner + k);
+          transpose(row, column);
+          for (Index j = 0; j < 8; ++j) store(out + (k + j) * panel + part, column[j]);
+        }
+      }
+      for (Index k = whole; k < inner; ++k)
+        for (Index j = 0; j < panel; ++j) out[k * panel + j] = j < width ? w[(c + j) * inner + k] : 0.0F;
+      out += inner * panel;
+    }
+  }
+
+  // Columns [c, c + panel) of b [inner, columns], of which `width` are there.
+  static void pack_panel(const float* b, Index columns, Index inner, Index c, Index width, Index panel, float* out) {
+    for (Index k = 0; k < inner; ++k, out += panel) {
+      const float* from = b + k * columns + c;
+      if (width == kPanel) {
+        copy(from, kPanel, out);
+      } else {
+        copy(from, width, out);
+        for (Index j = width; j < panel; ++j) out[j] = 0.0F;
+      }
+    }
+  }
+
+  static void pack(const float* b, Index columns, Index inner, float* out) {
+    for (Index c = 0; c < columns; c += kPanel) {
+      const Index panel = panel_of(columns - c);
+      pack_panel(b, columns, inner, c, lesser(panel, columns - c), panel, out);
+      out += inner * panel;
+    }
+  }
+
+  // --- products ---
+
+  // Sums of kRows rows and kWide registers of columns.
+  template <int kWide>
+  struct Tile {
+    Vec sum[kRows][kWide];
+  };
+
+  // sum += A B over `depth` inner indices; rows beyond the last repeat it, their sums are not stored.
+  // Not inlined: among other code the compiler does not keep all sums in registers, at half the speed.
+  template <int kWide>
+  [[gnu::noinline]] static void multiply(const Strided& a, Index rows, const float* __restrict b, Index depth,
+                                         Tile<kWide>& tile) {
+    const float* at[kRows];
+    for (Index i = 0; i < kRows; ++i) at[i] = a.data + lesser(i, rows - 1) * a.row;
+    Tile<kWide> own = tile;
+    const Index inner = a.inner;
+    Index offset = 0;
+    for (Index k = 0; k < depth; ++k, b += kWide * kLanes, offset += inner) {
+      Vec column[kWide];
+      for (int j = 0; j < kWide; ++j) column[j] = load<Vec>(b + j * kLanes);
+#pragma GCC unroll 16
+      for (int i = 0; i < kRows; ++i) {
+        Vec x = splat(at[i][offset]);
+        keep(x);
+        for (int j = 0; j < kWide; ++j) own.sum[i][j] += x * column[j];
+      }
+    }
+    tile = own;
+  }
+
+  template <int kWide>
+  static void store_tile(const Tile<kWide>& tile, Index rows, Index width, float* out, Index stride) {
+    for (Index i = 0; i < rows; ++i, out += stride) {
+      if (width == kWide * kLanes) {
+        for (int j = 0; j < kWide; ++j) store(out + j * kLanes, tile.sum[i][j]);
+      } else {
+        float row[kWide * kLanes];
+        for (int j = 0; j < kWide; ++j) store(row + j * kLanes, tile.sum[i][j]);
+        copy(row, width, out);
+      }
+    }
+  }
+
+  template <int kWide>
+  static void load_tile(const float* from, Index rows, Index width, Index stride, Tile<kWide>& tile) {
+    for (Index i = 0; i < kRows; ++i) {
+      float row[kWide * kLanes] = {};
+      const float* at = from + lesser(i, rows - 1) * stride;  // rows beyond the last are not stored
+      if (width < kWide * kLanes) {
+        copy(at, width, row);
+        at = row;
+      }
+      for (int j = 0; j < kWide; ++j) tile.sum[i][j] = load<Vec>(at + j * kLanes);
+    }
+  }
+
+  // One panel of a product, of which `width` columns are wanted.
+  template <int kWide = kMost>
+  static void product_panel(const Strided& a, Index rows, const float* b, Index inner, Index width, const float* bias,
+                            Activation activation, float* out, Index stride) {
+    if constexpr (kWide > 1) {
+      if (width <= (kWide - 1) * kLanes)
+        return product_panel<kWide - 1>(a, rows, b, inner, width, bias, activation, out, stride);
+    } else if constexpr (kLanes > 8) {
+      if (width <= 8)
+        return Kernel<8, kRows, 1>::product_panel(a, rows, b, inner, width, bias, activation, out, stride);
+    }
+    float start[kWide * kLanes] = {};
+    if (bias != nullptr) copy(bias, width, start);
+    for (Index k = 0; k < inner; k += kDepth) {
+      const Index depth = lesser(kDepth, inner - k);
+      for (Index r = 0; r < rows; r += kRows) {
+        const Index height = lesser(kRows, rows - r);
+        float* const to = out + r * stride;
+        Tile<kWide> tile;
+        if (k > 0) {
+          load_tile(to, height, width, stride, tile);
+        } else {
+          for (auto& sum : tile.sum)
+            for (int j = 0; j < kWide; ++j) sum[j] = load<Vec>(start + j * kLanes);
+        }
+        multiply({a.data + r * a.row + k * a.inner, a.row, a.inner}, height, b + k * kWide * kLanes, depth, tile);
+        if (k + depth == inner)
+          for (Index i = 0; i < height; ++i)
+            for (int j = 0; j < kWide; ++j) tile.sum[i][j] = activate(activation, tile.sum[i][j]);
+        store_tile(tile, height, width, to, stride);
+      }
+    }
+  }
+
+  static void product(const Strided& a, Index rows, const float* packed, Index inner, Index columns, const float* bias,
+                      Activation activation, float* out) {
+    for (Index c = 0; c < columns; c += kPanel, packed += inner * kPanel)
+      product_panel(a, rows, packed, inner, lesser(kPanel, columns - c), bias == nullptr ? nullptr : bias + c,
+                    activation, out + c, columns);
+  }
+
+  // A tile's rows of A side by side, [depth][kRows]: read once for all panels, and without the stride of A, whose
+  // multiples share a few places of the cache.
+  static void pack_rows(const Strided& a, Index rows, Index depth, float* out) {
+    for (Index k = 0; k < depth; ++k, out += kRows) {
+      const float* from = a.data + k * a.inner;
+      if (rows == kRows && a.row == 1) {
+        copy(from, kRows, out);
+      } else {
+        for (Index i = 0; i < kRows; ++i) out[i] = from[lesser(i, rows - 1) * a.row];
+      }
+    }
+  }
+
+  template <int kWide = kMost>
+  static void gradient_tile(const float* a, const float* b, Index depth, Index rows, Index width, bool add, float* out,
+                            Index stride) {
+    if constexpr (kWide > 1) {
+      if (width <= (kWide - 1) * kLanes) return gradient_tile<kWide - 1>(a, b, depth, rows, width, add, out, stride);
+    } else if constexpr (kLanes > 8) {
+      if (width <= 8) return Kernel<8, kRows, 1>::gradient_tile(a, b, depth, rows, width, add, out, stride);
+    }
+    Tile<kWide> tile{};
+    if (add) load_tile(out, rows, width, stride, tile);
+    multiply({a, 1, kRows}, kRows, b, depth, tile);
+    store_tile(tile, rows, width, out, stride);
+  }
+
+  static void gradient(const Strided& a, Index rows, const float* b, Index inner, Index columns, Index begin, Index end,
+                       bool add, float* out) {
+    float left[kDepth * kRows];
+    float right[kDepth * kGroup];
+    for (Index k = 0; k < inner; k += kDepth) {
+      const Index depth = lesser(kDepth, inner - k);
+      for (Index c = begin; c < end; c += kPanel) {
+        const Index panel = panel_of(end - c);
+        pack_panel(b + k * columns, columns, depth, c, lesser(panel, end - c), panel, right + (c - begin) * kDepth);
+      }
+      for (Index r = 0; r < rows; r += kRows) {
+        const Index height = lesser(kRows, rows - r);
+        pack_rows({a.data + r * a.row + k * a.inner, a.row, a.inner}, height, depth, left);
+        for (Index c = begin; c < end; c += kPanel) {
+          gradient_tile(left, right + (c - begin) * kDepth, depth, height, lesser(kPanel, end - c), add || k > 0,
+                        out + r * columns + c, columns);
+        }
+      }
+    }
+  }
+
+  static constexpr Tiles tiles() {
+    return {kRows, kLanes, kGroup, pack_transposed, pack, product, gradient, derivatives};
+  }
+};
+
+}  // namespace
+}  // namespace slipstream
