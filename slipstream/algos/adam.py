@@ -23,7 +23,7 @@ from slipstream.nets.torsos import learning_dtype
 BETA1, BETA2 = 0.9, 0.999
 MOMENTS = ("exp_avg", "exp_avg_sq")
 Slopes = Sequence[Tensor] | None
-Grads = tuple[Tensor, ...]  # by parameter
+Grads = tuple[Tensor, ...]  # pieces of the gradient that together, in their order, are by the whole vector
 
 
 SCALE, PATIENCE = 2.0**16, 2000  # of losses in float16, and steps after which it is doubled: torch's GradScaler
@@ -45,7 +45,7 @@ class FlatAdam:
         self.steps = 0
         self.moments = {moment: torch.zeros_like(self.vector) for moment in MOMENTS}
         self.share: Share = ALONE
-        self._anchors: tuple[Tensor, ...] = ()  # by parameter, while there is a pull
+        self._anchor: Tensor | None = None  # where the vector is pulled to
         self._pull = 0.0
         self._scale, self._fine = SCALE, 0  # and steps since it last changed; used where products are float16
         self._grads: Grads = ()  # of the pieces of the step to come
@@ -56,12 +56,13 @@ class FlatAdam:
 
         Weights of other networks may be among them.
         """
-        self._pull, self._anchors = strength, ()
+        self._pull, self._anchor = strength, None
         if strength > 0.0:
             wanted = [
-                np.asarray(reference[name], np.float32).reshape(shape) for name, (_, shape) in self.places.items()
+                np.asarray(reference[name], np.float32).reshape(shape).ravel()
+                for name, (_, shape) in self.places.items()
             ]
-            self._anchors = tuple(torch.tensor(array, device=self.vector.device) for array in wanted)
+            self._anchor = torch.tensor(np.concatenate(wanted), device=self.vector.device)
 
     def step(
         self, loss: Tensor | Sequence[Tensor], learning_rate: float, max_norm: float | None, slopes: Slopes = None
@@ -85,14 +86,20 @@ class FlatAdam:
 
         `part` is the share of the batch's rows that the piece has; None: as much as everybody's.
         """
-        share = part = 1.0 / self.share.ranks if part is None else part
+        scale = 1.0
         if learning_dtype() == torch.float16:  # small gradients would vanish among its few exponents
             outputs = (loss,) if isinstance(loss, Tensor) else tuple(loss)
             slopes = slopes or tuple(torch.ones_like(each) for each in outputs)
-            loss, slopes, part = outputs, tuple(self._scale * slope for slope in slopes), part / self._scale
-        grads = torch.autograd.grad(loss, self.parameters, slopes)
-        if part != 1.0:
-            grads = tuple(part * g for g in grads)
+            loss, slopes, scale = outputs, tuple(self._scale * slope for slope in slopes), self._scale
+        self.add_gradient(torch.autograd.grad(loss, self.parameters, slopes), part, terms, scale)
+
+    def add_gradient(
+        self, grads: Grads, part: float | None = None, terms: Mapping[str, float] | None = None, scale: float = 1.0
+    ) -> None:
+        """The same of a piece whose mean gradient is known, `scale` times too large."""
+        share = 1.0 / self.share.ranks if part is None else part
+        if share != scale:
+            grads = tuple(share / scale * g for g in grads)
         if self._grads:
             grads = tuple(before + g for before, g in zip(self._grads, grads, strict=True))
         self._grads = grads
@@ -105,9 +112,9 @@ class FlatAdam:
         self._grads, self._said = (), {}
         if self.share.ranks > 1:
             grads, said = self._exchange(grads, said)
-        if self._anchors:
-            near = zip(grads, self.parameters, self._anchors, strict=True)
-            grads = tuple(g + self._pull * (p.detach() - anchor) for g, p, anchor in near)
+        if self._anchor is not None:
+            far = torch.split(self._pull * (self.vector - self._anchor), [g.numel() for g in grads])
+            grads = tuple(g.flatten() + pull for g, pull in zip(grads, far, strict=True))
         if learning_dtype() == torch.float16 and self._is_too_large(grads):
             return 0.0, said
         if self.vector.device.type != "cpu":
@@ -147,8 +154,7 @@ class FlatAdam:
         """Sums over all learners, of the gradient and of the terms beside it."""
         terms = torch.tensor(list(said.values()), dtype=torch.float32, device=self.vector.device)
         total = summed(self.share, torch.cat([*(g.flatten() for g in grads), terms]))
-        grads = tuple(total[place].view(shape) for place, shape in self.places.values())
-        return grads, dict(zip(said, total[len(self.vector) :].tolist(), strict=True))
+        return (total[: len(self.vector)],), dict(zip(said, total[len(self.vector) :].tolist(), strict=True))
 
     @torch.no_grad()
     def _step_by_torch(self, grads: Grads, learning_rate: float, max_norm: float | None) -> float:

@@ -28,11 +28,12 @@ from slipstream.algos.batch import (
     Terms,
     actor_inputs,
     explained_variance,
+    hear,
+    learn,
     make_actor,
     make_critic,
     observe,
     pick_policy,
-    policy_and_value,
     policy_on,
     see,
     shuffled,
@@ -133,13 +134,13 @@ class Appo:
 
     def _add(self, batch: Batch, entropy_coef: float) -> None:
         config = self.config
-        dist, prediction = policy_and_value(self.actor, self.critic, batch)
+        heard = hear(self.actor, self.critic, batch)
         is_raw = config.normalize_advantage and not batch.is_part
         weights = Weights(config.clip_coef, entropy_coef, config.kl_coef, is_raw)
-        terms, slopes = surrogate(dist, batch, weights)
-        error, slope = value_error(prediction, batch.target, batch.value, None)
+        terms, slopes = surrogate(heard.policy, batch, weights)
+        error, slope = value_error(heard.value, batch.target, batch.value, None)
         slopes = *slopes, config.value_coef * slope
-        self.optimiser.add((*dist, prediction), slopes, batch.part, terms._asdict() | {"value_loss": error})
+        learn(self.optimiser, heard, slopes, batch, terms._asdict() | {"value_loss": error})
 
     def actor_spec(self) -> ActorSpec:
         """How to build the acting network again."""

@@ -15,16 +15,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from slipstream import _core
+from slipstream.algos.adam import FlatAdam
 from slipstream.algos.protocol import Stats, Traits, action_table
 from slipstream.algos.share import Share
 from slipstream.config.algos.onpolicy import ActorCriticConfig, BoardNetwork, ReinforceConfig, VtraceConfig
 from slipstream.config.errors import ScenarioError
 from slipstream.data.rollout import F32, U8, Blocks, Rollout
+from slipstream.nets import torsos
 from slipstream.nets.actor import Actor, ActorSpec
 from slipstream.nets.boards import BoardSpec
 from slipstream.nets.critic import Critic
 from slipstream.nets.heads import Categorical, Gaussian
-from slipstream.nets.torsos import Mlp, run
+from slipstream.nets.torsos import Record
 from slipstream.worlds.spec import WorldSpec
 
 Policy = Gaussian | Categorical
@@ -178,14 +180,50 @@ def shared_features(actor: Actor, critic: Critic, x: Tensor) -> Tensor | None:
     return features
 
 
+class Heard(NamedTuple):
+    """What actor and critic say of every row of a batch."""
+
+    policy: Policy
+    value: Tensor  # [rows], standardised
+    record: Record | None = None  # of their passes; None: torch's graph knows the way back
+
+
+def hear(actor: Actor, critic: Critic, batch: Batch) -> Heard:
+    """Ask both, for who knows the slopes of a loss by what they say; perceptrons run side by side."""
+    passes = _perceptrons(actor, critic, batch)
+    record = None if passes is None else torsos.record(*passes)
+    if record is None:
+        return Heard(*policy_and_value(actor, critic, batch))
+    out, value = record.outs
+    return Heard(actor.policy(out, batch.mask), value.squeeze(1), record)
+
+
+def learn(optimiser: FlatAdam, heard: Heard, slopes: tuple[Tensor, ...], batch: Batch, terms: Terms) -> None:
+    """Count a batch into the optimiser's next step; `slopes` of the loss by the policy's tensors, then by the value."""
+    if heard.record is None:
+        return optimiser.add((*heard.policy, heard.value), slopes, batch.part, terms)
+    by_out, *by_log_std, by_value = slopes
+    if batch.mask is not None:
+        by_out = by_out.masked_fill(batch.mask == 0, 0.0)
+    grads = heard.record.gradients((by_out, by_value.unsqueeze(1)))
+    optimiser.add_gradient((*by_log_std, *grads), batch.part, terms)  # in the order of the actor's parameters
+    return None
+
+
 def policy_and_value(actor: Actor, critic: Critic, batch: Batch) -> tuple[Policy, Tensor]:
-    """The policy on every row, and the critic's standardised value, [rows]; perceptrons run side by side."""
-    if actor.board is None and isinstance(critic.torso, Mlp):
-        passes = actor.torso.over(batch.x, actor.head), critic.torso.over(batch.critic_x, critic.head)
-        out, value = run(*passes)
-        return actor.policy(out, batch.mask), value.squeeze(-1)
+    """The policy on every row and the critic's standardised value, [rows], in torch's graph."""
+    passes = _perceptrons(actor, critic, batch)
+    if passes is not None:
+        out, value = torsos.run(*passes)
+        return actor.policy(out, batch.mask), value.squeeze(1)
     features = shared_features(actor, critic, batch.x)
     return actor.distribution(batch.x, batch.mask, features), critic(features, batch.critic_x)
+
+
+def _perceptrons(actor: Actor, critic: Critic, batch: Batch) -> tuple[torsos.Pass, torsos.Pass] | None:
+    if actor.board is not None or not isinstance(critic.torso, torsos.Mlp):
+        return None
+    return actor.torso.over(batch.x, actor.head), critic.torso.over(batch.critic_x, critic.head)
 
 
 def see(actor: Actor, critic: Critic, rollout: Rollout) -> Seen:

@@ -22,11 +22,12 @@ from slipstream.algos.batch import (
     Terms,
     explained_variance,
     gae,
+    hear,
     kept,
+    learn,
     make_actor,
     make_critic,
     observe,
-    policy_and_value,
     see,
     shuffled,
     to_batch,
@@ -131,13 +132,13 @@ class Ppo:
 
     def _add(self, batch: Batch, entropy_coef: float) -> None:
         config = self.config
-        dist, prediction = policy_and_value(self.actor, self.critic, batch)
+        heard = hear(self.actor, self.critic, batch)
         is_raw = config.normalize_advantage and not batch.is_part
         weights = Weights(config.clip_coef, entropy_coef, self.kl_coef, is_raw)
-        terms, slopes = surrogate(dist, batch, weights)
-        error, slope = value_error(prediction, batch.target, batch.value, config.value_clip)
+        terms, slopes = surrogate(heard.policy, batch, weights)
+        error, slope = value_error(heard.value, batch.target, batch.value, config.value_clip)
         slopes = *slopes, config.value_coef * slope
-        self.optimiser.add((*dist, prediction), slopes, batch.part, terms._asdict() | {"value_loss": error})
+        learn(self.optimiser, heard, slopes, batch, terms._asdict() | {"value_loss": error})
 
     def _adapt_kl(self, kl: float, target: float) -> None:
         if kl > 2.0 * target:

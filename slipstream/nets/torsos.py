@@ -163,28 +163,59 @@ def run(*passes: Pass, weights: bool = True) -> tuple[Tensor, ...]:
     """
     if not weights:
         passes = tuple(each._replace(parameters=tuple(p.detach() for p in each.parameters)) for each in passes)
-    for _, x, parameters in passes:
-        if x.device != parameters[0].device:
-            raise ValueError(f"a network on {parameters[0].device} was given rows on {x.device}; move one to the other")
     how = _arithmetic.get()
-    if how != PLAIN:
-        return tuple(_by_torch(*each, how) for each in passes)
-    if not is_native(passes[0].x):
-        return tuple(layer_by_layer(*each) for each in passes)
+    if how != PLAIN or not is_native(passes[0].x):
+        return tuple(_by_torch(each, how) for each in passes)
+    shapes, flat = _flat(passes)
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in flat):
+        outs: tuple[Tensor, ...] = _Passes.apply(shapes, *flat)  # type: ignore[no-untyped-call]
+        return outs
+    return tuple(_forward(shapes, flat, None))
+
+
+def record(*passes: Pass) -> Record | None:
+    """Run passes whose slopes somebody else will know, without torch's graph; None where torch has to run them."""
+    if _arithmetic.get() != PLAIN or not is_native(passes[0].x):
+        return None
+    with torch.no_grad():
+        shapes, flat = _flat(passes)
+        hidden = _hidden(shapes, flat)
+        return Record(shapes, flat, hidden, tuple(_forward(shapes, flat, hidden)))
+
+
+class Record(NamedTuple):
+    """Passes that were run, and what the way back needs of them."""
+
+    shapes: Shapes
+    flat: Sequence[Tensor]  # the rows of every pass, then the parameters of every pass
+    hidden: Sequence[Tensor]
+    outs: tuple[Tensor, ...]
+
+    def gradients(self, slopes: Sequence[Tensor]) -> list[Tensor]:
+        """By the parameters of every pass, each a vector: weight and bias of every layer, in order."""
+        wanted = [False] * len(self.shapes) + [True] * (len(self.flat) - len(self.shapes))
+        found = _backward(self, [slope.contiguous() for slope in slopes], wanted)[1]
+        return [grads for grads in found if grads is not None]
+
+
+def _flat(passes: Sequence[Pass]) -> tuple[Shapes, list[Tensor]]:
+    """Shapes, and the rows of every pass before the parameters of every pass; what kernels cannot read is refused."""
     for layout, x, parameters in passes:
+        _same_device(x, parameters)
         if x.dtype != torch.float32 or parameters[0].dtype != torch.float32 or x.shape[1:] != layout.widths[:1]:
             raise ValueError(
                 f"a network of {layout.widths[0]} float32 inputs was given {tuple(x.shape)} {x.dtype}; it needs "
                 "float32 rows of that width"
             )
-    shapes = tuple(each.layout.native for each in passes)
     flat = [x.contiguous() for _, x, _ in passes]
     for _, _, parameters in passes:
         flat += parameters
-    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in flat):
-        outs: tuple[Tensor, ...] = _Passes.apply(shapes, *flat)  # type: ignore[no-untyped-call]
-        return outs
-    return tuple(_forward(shapes, flat, None))
+    return tuple(each.layout.native for each in passes), flat
+
+
+def _same_device(x: Tensor, parameters: Sequence[Tensor]) -> None:
+    if x.device != parameters[0].device:
+        raise ValueError(f"a network on {parameters[0].device} was given rows on {x.device}; move one to the other")
 
 
 def is_native(x: Tensor) -> bool:
@@ -200,10 +231,13 @@ def layer_by_layer(layout: Layout, x: Tensor, parameters: Sequence[Tensor]) -> T
     return x
 
 
-def _by_torch(layout: Layout, x: Tensor, parameters: Sequence[Tensor], how: Arithmetic) -> Tensor:
+def _by_torch(each: Pass, how: Arithmetic) -> Tensor:
+    _same_device(each.x, each.parameters)
+    if how == PLAIN:
+        return layer_by_layer(*each)
     run = _compiled() if how.compiled else layer_by_layer
-    with torch.autocast(x.device.type, how.dtype, enabled=how.dtype != torch.float32):
-        out: Tensor = run(layout, x, parameters)
+    with torch.autocast(each.x.device.type, how.dtype, enabled=how.dtype != torch.float32):
+        out: Tensor = run(*each)
     return out.float()
 
 
@@ -235,50 +269,51 @@ def _addresses(tensors: Sequence[Tensor]) -> list[int]:
     return [tensor.data_ptr() for tensor in tensors]
 
 
+def _hidden(shapes: Shapes, flat: Sequence[Tensor]) -> list[Tensor]:
+    return [x.new_empty(shape.hidden_floats(x.shape[0])) for shape, x in zip(shapes, flat, strict=False)]
+
+
+def _backward(
+    record: Record, slopes: Sequence[Tensor], wanted: Sequence[bool]
+) -> tuple[list[Tensor | None], list[Tensor | None]]:
+    """Gradients by every pass's rows, and by all its parameters as one vector; `wanted` of each tensor of `flat`."""
+    passes, by_rows, by_parameters = [], [], []
+    begin = len(record.shapes)
+    for i, (shape, x, parameters) in enumerate(_by_pass(record.shapes, record.flat)):
+        end = begin + len(parameters)
+        by_parameters.append(x.new_empty(shape.parameter_floats) if any(wanted[begin:end]) else None)
+        by_rows.append(torch.empty_like(x) if wanted[i] else None)
+        x_at, hidden, out, slope = _addresses((x, record.hidden[i], record.outs[i], slopes[i]))
+        to_parameters, to_rows = (0 if grads is None else grads.data_ptr() for grads in (by_parameters[i], by_rows[i]))
+        passes.append((shape, _addresses(parameters), x_at, x.shape[0], hidden, out, slope, to_parameters, to_rows))
+        begin = end
+    _core.mlp_backward(passes)
+    return by_rows, by_parameters
+
+
 class _Passes(torch.autograd.Function):
     """Native passes as one node of torch's graph."""
 
     @staticmethod
     def forward(ctx: Any, shapes: Shapes, *flat: Tensor) -> tuple[Tensor, ...]:
-        rows = flat[: len(shapes)]
-        hidden = [x.new_empty(shape.hidden_floats(x.shape[0])) for shape, x in zip(shapes, rows, strict=True)]
+        hidden = _hidden(shapes, flat)
         outs = _forward(shapes, flat, hidden)
         ctx.shapes = shapes
         ctx.save_for_backward(*flat, *hidden, *outs)
         return tuple(outs)
 
     @staticmethod
-    def backward(ctx: Any, *grad_outs: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor | None, ...]:
         if torch.is_grad_enabled():  # create_graph: what comes out of here would silently count as constant
             raise RuntimeError("the native pass has no second derivative; ask layer_by_layer for it")
-        shapes, saved, count = ctx.shapes, ctx.saved_tensors, len(ctx.shapes)
-        flat, hidden, outs = saved[: -2 * count], saved[-2 * count : -count], saved[-count:]
-        wanted = ctx.needs_input_grad[1:]
-        passes, by_rows, by_parameters = [], [], []
-        begin = count
-        grad_outs = tuple(grad.contiguous() for grad in grad_outs)
-        for i, (shape, x, parameters) in enumerate(_by_pass(shapes, flat)):
-            end = begin + len(parameters)
-            grads = x.new_empty(shape.parameter_floats) if any(wanted[begin:end]) else None
-            grad_x = torch.empty_like(x) if wanted[i] else None
-            by_rows.append(grad_x)
-            by_parameters += _pieces(grads, parameters)
-            passes.append(
-                (
-                    shape,
-                    _addresses(parameters),
-                    x.data_ptr(),
-                    x.shape[0],
-                    hidden[i].data_ptr(),
-                    outs[i].data_ptr(),
-                    grad_outs[i].data_ptr(),
-                    0 if grads is None else grads.data_ptr(),
-                    0 if grad_x is None else grad_x.data_ptr(),
-                )
-            )
-            begin = end
-        _core.mlp_backward(passes)
-        return (None, *by_rows, *by_parameters)
+        saved, count = ctx.saved_tensors, len(ctx.shapes)
+        record = Record(ctx.shapes, saved[: -2 * count], saved[-2 * count : -count], saved[-count:])
+        slopes = tuple(slope.contiguous() for slope in slopes)
+        by_rows, by_parameters = _backward(record, slopes, ctx.needs_input_grad[1:])
+        pieces: list[Tensor | None] = []
+        for grads, (_, _, parameters) in zip(by_parameters, _by_pass(record.shapes, record.flat), strict=True):
+            pieces += _pieces(grads, parameters)
+        return (None, *by_rows, *pieces)
 
 
 def _pieces(grads: Tensor | None, parameters: Sequence[Tensor]) -> list[Tensor | None]:
