@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
+#include <vector>
 
 #include "kernels/share.hpp"
 
@@ -26,19 +28,45 @@ double sum_of_squares(const float* data, std::size_t size) {
   return total;
 }
 
+// A stretch of one piece, and where it stands in the whole vector.
+struct Stretch {
+  const float* gradient;
+  std::size_t size;
+  std::size_t offset;
+};
+
+// Pieces as tasks. They are shared out over all pieces at once, so that a thread has the same part of the vector each
+// time: that of the network whose passes it runs, where there are two (share_jobs).
+const std::vector<Stretch>& stretches(std::span<const GradientPiece> pieces) {
+  thread_local std::vector<Stretch> found;  // grows to the largest number asked for
+  found.clear();
+  std::size_t offset = 0;
+  for (const GradientPiece& piece : pieces)
+    for (std::size_t at = 0; at < piece.size; at += kChunk) {
+      found.push_back({piece.data + at, std::min(kChunk, piece.size - at), offset});
+      offset += found.back().size;
+    }
+  return found;
+}
+
+double norm_of(const std::vector<Stretch>& parts) {
+  thread_local std::vector<double> squares;
+  squares.resize(parts.size());
+  share(static_cast<int>(parts.size()), parts.size() * kChunk, [&, out = squares.data()](int i) {
+    const Stretch& part = parts[static_cast<std::size_t>(i)];
+    out[i] = sum_of_squares(part.gradient, part.size);
+  });
+  return std::sqrt(std::accumulate(squares.begin(), squares.end(), 0.0));  // in order
+}
+
 }  // namespace
 
-double gradient_norm(std::span<const GradientPiece> pieces) {
-  double total = 0.0;
-  for (const GradientPiece& piece : pieces)
-    for (std::size_t at = 0; at < piece.size; at += kChunk)
-      total += sum_of_squares(piece.data + at, std::min(kChunk, piece.size - at));
-  return std::sqrt(total);
-}
+double gradient_norm(std::span<const GradientPiece> pieces) { return norm_of(stretches(pieces)); }
 
 double adam_step(std::span<const GradientPiece> pieces, const AdamRates& rates, double step, float* parameters,
                  float* first_moment, float* second_moment) {
-  const double norm = gradient_norm(pieces);
+  const std::vector<Stretch>& parts = stretches(pieces);
+  const double norm = norm_of(parts);
   if (!std::isfinite(norm)) return norm;
   const double clip = rates.max_norm > 0.0 ? std::min(1.0, rates.max_norm / (norm + 1e-6)) : 1.0;
   const auto scale = static_cast<float>(clip);
@@ -49,26 +77,20 @@ double adam_step(std::span<const GradientPiece> pieces, const AdamRates& rates, 
   const auto take1 = static_cast<float>(1.0 - rates.beta1);
   const auto keep2 = static_cast<float>(rates.beta2);
   const auto take2 = static_cast<float>(1.0 - rates.beta2);
-  std::size_t offset = 0;
-  for (const GradientPiece& piece : pieces) {
-    const auto chunks = static_cast<int>((piece.size + kChunk - 1) / kChunk);
-    share(chunks, piece.size * 8, [&](int chunk) {
-      const std::size_t begin = static_cast<std::size_t>(chunk) * kChunk;
-      const std::size_t end = std::min(begin + kChunk, piece.size);
-      float* const p = parameters + offset;
-      float* const m = first_moment + offset;
-      float* const v = second_moment + offset;
-      const float* const grad = piece.data;
+  share(static_cast<int>(parts.size()), parts.size() * kChunk * 8, [&](int task) {
+    const Stretch& part = parts[static_cast<std::size_t>(task)];
+    float* const p = parameters + part.offset;
+    float* const m = first_moment + part.offset;
+    float* const v = second_moment + part.offset;
+    const float* const grad = part.gradient;
 #pragma GCC ivdep
-      for (std::size_t i = begin; i < end; ++i) {
-        const float g = grad[i] * scale;
-        m[i] = keep1 * m[i] + take1 * g;
-        v[i] = keep2 * v[i] + take2 * g * g;
-        p[i] -= step_size * m[i] / (std::sqrt(v[i]) * root + eps);
-      }
-    });
-    offset += piece.size;
-  }
+    for (std::size_t i = 0; i < part.size; ++i) {
+      const float g = grad[i] * scale;
+      m[i] = keep1 * m[i] + take1 * g;
+      v[i] = keep2 * v[i] + take2 * g * g;
+      p[i] -= step_size * m[i] / (std::sqrt(v[i]) * root + eps);
+    }
+  });
   return norm;
 }
 

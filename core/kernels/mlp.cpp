@@ -43,8 +43,8 @@ struct Block {
   Index count;
 };
 
-constexpr Index kFewest = 18;
-constexpr Index kMost = 48;
+constexpr Index kFewest = 36;
+constexpr Index kMost = 96;
 
 // Rows of one task: many use a packed panel often, few let two threads finish together. A row's bits are the same.
 Index block_rows(int rows) {
