@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 from slipstream.config.errors import ScenarioError
@@ -27,6 +28,19 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_run_flags(parser: argparse.ArgumentParser) -> None:
+    """Those flags, and what a run can have besides."""
+    add_flags(parser)
+    parser.add_argument(
+        "--ray.evaluators",
+        dest="ray_evaluators",
+        type=int,
+        default=0,
+        metavar="N",
+        help="with --on ray: so many actors play the evaluations, a CPU each; 0: the run itself does",
+    )
+
+
 @contextmanager
 def cluster(args: argparse.Namespace, actors: int) -> Iterator[Cluster | None]:
     """The cluster that flags ask for, if any; one of our own has CPUs for so many actors."""
@@ -45,18 +59,30 @@ def cluster(args: argparse.Namespace, actors: int) -> Iterator[Cluster | None]:
 @contextmanager
 def place(args: argparse.Namespace, workers: int) -> Iterator[Place]:
     """The place that flags ask for a run with so many workers."""
-    with cluster(args, workers) as found:
+    evaluators = args.ray_evaluators
+    if evaluators < 0 or (evaluators and args.on is None):
+        why = "is of no use without --on ray" if evaluators > 0 else "a number of actors is 0 or more"
+        raise ScenarioError(f"--ray.evaluators {evaluators}: {why}")
+    with cluster(args, workers + evaluators) as found:
         if found is None:
             from slipstream.train.place import HERE
 
             yield HERE
             return
         from slipstream.scale.actors import Actors
+        from slipstream.scale.judge_actors import JudgesOnNodes
         from slipstream.scale.learner_actors import LearnerOnNode
         from slipstream.scale.replay_actor import ServiceOnNode
         from slipstream.train.place import Place
 
-        yield Place(Actors, lambda: ServiceOnNode(_say), LearnerOnNode, found.address, found.nodes)
+        yield Place(
+            partial(Actors, say=_say),
+            lambda: ServiceOnNode(_say),
+            LearnerOnNode,
+            found.address,
+            found.nodes,
+            partial(JudgesOnNodes, evaluators) if evaluators else None,
+        )
 
 
 def _say(text: str) -> None:

@@ -89,7 +89,7 @@ def resume(argv: Sequence[str]) -> int:
     parser.add_argument("--timesteps", type=whole_number, help="new budget in steps, counted from the run's beginning")
     parser.add_argument("--models", type=Path, default=Path("models"), help="where the final model is written")
     parser.add_argument("--ui", choices=watch.UIS[:3], default="plain", help=watch.UI_HELP)
-    place.add_flags(parser)
+    place.add_run_flags(parser)
     log.add_flags(parser)
     args = parser.parse_args(argv)
     if args.ui == "tui" and watch.is_terminal():
@@ -224,7 +224,7 @@ def _train_parser() -> argparse.ArgumentParser:
     add("--runs", type=Path, default=Path("runs"), help="where run folders are made (default: runs)")
     add("--models", type=Path, default=Path("models"), help="where final models are written (default: models)")
     add("-h", "--help", action="store_true", help="show this page")
-    place.add_flags(parser)
+    place.add_run_flags(parser)
     log.add_flags(parser)
     return parser
 

@@ -2,10 +2,11 @@
 
 An actor has a shelf and a board like those of the run, and in it `train.crew.work` serves them as it does in a process
 of this machine. What the two sides write travels whole: with an order the weights it names (put into Ray's object store
-once for all workers) and the worlds' phases; with an answer the slot that was filled. A thread of the run forwards
-both, and copies signs of life. So the pool sees what it sees of a local worker, and does the rest as ever: it checks
-whose slab it is and which, and where an actor is gone it begins another from the state after the last slab. Ray is
-asked to restart nothing by itself: an actor without that state would be another run.
+once for all workers) and the worlds' phases; beside an answer the slot that was filled, which does not go through Ray
+(`scale.slabs`). A thread of the run forwards both, and copies signs of life. So the pool sees what it sees of a local
+worker, and does the rest as ever: it checks whose slab it is and which, and where an actor is gone it begins another
+from the state after the last slab. Ray is asked to restart nothing by itself: an actor without that state would be
+another run.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import select
 import socket
 import traceback
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from threading import Event, Thread
@@ -34,10 +35,12 @@ from slipstream.collect.memory import Arrays, Board, Shelf, make_memory
 from slipstream.collect.messages import MAX_TRACE, Channel, Collect, Failed, Message, Order, Ready, make_channel
 from slipstream.collect.pool import Life
 from slipstream.config.errors import ScenarioError
+from slipstream.scale.slabs import Door, Gate, Sender
 from slipstream.train import crew
 from slipstream.train.workers import Memory
 
 PLACE_S = 30.0  # in which a cluster that is large enough has room for all workers
+SLAB_S = 30.0  # in which a slab arrives whose worker has said that it is filled
 LOOK_S = 0.5  # between questions to an actor that works, whether it is alive
 CLOSE_S = 5.0
 
@@ -50,10 +53,10 @@ class Weights(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What a worker said, and the slot it filled."""
+    """What a worker said, and the number under which the slot comes that it filled."""
 
     message: bytes
-    slot: NDArray[np.uint8] | None
+    slab: int | None
 
 
 # --- on a node ---
@@ -62,7 +65,7 @@ class Answer(NamedTuple):
 class Worker:
     """A worker's memory, and the thread that serves it."""
 
-    def __init__(self, payload: bytes, version: str) -> None:
+    def __init__(self, payload: bytes, door: Door, version: str) -> None:
         if version != __version__:
             raise ScenarioError(f"this node has Slipstream {__version__}, and the run {version}; install the same")
         self._job = job = msgspec.json.decode(payload, type=crew.Job)
@@ -72,6 +75,7 @@ class Worker:
         self._board = Board(self._board_memory, job.board, job.buffers)
         mine, self._theirs = make_channel()
         self._channel = Channel(mine)
+        self._sender, self._sent = Sender(door), 0
 
     def begin(self, state: Arrays | None, phases: NDArray[np.int32]) -> Answer:
         """Build the worlds and go on from a state; without one the first comes back."""
@@ -102,8 +106,12 @@ class Worker:
         message = self._channel.receive()
         if message is None:
             raise RuntimeError("the worker's thread has ended without a word")
-        filled = None if slot is None or isinstance(message, Failed) else self._shelf.slots[slot].packed()
-        return Answer(msgspec.json.encode(message), filled)
+        said = msgspec.json.encode(message)
+        if slot is None or isinstance(message, Failed):
+            return Answer(said, None)
+        self._sent += 1
+        self._sender.send(self._job.owner, self._sent, self._shelf.slots[slot].packed())
+        return Answer(said, self._sent)
 
 
 ACTOR: Any = ray.remote(num_cpus=1, max_restarts=0, max_task_retries=0, concurrency_groups={"signs": 1})(Worker)
@@ -136,10 +144,12 @@ class Actors(Memory):
 
     can_kill = True
 
-    def __init__(self, *args: Any) -> None:
+    def __init__(self, *args: Any, say: Callable[[str], None] = lambda text: None) -> None:
         super().__init__(*args)
         self.board: PutBoard = PutBoard(self.board_memory, self._weights, self._buffers)
         workers = len(self._shares)
+        self._gate = Gate(ray.util.get_node_ip_address(), 2 * max(plan.slot_size for plan in self._plans))
+        say(f"slabs come in at {self._gate.door.address}, from those who have this run's key")
         self._group = placement_group([{"CPU": 1}] * workers, strategy="SPREAD")
         self._lives: list[ActorLife] = []
         if not self._group.wait(PLACE_S):
@@ -154,8 +164,8 @@ class Actors(Memory):
         """A new actor; where its node is gone, on the node that Ray chooses instead."""
         where = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=worker)
         job = msgspec.json.encode(self.job(worker, owner))
-        actor = ACTOR.options(scheduling_strategy=where).remote(job, __version__)
-        life = ActorLife(actor, Channel(end.dup()), self.shelves[worker], self.board, owner)
+        actor = ACTOR.options(scheduling_strategy=where).remote(job, self._gate.door, __version__)
+        life = ActorLife(actor, Channel(end.dup()), self.shelves[worker], self.board, self._gate, owner)
         self._lives.append(life)
         return life
 
@@ -163,6 +173,7 @@ class Actors(Memory):
         """End them, and give the cluster its place back."""
         for life in self._lives:
             life.kill()
+        self._gate.close()
         remove_placement_group(self._group)
         self.release()
 
@@ -170,11 +181,12 @@ class Actors(Memory):
 class ActorLife:
     """An actor as the pool sees it, and the thread that forwards what the pool and it say."""
 
-    def __init__(self, actor: Any, channel: Channel, shelf: Shelf, board: PutBoard, owner: int) -> None:
+    def __init__(self, actor: Any, channel: Channel, shelf: Shelf, board: PutBoard, gate: Gate, owner: int) -> None:
         self._actor, self._channel, self._shelf, self._board, self._owner = actor, channel, shelf, board, owner
-        self._how, self._stop = "ended", Event()
+        self._gate, self._how, self._stop = gate, "ended", Event()
         self._woken, self._waker = socket.socketpair()
         self._waker.setblocking(False)
+        gate.expect(owner, self._wake)
         self._thread = Thread(target=self._live, name="slipstream-actor", daemon=True)
         self._thread.start()
 
@@ -207,7 +219,10 @@ class ActorLife:
         except RayError as error:
             self._how = f"was lost ({type(error).__name__})"
             self._wait_for_verdict()
+        except TimeoutError as error:
+            self._how = str(error)
         finally:
+            self._gate.forget(self._owner)
             with suppress(Exception):  # it may be gone, or Ray
                 ray.kill(self._actor)
             self._channel.close()
@@ -229,7 +244,7 @@ class ActorLife:
         """Orders there and answers back, in their order, until one side is gone."""
         asked = deque([self._ask(self._actor.begin.remote(self._shelf.get_state(), self._phases))])
         waiting: deque[Order] = deque()
-        signs, seen, looked_at = None, -1, monotonic()
+        signs, seen, looked_at, awaited = None, -1, monotonic(), None
         while True:
             ready: list[object] = select.select([self._channel, self._woken], [], [], LOOK_S)[0]  # type: ignore[type-var]
             if self._stop.is_set():
@@ -243,7 +258,18 @@ class ActorLife:
                 assert isinstance(order, Order)
                 waiting.append(order)
             while asked and asked[0].done():
-                self._take_in(asked.popleft().result())
+                answer = asked[0].result()
+                if answer.slab is not None and not self._gate.has(self._owner, answer.slab):
+                    awaited = awaited or monotonic()
+                    break
+                awaited = None
+                asked.popleft()
+                self._take_in(answer)
+            if awaited is not None and monotonic() - awaited > SLAB_S:
+                raise TimeoutError(
+                    f"has filled a slab that did not arrive at {self._gate.door.address} within {SLAB_S:g} s; can its "
+                    "node reach that address?"
+                )
             # An order for the newest weights is given when it can be begun: there may be newer ones by then.
             while waiting and not (asked and isinstance(waiting[0], Collect) and waiting[0].version is None):
                 asked.append(self._ask(self._order(waiting.popleft())))
@@ -263,8 +289,9 @@ class ActorLife:
 
     def _take_in(self, answer: Answer) -> None:
         message = msgspec.json.decode(answer.message, type=Message)
-        if answer.slot is not None:
-            self._shelf.slots[message.slot if isinstance(message, Ready) else 0].unpack(answer.slot)
+        if answer.slab is not None:
+            slot = self._shelf.slots[message.slot if isinstance(message, Ready) else 0]
+            slot.unpack(self._gate.take(self._owner, answer.slab))
         self._shelf.tell("waiting")
         self._channel.send(message)
 

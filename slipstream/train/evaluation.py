@@ -3,18 +3,46 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from slipstream.collect.episodes import Episodes, play
+from slipstream.algos.protocol import Arrays
+from slipstream.collect.episodes import Episodes, play, together
 from slipstream.collect.teams import Team
 from slipstream.config.errors import ScenarioError
 from slipstream.config.scenario import Scenario, WorldConfig
 from slipstream.train.setup import make_evaluation_worlds
 from slipstream.worlds.registry import analyse, analysis_baseline
 from slipstream.worlds.vec_env import VecEnv
+
+
+class Part(NamedTuple):
+    """Episodes of an evaluation."""
+
+    first: int  # number of the first
+    episodes: int
+    record: int  # so many of them, the first ones, are kept step by step
+    phase: int  # of the worlds
+
+
+class Judges(Protocol):
+    """Others who play evaluations."""
+
+    def play(self, weights: Arrays, whole: Part) -> Sequence[tuple[Part, Episodes | None]]:
+        """The parts of an evaluation in order; None of one that was lost."""
+
+    def close(self) -> None:
+        """No more."""
+
+
+class Elsewhere(NamedTuple):
+    """Who plays instead of the run itself, and what they act with."""
+
+    judges: Judges
+    weights: Callable[[], Arrays]
 
 
 @dataclass(frozen=True)
@@ -27,6 +55,7 @@ class Evaluator:
     seed: int
     config: WorldConfig
     undisturbed: Sequence[Team] | None = None  # who flies the same episodes for the world's own analysis
+    elsewhere: Elsewhere | None = None
 
     def evaluate(self, update: int, record: int = 0) -> Episodes:
         """Play the evaluation that belongs to this update: its episodes are like no other's."""
@@ -41,10 +70,18 @@ class Evaluator:
         return {f"eval/{name}": value for name, value in figures.items()}
 
     def _play(self, teams: Sequence[Team], update: int, record: int) -> Episodes:
-        return play(self.worlds, teams, self.episodes, self.seed, first=update * self.episodes, record=record)
+        phases = set(self.worlds.phases)
+        whole = Part(update * self.episodes, self.episodes, record, min(phases, default=0))
+        if self.elsewhere is None or teams is not self.teams or len(phases) > 1:
+            return self._play_here(teams, whole)
+        parts = self.elsewhere.judges.play(self.elsewhere.weights(), whole)
+        return together([self._play_here(teams, part) if played is None else played for part, played in parts])
+
+    def _play_here(self, teams: Sequence[Team], part: Part) -> Episodes:
+        return play(self.worlds, teams, part.episodes, self.seed, part.first, part.record)
 
 
-def make_evaluator(scenario: Scenario, teams: Sequence[Team]) -> Evaluator:
+def make_evaluator(scenario: Scenario, teams: Sequence[Team], elsewhere: Elsewhere | None = None) -> Evaluator:
     """The evaluator a scenario asks for."""
     episodes, kind = scenario.evaluate.evaluation_duration, scenario.world.kind
     worlds = make_evaluation_worlds(scenario, episodes, reward_parts=scenario.log.log_trajectories)
@@ -56,7 +93,7 @@ def make_evaluator(scenario: Scenario, teams: Sequence[Team]) -> Evaluator:
                 f"evaluate.enable_hallucination_detection: {kind} worlds have no alerts to detect; set it to false"
             )
         undisturbed = [Team(script, tuple(range(worlds.spec.num_agents)), script=script)]
-    return Evaluator(worlds, teams, episodes, scenario.evaluate.seed, scenario.world, undisturbed)
+    return Evaluator(worlds, teams, episodes, scenario.evaluate.seed, scenario.world, undisturbed, elsewhere)
 
 
 def summary(episodes: Episodes) -> dict[str, float]:

@@ -33,7 +33,7 @@ from slipstream.train import checkpoint, run_folder
 from slipstream.train.checkpoint import Checkpoint
 from slipstream.train.curriculum import CurriculumState
 from slipstream.train.diagnostics import diagnose, weights
-from slipstream.train.evaluation import Evaluator, clean_flags, make_evaluator, summary
+from slipstream.train.evaluation import Elsewhere, Evaluator, clean_flags, make_evaluator, summary
 from slipstream.train.export import export
 from slipstream.train.federation import Client, ClientState, begin_alike
 from slipstream.train.feed import Feed, make_feed
@@ -213,7 +213,12 @@ class Session:
             self.cast = cast = replace(cast, learners=learners)
         self.evaluator: Evaluator | None = None
         if scenario.evaluate.evaluation_interval is not None:
-            self.evaluator = make_evaluator(scenario, cast.teams)
+            elsewhere = None
+            if place.make_judges is not None:
+                judges = place.make_judges(scenario, self._announce)
+                parts.callback(judges.close)
+                elsewhere = Elsewhere(judges, self._judged_weights)
+            self.evaluator = make_evaluator(scenario, cast.teams, elsewhere)
             parts.callback(self.evaluator.worlds.close)
         judging = None if self.evaluator is None else self.evaluator.worlds
         self.phases = Phases(scenario, worlds, judging, run.path, self._announce)
@@ -454,6 +459,16 @@ class Session:
         if is_best:
             self.counters = msgspec.structs.replace(self.counters, best_return=mean)
         return reason, is_best
+
+    def _judged_weights(self) -> Arrays:
+        """Everything that acts in an evaluation, and changes."""
+        weights: Arrays = {}
+        for name, learner in self.cast.learners.items():
+            state = learner.state_dict(include_optim=False)
+            weights |= {f"learner.{name}.{key}": array for key, array in state.items()}
+        for name, selves in self.cast.past.items():
+            weights |= {f"past.{name}.{key}": array for key, array in selves.acting_arrays().items()}
+        return weights
 
     def _evaluate(self) -> Episodes:
         evaluator = self.evaluator

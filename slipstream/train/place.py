@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from slipstream.collect.pool import Tell
+from slipstream.config.scenario import Scenario
+from slipstream.train.evaluation import Judges
 from slipstream.train.in_step import LOOPBACK, Process, Start
 from slipstream.train.replay_service import OwnService, ReplayHost
 from slipstream.train.workers import MakeWorkplace
@@ -18,6 +21,7 @@ class Place(NamedTuple):
     start_learner: Start = Process  # of those in step with the run's own
     host: str = LOOPBACK  # where they meet
     nodes: int = 1
+    make_judges: Callable[[Scenario, Tell], Judges] | None = None  # None: the run plays evaluations
 
 
 HERE = Place()

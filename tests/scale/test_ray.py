@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections import Counter, defaultdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,10 +36,12 @@ from slipstream.config.sweep import load_sweep  # noqa: E402
 from slipstream.scale import sweep  # noqa: E402
 from slipstream.scale.actors import Actors  # noqa: E402
 from slipstream.scale.cluster import joined, listeners  # noqa: E402
+from slipstream.scale.judge_actors import JudgesOnNodes  # noqa: E402
 from slipstream.scale.learner_actors import LearnerOnNode  # noqa: E402
 from slipstream.scale.pool import Forks, ProcessPool  # noqa: E402
 from slipstream.scale.process_actors import Nodes, replica_on_node  # noqa: E402
 from slipstream.scale.replay_actor import ServiceOnNode  # noqa: E402
+from slipstream.scale.slabs import Gate  # noqa: E402
 from slipstream.train import checkpoint  # noqa: E402
 from slipstream.train.experiment import resume, train  # noqa: E402
 from slipstream.train.metrics import metrics_hash, read_rows  # noqa: E402
@@ -97,9 +100,20 @@ def events(folder: Path) -> Counter[str]:
     return Counter(row["event"] for row in read_rows(folder / "events.jsonl"))
 
 
+def processes(title: str) -> list[psutil.Process]:
+    return [p for p in psutil.process_iter(["cmdline"]) if (p.info["cmdline"] or [""])[0].startswith(title)]
+
+
 def actors() -> list[psutil.Process]:
     """Processes of workers."""
-    return [p for p in psutil.process_iter(["cmdline"]) if (p.info["cmdline"] or [""])[0].startswith("ray::Worker")]
+    return processes("ray::Worker")
+
+
+def wait_until(is_so: Any) -> None:
+    end = time.monotonic() + 30.0
+    while not is_so():
+        assert time.monotonic() < end
+        time.sleep(0.05)
 
 
 def bundle_nodes() -> list[str]:
@@ -191,6 +205,48 @@ def test_a_curriculum_reaches_actors_and_a_run_goes_on_with_local_workers(cluste
     resume(half, models=tmp_path / "models")
     assert fingerprint(half) == fingerprint(alone)
     assert events(half)["phase"] >= 2
+
+
+@pytest.mark.parametrize("blow", [None, signal.SIGKILL, signal.SIGSTOP])
+def test_evaluations_on_nodes_have_the_numbers_of_the_runs_own_though_one_is_lost(blow, cluster, tmp_path):
+    changes = {**PPO, "evaluate.evaluation_interval": 2, "evaluate.evaluation_duration": 5, "collect.deadline_s": 10.0}
+    scenario = scenario_of("head_on", changes)
+    alone = run(scenario, tmp_path / "alone", place=HERE)
+    playing: list[int] = []
+
+    def strike() -> None:
+        playing.extend(p.pid for p in processes("ray::Judge"))
+        if blow is not None:
+            os.kill(playing[0], blow)
+
+    place = ON_RAY._replace(make_judges=partial(JudgesOnNodes, 2))
+    far = run(scenario, tmp_path / "far", After(3, strike), place, workers=2)
+    assert fingerprint(far) == fingerprint(alone)
+    assert len(playing) == 2
+    assert events(far)["evaluator_lost"] == (0 if blow is None else 1)
+    wait_until(lambda: not processes("ray::Judge"))
+
+
+def test_more_evaluators_than_the_cluster_has_cpus_are_refused(cluster, tmp_path, monkeypatch):
+    monkeypatch.setattr("slipstream.scale.judge_actors.PLACE_S", 10.0)
+    scenario = scenario_of("head_on", {**PPO, "evaluate.evaluation_interval": 2, "evaluate.evaluation_duration": 40})
+    with pytest.raises(ScenarioError, match=r"40 evaluators need a CPU each"):
+        run(scenario, tmp_path / "run", place=ON_RAY._replace(make_judges=partial(JudgesOnNodes, 40)))
+
+
+def test_slabs_come_in_by_a_way_of_their_own_that_is_named(cluster, tmp_path):
+    said: list[str] = []
+    place = ON_RAY._replace(make_home=partial(Actors, say=said.append))
+    run(scenario_of("head_on", PPO), tmp_path / "run", place=place, workers=2)
+    (sentence,) = said
+    assert sentence.startswith("slabs come in at tcp://127.0.0.1:")
+
+
+def test_a_worker_whose_slabs_do_not_arrive_is_given_up_with_the_reason(cluster, tmp_path, monkeypatch):
+    monkeypatch.setattr("slipstream.scale.actors.SLAB_S", 1.0)
+    monkeypatch.setattr(Gate, "has", lambda gate, life, number: False)
+    with pytest.raises(WorkerDied, match=r"did not arrive at tcp://127.0.0.1:\d+ within 1 s"):
+        run(scenario_of("head_on", PPO), tmp_path / "run", workers=2)
 
 
 def test_free_actors_spend_the_budget_and_repeat_no_slab(cluster, accepted, tmp_path):
