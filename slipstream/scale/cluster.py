@@ -1,7 +1,7 @@
 """A Ray cluster that a run uses: one that is there, or one of its own on this machine that nobody else can reach.
 
-Ray asks nobody for a password: who reaches its ports runs code on its nodes. So a cluster of one's own listens on
-loopback only, without a dashboard, and whatever listens elsewhere is named.
+Who is let in at Ray's ports runs code on its nodes, and a cluster lets in everybody unless it was given a token. So one
+of our own listens on loopback only, without a dashboard, and whatever listens elsewhere is named.
 """
 
 from __future__ import annotations
@@ -86,12 +86,18 @@ def listeners() -> list[Listener]:
     return sorted(found)
 
 
+def _asks_for_token() -> bool:
+    """Whether the cluster that was joined lets in only those who have its token."""
+    return os.environ.get("RAY_AUTH_MODE", "").lower() == "token"  # Ray sets it where it finds one
+
+
 def _sentence(address: str | None, nodes: list[dict[str, object]], cpus: int) -> str:
     what = "one node of our own, reached from this machine only" if address is None else f"{len(nodes)} nodes"
     said = f"ray: {what}, {cpus} CPUs"
     if address is not None:
         where = ", ".join(sorted({f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}" for node in nodes}))
-        said += f"; it listens without a password on {where} and other ports: keep these in a network you trust"
+        token = "for those who have its token" if _asks_for_token() else "without a password"
+        said += f"; it listens {token} on {where} and other ports: keep these in a network you trust"
     beyond = [each for each in listeners() if not each.is_loopback]
     if beyond:
         said += "; here: " + ", ".join(f"{each.process} on {each.address} port {each.port}" for each in beyond)

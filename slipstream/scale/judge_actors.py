@@ -16,9 +16,8 @@ import ray
 from ray.exceptions import RayError
 
 from slipstream import __version__
-from slipstream.algos.protocol import Arrays
 from slipstream.collect.episodes import Episodes, play
-from slipstream.collect.memory import shares
+from slipstream.collect.memory import Arrays, shares
 from slipstream.collect.pool import Tell
 from slipstream.collect.slab import under
 from slipstream.config.errors import ScenarioError
