@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from slipstream.config.errors import ScenarioError
@@ -45,13 +48,25 @@ def listen(address: Address, token: str) -> tuple[socket.socket, Address]:
         server = socket.create_server((address.host, address.port), family=family)
         address = address._replace(port=server.getsockname()[1])
     else:
-        _refuse_taken(address)
-        server = socket.socket(socket.AF_UNIX)
-        os.fchmod(server.fileno(), 0o600)  # ours alone from its first moment; the umask is everybody's in this process
-        server.bind(address.path)
-        server.listen(64)
+        with _alone_in(os.path.dirname(address.path)):
+            _refuse_taken(address)
+            server = socket.socket(socket.AF_UNIX)
+            os.fchmod(server.fileno(), 0o600)  # ours alone from its first moment; the umask is everybody's here
+            server.bind(address.path)
+            server.listen(64)
     server.setblocking(False)
     return server, address
+
+
+@contextmanager
+def _alone_in(folder: str) -> Iterator[None]:
+    """Others who want to listen in this folder wait: who finds a dead one's leavings must not clear a living one's."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _refuse_taken(address: Address) -> None:
