@@ -40,7 +40,7 @@ from slipstream.federate.update import Arrays, Update
 
 F64 = NDArray[np.float64]
 
-CLIENTS, ROUNDS, EPISODES = 10, 10, 100
+CLIENTS, EPISODES = 10, 100
 SEEDS = (11, 12, 13, 14, 15)
 LIARS = (1, 2, 3)
 ROBUST: tuple[RuleName, ...] = ("median", "trimmed_mean", "krum", "multi_krum", "bulyan", "geometric_median")
@@ -62,6 +62,7 @@ class Task:
     changes: Mapping[str, Any]
     attacks: tuple[str, ...]
     liars: tuple[int, ...]
+    rounds: int
     defended: tuple[RuleName, ...] = ()  # rules that are also tried behind the checks, against two liars
 
     def scenarios_of(self, seed: int, rounds: int) -> list[Scenario]:
@@ -185,6 +186,7 @@ TASKS = {
             },
             tuple(ATTACKS),
             LIARS,
+            10,
             ("mean", "trimmed_mean", "multi_krum"),
         ),
         Task(
@@ -195,6 +197,7 @@ TASKS = {
             },
             ("sign_flip_x10", "alie", "angle"),
             (2,),
+            20,
         ),
     )
 }  # fmt: skip
@@ -333,7 +336,7 @@ class Ending(NamedTuple):
     refused: int  # updates
 
 
-def run(task: Task, attack: str, rule: str, liars: int, defence: str, seed: int, rounds: int = ROUNDS) -> Ending:
+def run(task: Task, attack: str, rule: str, liars: int, defence: str, seed: int, rounds: int) -> Ending:
     """Ten clients through all rounds; where nobody lies, `liars` is only what the rule is told."""
     with tempfile.TemporaryDirectory() as folder:
         clients = {
@@ -455,12 +458,13 @@ def cells_of(tasks: Sequence[str], seeds: Sequence[int]) -> list[Cell]:
     ]
 
 
-def run_cell(cell: Cell, rounds: int = ROUNDS) -> Cell:
+def run_cell(cell: Cell, budget: int | None = None) -> Cell:
     """Every rule and number of liars of an attack."""
     import torch
 
     torch.set_num_threads(1)
     task, attack, defence, seed = TASKS[cell["task"]], cell["attack"], cell["defence"], cell["seed"]
+    rounds = budget or task.rounds
     began = time.process_time()
     endings: dict[str, dict[str, Ending]] = {}
     for liars, rule in runs_of(task, attack, defence):
@@ -487,7 +491,7 @@ def _short(value: float | None) -> float | None:
 def main() -> None:
     """Compute what is missing, then write the page."""
     args = asked(__doc__, "federation_attacks", list(TASKS))
-    work = partial(run_cell, rounds=args.budget or ROUNDS)
+    work = partial(run_cell, budget=args.budget)
     try:
         run_cells("federation_attacks", cells_of(args.only, args.seeds or SEEDS), work, args.jobs, args.out)
     finally:

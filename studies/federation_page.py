@@ -14,7 +14,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 from cells import Cell, machine, read_cells
-from federation_attacks import ATTACKS, BELIEVED, CLIENTS, NOBODY, ROBUST, ROUNDS
+from federation_attacks import ATTACKS, BELIEVED, CLIENTS, NOBODY, ROBUST
 from matplotlib.axes import Axes
 
 from slipstream.federate.aggregate import needed
@@ -50,8 +50,9 @@ WAYS = {
 
 LIES = """## Liars
 
-Ten clients, {rounds} rounds of one update each, f of the ten lie in every round. PPO on `probe_target` (two numbers are
-shown, act on them; small settings of its own), and on CartPole. Clients differ in their seeds only. A score is the
+Ten clients, rounds of one update each, f of the ten lie in every round. PPO on `probe_target` (two numbers are shown,
+act on them; small settings of its own; {probe} rounds), and on CartPole ({cartpole} rounds). Clients differ in their
+seeds only. A score is the
 return of the last aggregate's policy over {episodes} episodes, exploration off, as the share of what ten honest
 clients gain by the plain mean with the same seed: 1 is as good as they, 0 is the untrained policy, below 0 is worse
 than untrained (a policy that is no number counts as 0). Interquartile means over seeds with 95 % bootstrap intervals;
@@ -76,6 +77,9 @@ Liars see every honest update before they send theirs, and all of them send as b
 The settings were chosen on other seeds and without liars, so that ten honest clients learn visibly in ten rounds. The
 backdoor was made stronger once, on another seed, before the table was run: with one update a round it did not open for
 the mean either. It opens where, of targets right of 0.5, the action is nearer to (-1, -1) than to the target.
+CartPole had ten rounds at first, in which ten honest clients do not solve it: the same five seeds then gave 0.81 to
+1.01 without liars, and with two of them 0.93 to 1.27 for median, trimmed mean and geometric median, 0.69 to 0.83 for
+Krum and 0.68 to 0.74 for Multi-Krum. On seed 1, without liars, the mean and Multi-Krum had solved it after 20 rounds.
 
 They lie about weights. An impossible statistic (a critic's deviation of -1, say) is not among the attacks: `aggregate`
 refuses it by name, and with it the round.
@@ -90,7 +94,8 @@ def write_page(path: Path) -> None:
         own = [cell for cell in helped if cell["task"] == name]
         lines += _helped(name, own, path) if any(cell["way"] in WAYS for cell in own) else []
     lines += _missing(helped, help_study.cells_of(list(help_study.TASKS), help_study.SEEDS), "way", "study-federation")
-    lines += [LIES.format(rounds=ROUNDS, episodes=lies_study.EPISODES, kept=KEPT)]
+    probe, cartpole = (lies_study.TASKS[name].rounds for name in ("probe_target", "cartpole"))
+    lines += [LIES.format(probe=probe, cartpole=cartpole, episodes=lies_study.EPISODES, kept=KEPT)]
     for name, task in lies_study.TASKS.items():
         table = Table([cell for cell in lied if cell["task"] == name and cell["defence"] == "off"])
         if table.seeds:
