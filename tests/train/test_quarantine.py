@@ -263,17 +263,14 @@ def assert_undone(result: Result, arrays: str) -> dict[str, np.ndarray]:
     [*((kind, np.nan, 0) for kind in ALGORITHMS), ("ppo", np.inf, 1), ("sac", np.inf, 1), ("td3", np.inf, 2)],
 )
 def test_a_bad_gradient_is_skipped_and_its_update_undone(kind, number, which, tmp_path, monkeypatch):
-    real, left = FlatAdam.add, []
+    real, left = FlatAdam.add_gradient, []
 
-    def add(self: FlatAdam, loss: Any, slopes: Any = None, *rest: Any, **more: Any) -> None:
+    def add_gradient(self: FlatAdam, grads: Any, *rest: Any, **more: Any) -> None:
         if left and left.pop() == "spoil":  # of SAC's 1 is the actor's, of TD3's 2
-            if slopes is None:
-                loss = loss * number
-            else:
-                slopes = [slope * number for slope in slopes]
-        real(self, loss, slopes, *rest, **more)
+            grads = tuple(number * grad for grad in grads)
+        real(self, grads, *rest, **more)
 
-    monkeypatch.setattr(FlatAdam, "add", add)
+    monkeypatch.setattr(FlatAdam, "add_gradient", add_gradient)
     meddler = Meddler(monkeypatch, lambda _: left.extend(["spoil", *["spare"] * which]))
     result = run(sick(kind), tmp_path, display=meddler)
     saved = assert_undone(result, "the gradient")
