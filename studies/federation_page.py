@@ -31,14 +31,16 @@ HELP = """# Federation
 
 {ways}
 A table's score is the mean over a way's learners of 100 episodes that no training sees; *chosen* is the one learner
-whose last evaluation, on other episodes, was the best: what somebody would keep. Interquartile means over seeds with
-95 % bootstrap intervals. Steps are those of all learners together: the single learner takes them all, each of the four
-a quarter, so a row of the four apart also says what a single learner does with one share. The four begin to learn when
+whose last evaluation, on other episodes, was the best: what somebody would keep. Interquartile means over seeds with 95
+% bootstrap intervals. Steps are those of all learners together: the single learner takes them all, each of the four a
+quarter, so a row of the four apart also says what a single learner does with one share. The four begin to learn when
 they have together seen what the single one waits for. Rounds are by the mean, optimisers stay local, checks are on as
-they are by default; the replay is drawn from evenly (`mixing: uniform`). The packaged settings were tuned for one
-learner with many worlds; nothing was tuned for the other ways, and head_on and convoy_lock_td3 have 16 worlds a learner
-here so that episodes, and with them rounds, end within a quarter of the steps. pendulum and convoy_lock_td3 have
-networks of two layers of 64 and batches of 128, for speed: their scores are not those of the packaged settings.
+they are by default; a round fails where fewer than three of the four are left, because the others, whose episodes were
+longer or fewer, have spent their steps (counts are medians over seeds). The replay is drawn from evenly (`mixing:
+uniform`). The packaged settings were tuned for one learner with many worlds; nothing was tuned for the other ways, and
+head_on and convoy_lock_td3 have 16 worlds a learner here so that episodes, and with them rounds, end within a quarter
+of the steps. pendulum and convoy_lock_td3 have networks of two layers of 64 and batches of 128, for speed: their scores
+are not those of the packaged settings.
 """
 
 WAYS = {
@@ -129,8 +131,8 @@ def _helped(name: str, cells: Sequence[Cell], path: Path) -> list[str]:
         f"{task.total:,} steps in all; the score is {'the share of episodes with ' if is_share else 'the '}"
         f"{task.score}; a round every {task.interval} episodes of a client.",
         "",
-        "| way | seeds | score | chosen | rounds closed | updates refused | CPU s |",
-        "|---|---:|---:|---:|---:|---:|---:|",
+        "| way | seeds | score | chosen | rounds closed | rounds failed | updates refused | CPU s |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for way, label in WAYS.items():
         own = [cell for cell in cells if cell["way"] == way]
@@ -138,16 +140,17 @@ def _helped(name: str, cells: Sequence[Cell], path: Path) -> list[str]:
             continue
         every = [float(np.mean(cell["scores"])) for cell in own]
         chosen = [cell["scores"][cell["chosen"]] for cell in own]
-        rounds = [cell["rounds"].get("closed", 0) for cell in own]
-        refused = [cell["rounds"].get("refused", 0) for cell in own]
-        counts = f"{median(rounds):.0f} | {sum(refused)}" if way == "federated" else "– | –"
+        closed, failed, refused = (
+            [cell["rounds"].get(state, 0) for cell in own] for state in ("closed", "failed", "refused")
+        )
+        counts = f"{median(closed):.0f} | {median(failed):.0f} | {sum(refused)}" if way == "federated" else "– | – | –"
         cpu = median(cell["cpu_seconds"] for cell in own)
         shown = f"{_figure(every, is_share)} | {_figure(chosen, is_share) if len(own[0]['scores']) > 1 else '–'}"
         lines.append(f"| {label} | {len(own)} | {shown} | {counts} | {cpu:.0f} |")
     for cell in cells:
         if cell["way"] not in WAYS:
             lines.append(
-                f"| {cell['way'].replace('_', ' ')} | – | {_number(cell['scores'][0], is_share)} | – | – | – | – |"
+                f"| {cell['way'].replace('_', ' ')} | – | {_number(cell['scores'][0], is_share)} | – | – | – | – | – |"
             )
     picture = path.with_name(f"{path.stem}_{name}.png")
     _draw_curves(picture, name, task.score, cells)
