@@ -6,6 +6,8 @@ import socket
 
 import msgspec
 
+from slipstream.config.records import from_json
+
 MAX_BYTES = 100_000
 MAX_TRACE = 20_000  # characters of a traceback that are passed on: its end tells most
 
@@ -76,7 +78,7 @@ class Channel:
             return self.receive()
         except OSError:
             return None
-        return msgspec.json.decode(data, type=Message) if data else None
+        return from_json(data, Message) if data else None
 
     def close(self) -> None:
         """The other side hears of it."""

@@ -24,6 +24,7 @@ from time import monotonic
 import msgspec
 
 from slipstream.config.errors import WorkerDied
+from slipstream.config.records import from_json
 
 MAX_PAYLOAD = 1_000_000
 MAX_DESCRIPTORS = 8
@@ -118,7 +119,7 @@ class Nursery:
             data, descriptors, _, _ = socket.recv_fds(self._socket, 4096, 1)
             if not data:
                 raise self._gone()
-            message = msgspec.json.decode(data, type=Born | Died)
+            message = from_json(data, Born | Died)
             if isinstance(message, Born):
                 return Life(self, message.pid, descriptors[0])
             self._statuses[message.pid] = message.status
@@ -134,7 +135,7 @@ class Nursery:
             data = self._socket.recv(4096)
             if not data:
                 return None
-            message = msgspec.json.decode(data, type=Born | Died)
+            message = from_json(data, Born | Died)
             if isinstance(message, Died):
                 self._statuses[message.pid] = message.status
         return self._statuses.pop(pid)

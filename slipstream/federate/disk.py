@@ -14,6 +14,7 @@ from typing import TypeVar
 import msgspec
 
 from slipstream.config.errors import FederationError
+from slipstream.config.records import from_json
 from slipstream.data.disk import open_regular
 
 T = TypeVar("T")
@@ -53,7 +54,7 @@ def read(path: Path, kind: type[T]) -> T | None:
     if data is None:
         return None
     try:
-        return msgspec.json.decode(data, type=kind)
+        return from_json(data, kind)
     except (msgspec.DecodeError, RecursionError) as error:
         raise FederationError(f"{path}: damaged, or of another version of Slipstream: {error!s:.200}") from error
 
@@ -83,7 +84,7 @@ def last_round(fd: int) -> int:
         length *= 2
     if lines[-1]:
         os.ftruncate(fd, size - len(lines[-1]))
-    return msgspec.json.decode(lines[-2], type=_Numbered).round if len(lines) > 1 else 0
+    return from_json(lines[-2], _Numbered).round if len(lines) > 1 else 0
 
 
 def flock(fd: int, until: float) -> bool:

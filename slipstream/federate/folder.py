@@ -26,6 +26,7 @@ from pathlib import Path
 import msgspec
 
 from slipstream.config.errors import CheckpointError, FederationError
+from slipstream.config.records import from_json
 from slipstream.data.arrays_file import array_chunks, content_hash, not_finite, read_arrays
 from slipstream.data.disk import TEMP_PREFIX, replace_file, sync_folder, write_all, write_synced
 from slipstream.federate.aggregate import Base, Report
@@ -365,7 +366,7 @@ def _refuse_result(arrays: Arrays, report: Report, reference: Arrays, names: Nam
     if broken := not_finite(arrays):
         raise FederationError(f"the aggregate holds NaN or infinity in {broken[0]!r:.80}")
     try:
-        msgspec.json.decode(msgspec.json.encode(report), type=Report)
+        from_json(msgspec.json.encode(report), Report)
     except msgspec.DecodeError as error:  # JSON has no infinity
         raise FederationError(f"the report of the aggregate cannot be written: {error}") from error
 
@@ -417,7 +418,7 @@ def _arrival_refusals(path: Path) -> list[Refusal]:
     refusals = []
     for line in lines:
         with contextlib.suppress(msgspec.DecodeError):  # a line that was cut off
-            refusals.append(msgspec.json.decode(line, type=Refusal))
+            refusals.append(from_json(line, Refusal))
     return refusals
 
 

@@ -25,6 +25,7 @@ from pathlib import Path
 import msgspec
 
 from slipstream.config.errors import FederationError
+from slipstream.config.records import from_msgpack
 from slipstream.data.arrays_file import content_hash
 from slipstream.data.disk import replace_file
 from slipstream.federate import disk, folder
@@ -308,7 +309,7 @@ def _survivors(here: Path) -> Survivors:
 
 def _read_delivered(here: Path) -> Delivered:
     try:
-        return msgspec.msgpack.decode(disk.read_file(here / PHASES[1][1]) or b"", type=Delivered)
+        return from_msgpack(disk.read_file(here / PHASES[1][1]) or b"", Delivered)
     except msgspec.MsgspecError as error:
         raise FederationError(f"{here / PHASES[1][1]}: damaged: {error!s:.200}") from error
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from slipstream.config.errors import CheckpointError, FederationError
+from slipstream.config.records import from_json
 from slipstream.data.arrays_file import MAX_HEADER_BYTES, array_chunks, read_content, refuse_unsavable
 from slipstream.data.disk import open_regular
 from slipstream.federate.update import Arrays, Update, check_id
@@ -80,7 +81,7 @@ def _refuse_large(name: str, size: int, max_bytes: int) -> None:
 def _read(name: str, file: BufferedReader | BytesIO, size: int) -> Received:
     try:
         content = read_content(Path(name), file, size)
-        head = msgspec.json.decode(content.metadata.get(KEY, ""), type=_Head)
+        head = from_json(content.metadata.get(KEY, ""), _Head)
     except CheckpointError as error:
         raise FederationError(str(error).removesuffix("; use an earlier checkpoint")) from error
     except (ValueError, RecursionError) as error:  # no JSON, JSON of something else, or text that is no Unicode

@@ -35,6 +35,7 @@ from slipstream.collect.memory import Arrays, Board, Shelf, make_memory
 from slipstream.collect.messages import MAX_TRACE, Channel, Collect, Failed, Message, Order, Ready, make_channel
 from slipstream.collect.pool import Life
 from slipstream.config.errors import ScenarioError
+from slipstream.config.records import from_json
 from slipstream.scale.slabs import Door, Gate, Sender
 from slipstream.train import crew
 from slipstream.train.workers import Memory
@@ -68,7 +69,7 @@ class Worker:
     def __init__(self, payload: bytes, door: Door, version: str) -> None:
         if version != __version__:
             raise ScenarioError(f"this node has Slipstream {__version__}, and the run {version}; install the same")
-        self._job = job = msgspec.json.decode(payload, type=crew.Job)
+        self._job = job = from_json(payload, crew.Job)
         _, memory = make_memory("slipstream-worker", job.shelf.size)
         self._shelf = Shelf(memory, job.shelf)
         _, self._board_memory = make_memory("slipstream-weights", Board.size(job.board, job.buffers))
@@ -89,7 +90,7 @@ class Worker:
         if weights is not None:
             self._board.write(version, weights)
         self._shelf.world_phases[:] = phases
-        what = msgspec.json.decode(order, type=Message)
+        what = from_json(order, Message)
         self._channel.send(what)
         return self._answer(what.slot if isinstance(what, Collect) else 0)
 
@@ -288,7 +289,7 @@ class ActorLife:
         return self._actor.fulfil.remote(msgspec.json.encode(order), version, arrays, self._phases)
 
     def _take_in(self, answer: Answer) -> None:
-        message = msgspec.json.decode(answer.message, type=Message)
+        message = from_json(answer.message, Message)
         if answer.slab is not None:
             slot = self._shelf.slots[message.slot if isinstance(message, Ready) else 0]
             slot.unpack(self._gate.take(self._owner, answer.slab))

@@ -11,6 +11,7 @@ from ray.exceptions import GetTimeoutError, RayError
 
 from slipstream import __version__
 from slipstream.config.errors import ScenarioError
+from slipstream.config.records import from_json
 from slipstream.train.in_step import CLOSE_S, Job, follow
 
 
@@ -21,7 +22,7 @@ class Learner:
         """Do what the leader does until the end."""
         if version != __version__:
             raise ScenarioError(f"this node has Slipstream {__version__}, and the run {version}; install the same")
-        follow(msgspec.json.decode(payload, type=Job), here=ray.util.get_node_ip_address())
+        follow(from_json(payload, Job), here=ray.util.get_node_ip_address())
 
 
 ACTOR: Any = ray.remote(num_cpus=1, max_restarts=0, max_task_retries=0, scheduling_strategy="SPREAD")(Learner)

@@ -23,6 +23,7 @@ import msgspec
 
 from slipstream.config.errors import ScenarioError, suggest
 from slipstream.config.load import dump, load, override
+from slipstream.config.records import from_json
 from slipstream.config.scenario import Scenario
 from slipstream.config.sweep import Asha, Grid, MetricConfig, Pbt, Sweep, Tpe, dump_sweep, first_steps, load_sweep
 from slipstream.data.disk import replace_file
@@ -151,7 +152,7 @@ def reopen(root: Path) -> Work:
 def read_state(root: Path) -> State:
     """What is known; nothing where nothing has come of it yet."""
     try:
-        state = msgspec.json.decode((root / STATE_FILE).read_bytes(), type=State)
+        state = from_json((root / STATE_FILE).read_bytes(), State)
     except FileNotFoundError:
         return State()
     except (OSError, msgspec.DecodeError) as error:

@@ -12,11 +12,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import msgspec
 import torch.fx.experimental.symbolic_shapes  # noqa: F401  torch does so at the first gradient: here, once for all
 
 from slipstream.config.errors import SlipstreamError
 from slipstream.config.load import load, override
+from slipstream.config.records import from_json
 from slipstream.scale.pool import REFUSED, Order
 from slipstream.train import experiment
 from slipstream.train.run_folder import is_being_written
@@ -39,7 +39,7 @@ def work(order: Order) -> None:
 
 def main(payload: bytes, descriptors: Sequence[int] = ()) -> None:
     """A run's life, in a process that a nursery has forked, with its log as the descriptor, or that was started."""
-    order = msgspec.json.decode(payload, type=Order)
+    order = from_json(payload, Order)
     for stream in (1, 2) if descriptors else ():
         os.dup2(descriptors[0], stream)
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -16,6 +16,7 @@ import msgspec
 from slipstream.collect.episodes import play
 from slipstream.collect.teams import Team
 from slipstream.config.errors import CheckpointError, ScenarioError, suggest
+from slipstream.config.records import from_json
 from slipstream.config.scenario import Scenario
 from slipstream.data.disk import write_all
 from slipstream.stats import Certificate, Certifier, spent
@@ -79,7 +80,7 @@ def read_ledger(folder: Path) -> list[Attempt]:
     found: dict[int, Attempt] = {}
     for number, line in enumerate(file.read_bytes().splitlines(), 1):
         try:
-            entry = msgspec.json.decode(line, type=Attempt)
+            entry = from_json(line, Attempt)
         except msgspec.DecodeError as error:
             raise CheckpointError(
                 f"{file}, line {number}: this is no attempt: {error}; without a whole ledger nobody knows how much of "

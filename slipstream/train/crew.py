@@ -18,6 +18,7 @@ from slipstream.collect.serial import Collector
 from slipstream.collect.slab import under
 from slipstream.collect.worker import Crew, serve
 from slipstream.config.load import from_plain
+from slipstream.config.records import from_json
 from slipstream.data.layout import Layout
 from slipstream.train.setup import gammas, make_cast, make_training_worlds
 
@@ -39,7 +40,7 @@ def main(payload: bytes, descriptors: list[int]) -> None:
     channel, shelf, board, run = descriptors
     Thread(target=_end_with, args=(run,), daemon=True).start()
     settle()
-    job = msgspec.json.decode(payload, type=Job)
+    job = from_json(payload, Job)
     board_memory = open_memory(board, writable=False)
     work(job, socket.socket(fileno=channel), Shelf(open_memory(shelf), job.shelf), board_memory, Event())
 

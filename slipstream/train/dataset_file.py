@@ -19,6 +19,7 @@ import numpy as np
 
 from slipstream.config.errors import CheckpointError, ScenarioError
 from slipstream.config.names import check_name
+from slipstream.config.records import from_value
 from slipstream.data.arrays_file import not_finite
 from slipstream.data.replay import check_memory
 from slipstream.data.rollout import U8
@@ -182,7 +183,7 @@ def read_record(path: Path) -> DatasetRecord:
             f"{path}: a dataset of version {meta.get('version')!r:.40}, and this Slipstream reads {VERSION}; update it"
         )
     try:
-        return msgspec.convert(meta.get("dataset"), DatasetRecord)
+        return from_value(meta.get("dataset"), DatasetRecord)
     except msgspec.ValidationError as error:
         raise CheckpointError(f"{path}: the record of this dataset is not readable: {error}") from None
 

@@ -24,6 +24,7 @@ from slipstream.collect.slab import Slab, under
 from slipstream.collect.teams import Team, judged_agents
 from slipstream.config.errors import CheckpointError, ReplayRefusedError, ScenarioError, SlipstreamError, TrainingError
 from slipstream.config.load import dump, load, override, to_json, to_plain
+from slipstream.config.records import from_value
 from slipstream.config.scenario import Scenario
 from slipstream.data.client import ServedReplay
 from slipstream.data.disk import replace_file
@@ -594,8 +595,8 @@ class Session:
         if meta.get("kind") != "run":
             raise CheckpointError(f"{self.run.path}: its newest checkpoint is no state of a run and cannot be resumed")
         try:
-            self.counters = msgspec.convert(meta["counters"], Counters)
-            self.stop = msgspec.convert(meta["stop"], StopState)
+            self.counters = from_value(meta["counters"], Counters)
+            self.stop = from_value(meta["stop"], StopState)
             self.ended_by_rule = meta.get("ended_by_rule")
             for name, learner in self.cast.learners.items():
                 learner.load_state_dict(under(saved.arrays, f"policy.{name}."))
@@ -603,12 +604,12 @@ class Session:
             for name, selves in self.cast.past.items():
                 selves.load_state(under(saved.arrays, f"past.{name}."), self.counters.updates)
             if "curriculum" in meta:  # older checkpoints have none
-                self.phases.state = msgspec.convert(meta["curriculum"], CurriculumState)
+                self.phases.state = from_value(meta["curriculum"], CurriculumState)
             if self.client is not None:
-                client = msgspec.convert(meta["federated"], ClientState)
+                client = from_value(meta["federated"], ClientState)
                 self.client.load(client, under(saved.arrays, "federated."))
             self.source.load_state(under(saved.arrays, "source."))
-            self.segments = msgspec.convert(meta["segments"], dict[str, list[SegmentRecord]])
+            self.segments = from_value(meta["segments"], dict[str, list[SegmentRecord]])
         except (KeyError, TypeError, ValueError, msgspec.ValidationError) as error:
             raise CheckpointError(
                 f"{self.run.path}: its newest checkpoint does not fit this run ({error!r:.200}); was scenario.yaml "

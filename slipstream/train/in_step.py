@@ -35,6 +35,7 @@ from slipstream.collect.slab import rollout_arrays, rollout_from
 from slipstream.config.algos.offpolicy import ReplayLearnerConfig
 from slipstream.config.errors import ScenarioError, WorkerDied
 from slipstream.config.load import from_plain, to_json
+from slipstream.config.records import from_json
 from slipstream.config.scenario import Scenario
 from slipstream.data.rollout import Rollout
 from slipstream.data.transitions import Sample, Transitions, from_fields, to_fields
@@ -122,7 +123,7 @@ class Group:
         """The next order and its arrays."""
         head, size = self._broadcast(torch.zeros(2, dtype=torch.int64), IDLE_S).tolist()
         content = self._broadcast(torch.empty(size, dtype=torch.uint8), STEP_S).numpy()
-        order = msgspec.json.decode(content[:head].tobytes(), type=Order)
+        order = from_json(content[:head].tobytes(), Order)
         arrays, at = {}, head
         for part in order.parts:
             end = at + int(np.prod(part.shape)) * np.dtype(part.dtype).itemsize
@@ -364,4 +365,4 @@ def _sample_arrays(sample: Sample) -> Arrays:
 
 if __name__ == "__main__":
     Thread(target=_end_with, args=(int(sys.argv[1]),), daemon=True).start()
-    follow(msgspec.json.decode(sys.stdin.buffer.read(), type=Job))
+    follow(from_json(sys.stdin.buffer.read(), Job))

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from slipstream.algos.protocol import Algorithm, Arrays
 from slipstream.algos.state import AVERAGE, load_module
 from slipstream.config.errors import CheckpointError, suggest
+from slipstream.config.records import from_value
 from slipstream.data.rollout import F32, U8, Blocks
 from slipstream.nets.actor import Acted, Actor, ActorSpec, act
 from slipstream.train import checkpoint
@@ -112,7 +113,7 @@ def from_checkpoint(saved: checkpoint.Checkpoint, path: Path, name: str | None =
     if name not in records:
         raise CheckpointError(f"{path}: has no policy '{name}'{suggest(name, records)}")
     try:
-        record = msgspec.convert(records[name], PolicyRecord)
+        record = from_value(records[name], PolicyRecord)
     except msgspec.ValidationError as error:
         raise CheckpointError(f"{path}: the record of policy '{name}' is not readable: {error}") from None
     network = Actor(record.actor, torch.Generator())

@@ -23,6 +23,7 @@ import msgspec
 
 from slipstream.config.errors import CheckpointError
 from slipstream.config.names import is_name
+from slipstream.config.records import from_value
 from slipstream.data.arrays_file import array_chunks, read_arrays
 from slipstream.data.disk import TEMP_PREFIX, sync_folder, write_synced
 from slipstream.data.replay import ReplayStore
@@ -173,7 +174,7 @@ def load_replay(folder: Path, records: Sequence[SegmentRecord], replay: ReplaySt
 def check_segments(folder: Path, meta: Mapping[str, Any]) -> None:
     """Raise CheckpointError where a segment that this record of a checkpoint lists is missing or damaged."""
     try:
-        listed = msgspec.convert(meta.get("segments", {}), dict[str, list[SegmentRecord]])
+        listed = from_value(meta.get("segments", {}), dict[str, list[SegmentRecord]])
     except msgspec.ValidationError as error:
         raise CheckpointError(f"{folder}: the list of replay segments is not readable: {error}") from None
     for policy, records in listed.items():

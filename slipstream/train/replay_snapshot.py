@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 
 from slipstream.config.errors import CheckpointError, RunFolderError
+from slipstream.config.records import from_json
 from slipstream.data.arrays_file import Arrays, array_chunks, read_arrays
 from slipstream.data.disk import open_regular, replace_file, sync_folder, write_synced
 from slipstream.data.frames import WireError
@@ -264,13 +265,13 @@ def _lane_folder(table: int, number: int, generation: int) -> str:
 
 def _unsealed(path: Path, text: bytes) -> SnapshotRecord:
     try:
-        sealed = msgspec.json.decode(text, type=Sealed)
+        sealed = from_json(text, Sealed)
         body = bytes(sealed.snapshot)
         if hashlib.sha256(body).hexdigest() != sealed.sha256:
             raise CheckpointError(f"{path}: the checksum differs from what was written; move the folder away")
-        version: Any = msgspec.json.decode(body, type=dict[str, Any]).get("version")
+        version: Any = from_json(body, dict[str, Any]).get("version")
         if version != VERSION:
             raise CheckpointError(f"{path}: a snapshot of version {version!r:.20}; this Slipstream reads {VERSION}")
-        return msgspec.json.decode(body, type=SnapshotRecord)
+        return from_json(body, SnapshotRecord)
     except (msgspec.DecodeError, RecursionError) as error:
         raise CheckpointError(f"{path}: not readable as a snapshot: {error!s:.200}; move the folder away") from None

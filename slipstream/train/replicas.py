@@ -22,6 +22,7 @@ from typing import Literal, Protocol
 import msgspec
 
 from slipstream.config.errors import FederationError
+from slipstream.config.records import from_json
 from slipstream.data.disk import replace_file
 from slipstream.train.supervision import MAX_DEATHS, deaths_after, end_with_parent, newest_checkpoint
 
@@ -165,7 +166,7 @@ def write_plan(root: Path, what: Plan) -> None:
 def read_plan(root: Path) -> Plan:
     """What a folder's federation was to run."""
     try:
-        return msgspec.json.decode((root / PLAN_FILE).read_bytes(), type=Plan)
+        return from_json((root / PLAN_FILE).read_bytes(), Plan)
     except (OSError, msgspec.DecodeError) as error:
         raise FederationError(
             f"{root / PLAN_FILE}: cannot be read ({error}); is {root} a federation's folder?"

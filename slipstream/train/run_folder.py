@@ -21,6 +21,7 @@ import msgspec
 
 from slipstream.config.errors import RunFolderError
 from slipstream.config.names import check_name
+from slipstream.config.records import from_json
 from slipstream.data.disk import TEMP_PREFIX, open_regular, replace_file, sync_folder
 
 SCENARIO_FILE = "scenario.yaml"
@@ -381,6 +382,6 @@ def _tracks(path: Path) -> Iterator[tuple[Path, Track]]:
     for slot in sorted((path / FRAMES_FOLDER).glob("episode_*.json")):
         try:
             with os.fdopen(open_regular(slot), "rb") as file:
-                yield slot, msgspec.json.decode(file.read(MAX_RECORD_BYTES), type=Track)
+                yield slot, from_json(file.read(MAX_RECORD_BYTES), Track)
         except (OSError, msgspec.DecodeError):
             continue

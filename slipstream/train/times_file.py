@@ -22,6 +22,7 @@ import torch
 
 from slipstream.algos.state import load_module, module_arrays
 from slipstream.config.errors import CheckpointError
+from slipstream.config.records import from_value
 from slipstream.data.arrays_file import Arrays, content_hash, not_finite
 from slipstream.data.rollout import F32, F64, Blocks
 from slipstream.nets.actor import tensors
@@ -190,7 +191,7 @@ def load_times(path: str | Path) -> Times:
             "update it, or train the model again"
         )
     try:
-        record = msgspec.convert(saved.meta.get("times"), TimesRecord)
+        record = from_value(saved.meta.get("times"), TimesRecord)
     except msgspec.ValidationError as error:
         raise CheckpointError(f"{path}: the record of this model is not readable: {error}") from None
     if names := not_finite(saved.arrays):

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from slipstream.config.errors import RunFolderError
+from slipstream.config.records import from_json
 from slipstream.data.disk import open_regular
 from slipstream.train.run_folder import (
     EVENTS_FILE,
@@ -146,7 +147,7 @@ class Catalogue:
             slot = next((slot for slot, head in self._slots(self.path(key)) if head.index == index), None)
         text = None if slot is None else _read(slot)
         try:
-            return text if text is not None and msgspec.json.decode(text, type=Track).index == index else None
+            return text if text is not None and from_json(text, Track).index == index else None
         except (msgspec.DecodeError, RecursionError):
             return None
 
@@ -277,7 +278,7 @@ def _rows(path: Path, most_bytes: int) -> list[Row]:
 def _head(slot: Path) -> EpisodeHead | None:
     text = _read(slot)
     try:
-        return None if text is None else msgspec.json.decode(text, type=EpisodeHead)
+        return None if text is None else from_json(text, EpisodeHead)
     except (msgspec.DecodeError, RecursionError):
         return None
 

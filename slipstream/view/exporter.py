@@ -20,6 +20,7 @@ from typing import Any, Protocol
 import msgspec
 
 from slipstream.config.errors import SlipstreamError
+from slipstream.config.records import from_json
 from slipstream.data.disk import replace_file
 from slipstream.train.run_folder import METRICS_FILE
 from slipstream.view.exporters import Target, Tensorboard
@@ -59,7 +60,7 @@ class Sink(Protocol):
 
 def main(argv: Sequence[str]) -> int:
     """Export one run; mistakes are one sentence, for whoever started this to pass on."""
-    run, target = Path(argv[0]), msgspec.json.decode(argv[1], type=Target)
+    run, target = Path(argv[0]), from_json(argv[1], Target)
     os.nice(10)  # the run comes first
     stop: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, frame: stop.append(number))
@@ -165,7 +166,7 @@ def _locked(fd: int, is_stopped: Callable[[], bool]) -> bool:
 
 def _read(path: Path) -> Exported:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Exported)
+        return from_json(path.read_bytes(), Exported)
     except (OSError, msgspec.DecodeError):
         return Exported()
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from slipstream.config.records import from_json
 from slipstream.data.disk import open_regular
 from slipstream.stats.intervals import Interval, wilson
 from slipstream.train.run_folder import JUDGEMENT_FILE, MAX_RECORD_BYTES, Track, read_tracks
@@ -210,7 +211,7 @@ def read_judgement(path: Path, steps: int) -> tuple[Judged, ...]:
     """What the run's policy and scripts were worth when it ended; () where it has gone on, or was never judged."""
     try:
         with os.fdopen(open_regular(path / JUDGEMENT_FILE), "rb") as file:
-            kept = msgspec.json.decode(file.read(MAX_RECORD_BYTES), type=_Judgement)
+            kept = from_json(file.read(MAX_RECORD_BYTES), _Judgement)
     except (OSError, msgspec.DecodeError):
         return ()
     if kept.steps != steps:

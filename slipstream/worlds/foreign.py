@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from slipstream.config.errors import ScenarioError, WorldContractError, suggest
 from slipstream.config.foreign import GymnasiumConfig, PettingZooConfig
+from slipstream.config.records import from_json
 from slipstream.worlds.spaces import MismatchError, action_codec, leaves
 from slipstream.worlds.spec import WorldSpec
 from slipstream.worlds.vec_env import F32, F64, U8, U32, U64, EnvOptions
@@ -381,7 +382,7 @@ class ForeignVecEnv:
 
     def _decoded(self, data: bytes, worlds: int) -> ForeignSnapshot:
         try:
-            saved = msgspec.json.decode(data, type=ForeignSnapshot)
+            saved = from_json(data, ForeignSnapshot)
         except msgspec.MsgspecError as error:
             raise WorldContractError(f"{self.spec.name}: cannot restore {len(data)} bytes: {error}") from None
         widths = {len(saved.seeds), len(saved.streams), len(saved.next_episode)}

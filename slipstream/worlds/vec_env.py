@@ -16,12 +16,12 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple, Protocol
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from slipstream import _core
 from slipstream.config.errors import WorldContractError, suggest
+from slipstream.config.records import from_value
 from slipstream.worlds.spec import WorldSpec
 
 U8 = NDArray[np.uint8]
@@ -154,7 +154,7 @@ class NativeVecEnv:
 
     def __init__(self, native: _core.VecEnv) -> None:
         self._native = native
-        self.spec = msgspec.convert(native.spec(), WorldSpec)
+        self.spec = from_value(native.spec(), WorldSpec)
         self.num_worlds = native.num_worlds
         for name, array in native.views().items():
             setattr(self, name, array)

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from slipstream.config.errors import ScenarioError
+from slipstream.config.records import from_value
 
 
 class Waypoint(msgspec.Struct, frozen=True):
@@ -44,7 +45,7 @@ def import_scenario(record: Any) -> dict[str, Any] | None:
     if not (isinstance(record, dict) and isinstance(record.get("agents"), list)):
         return None
     try:
-        theirs = msgspec.convert(record, Theirs)
+        theirs = from_value(record, Theirs)
     except msgspec.ValidationError as error:
         raise ScenarioError(f"an air-traffic scenario with a mistake in it: {error}") from None
     levels = sorted({agent.alt_ft for agent in theirs.agents})

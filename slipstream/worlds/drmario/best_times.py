@@ -25,6 +25,7 @@ from numpy.typing import ArrayLike
 
 from slipstream.config.drmario import FRAMES_PER_SECOND, SEEDS, DrMarioConfig, GamesConfig, Speed
 from slipstream.config.errors import ScenarioError, SlipstreamError, TrainingError
+from slipstream.config.records import from_value
 from slipstream.worlds.drmario.engine import HIGHEST_LEVEL, Terminal
 from slipstream.worlds.drmario.planning import UNREACHABLE, plan_engine
 from slipstream.worlds.drmario.registry import signature
@@ -181,7 +182,7 @@ def clears(path: Path, level: int | None = None, seed: int | None = None, speed:
     with _opened(path) as database:
         rows = database.execute(f"SELECT {', '.join(_COLUMNS)} FROM clears {asked} ORDER BY {order}", given).fetchall()
     try:
-        return [msgspec.convert(dict(zip(_COLUMNS, row, strict=True)), Clear) for row in rows]
+        return [from_value(dict(zip(_COLUMNS, row, strict=True)), Clear) for row in rows]
     except msgspec.ValidationError as error:
         raise ScenarioError(f"{path}: holds a row that is no clear: {error}") from None
 

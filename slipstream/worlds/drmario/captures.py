@@ -16,6 +16,7 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from slipstream.config.errors import ScenarioError
+from slipstream.config.records import from_json
 from slipstream.worlds.drmario.pixels import (
     HEIGHT,
     LETTERS,
@@ -71,12 +72,12 @@ def read_captures(folder: Path) -> Lesson:
     path = folder / LABELS_FILE
     try:
         first, *lines = path.read_bytes().splitlines() or [b""]
-        header = msgspec.json.decode(first, type=Header)
+        header = from_json(first, Header)
         if (header.format, header.version) != (FORMAT, VERSION):
             raise ScenarioError(
                 f"{path}: found '{header.format}' version {header.version}; this reads '{FORMAT}' version {VERSION}"
             )
-        captures = [msgspec.json.decode(line, type=Capture) for line in lines if line.strip()]
+        captures = [from_json(line, Capture) for line in lines if line.strip()]
     except FileNotFoundError:
         raise ScenarioError(
             f"{folder}: there is no {LABELS_FILE} here; slipstream drmario pixels draw --out FOLDER makes an example"

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from slipstream.config.errors import CheckpointError
+from slipstream.config.records import from_json
 from slipstream.worlds.drmario.pixels import (
     BOTTLE,
     CELL,
@@ -249,7 +250,7 @@ def pack(net: BottleNet, *, steps: int, figures: Figures, made_with: str) -> dic
 def load_model(folder: Path) -> tuple[BottleNet, Meta]:
     """A saved model, checked before it is used."""
     try:
-        meta = msgspec.json.decode((folder / META_FILE).read_bytes(), type=Meta)
+        meta = from_json((folder / META_FILE).read_bytes(), Meta)
         weights = (folder / WEIGHTS_FILE).read_bytes()
     except FileNotFoundError as error:
         raise CheckpointError(

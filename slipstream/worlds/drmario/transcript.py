@@ -9,6 +9,7 @@ import msgspec
 
 from slipstream.config.drmario import SPEEDS, Speed
 from slipstream.config.errors import ScenarioError
+from slipstream.config.records import from_json
 from slipstream.worlds.drmario.engine import Engine, generate, seed_at
 
 FORMAT = "slipstream drmario transcript"
@@ -57,7 +58,7 @@ def write(path: Path, engine: Engine, seed: int, frame_counter: int, buttons: by
 def read(path: Path) -> Transcript:
     """Load a transcript; what is in it is not played yet."""
     try:
-        transcript = msgspec.json.decode(path.read_bytes(), type=Transcript)
+        transcript = from_json(path.read_bytes(), Transcript)
         bytes.fromhex(transcript.buttons)
     except (msgspec.DecodeError, ValueError) as error:
         raise ScenarioError(f"{path}: this is no transcript of a game: {error}") from None
