@@ -85,8 +85,9 @@ Krum and 0.68 to 0.74 for Multi-Krum. On seed 1, without liars, the mean and Mul
 
 What is proven for Krum, and so for Multi-Krum, needs honest updates that agree: their deviation (all numbers together)
 must be below 0.17 times the norm of their mean with two liars among ten (Blanchard et al. 2017). Here it is 0.50 (0.14
-to 0.75) on probe_target and 0.56 (0.27 to 0.94) on CartPole, so nothing is promised of them on either; the median and
-trimmed means need no such thing (`python studies/federation_spread.py`: rounds without liars, seeds 1 and 2).
+to 0.75) on probe_target and 0.56 (0.27 to 0.94) on CartPole, so nothing is promised of them on either; the error of
+median and trimmed mean is bounded in units of that deviation, whatever the norm (Yin et al. 2018).
+`python studies/federation_spread.py` measures it, in rounds without liars, on seeds 1 and 2.
 
 They lie about weights. An impossible statistic (a critic's deviation of -1, say) is not among the attacks: `aggregate`
 refuses it by name, and with it the round.
