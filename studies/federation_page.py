@@ -166,7 +166,7 @@ def _helped(name: str, cells: Sequence[Cell], path: Path) -> list[str]:
 def _verdicts(cells: Sequence[Cell], is_share: bool) -> list[str]:
     """Whether the four together did better than the four apart, and than the single learner, seed by seed."""
     scores = {(cell["way"], cell["seed"]): float(np.mean(cell["scores"])) for cell in cells}
-    said = []
+    said = _nothing_learned(cells, is_share)
     for way in ("federated", "replay"):
         for other in ("isolated", "single"):
             seeds = sorted(seed for w, seed in scores if w == way and (other, seed) in scores)
@@ -182,6 +182,19 @@ def _verdicts(cells: Sequence[Cell], is_share: bool) -> list[str]:
                 f"seed{'s' * (len(seeds) > 1)})."
             )
     return [*said, ""] if said else []
+
+
+def _nothing_learned(cells: Sequence[Cell], is_share: bool) -> list[str]:
+    """A sentence where nobody does clearly better than who draws actions at random."""
+    (chance,) = [cell["scores"][0] for cell in cells if cell["way"] == help_study.RANDOM] or [float("-inf")]
+    for way in WAYS:
+        every = [float(np.mean(cell["scores"])) for cell in cells if cell["way"] == way]
+        if every and not iqm_interval(every).low <= chance:
+            return []
+    return [
+        f"- **Nobody is clearly better than random play ({_number(chance, is_share)}): nothing is learned in so few "
+        "steps, and so the task does not say whether learning together helps.**"
+    ]
 
 
 def _draw_curves(picture: Path, name: str, score: str, cells: Sequence[Cell]) -> None:
