@@ -197,7 +197,7 @@ TASKS = {
             },
             ("sign_flip_x10", "alie", "angle"),
             (2,),
-            20,
+            10,
         ),
     )
 }  # fmt: skip
