@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
+from itertools import count
 from threading import Event, Thread
 from time import monotonic
 from typing import Any, NamedTuple
@@ -66,7 +67,7 @@ class Answer(NamedTuple):
 class Worker:
     """A worker's memory, and the thread that serves it."""
 
-    def __init__(self, payload: bytes, door: Door, version: str) -> None:
+    def __init__(self, payload: bytes, door: Door, life: int, version: str) -> None:
         if version != __version__:
             raise ScenarioError(f"this node has Slipstream {__version__}, and the run {version}; install the same")
         self._job = job = from_json(payload, crew.Job)
@@ -76,7 +77,7 @@ class Worker:
         self._board = Board(self._board_memory, job.board, job.buffers)
         mine, self._theirs = make_channel()
         self._channel = Channel(mine)
-        self._sender, self._sent = Sender(door), 0
+        self._sender, self._life, self._sent = Sender(door), life, 0
 
     def begin(self, state: Arrays | None, phases: NDArray[np.int32]) -> Answer:
         """Build the worlds and go on from a state; without one the first comes back."""
@@ -111,7 +112,7 @@ class Worker:
         if slot is None or isinstance(message, Failed):
             return Answer(said, None)
         self._sent += 1
-        self._sender.send(self._job.owner, self._sent, self._shelf.slots[slot].packed())
+        self._sender.send(self._life, self._sent, self._shelf.slots[slot].packed())
         return Answer(said, self._sent)
 
 
@@ -153,6 +154,7 @@ class Actors(Memory):
         say(f"slabs come in at {self._gate.door.address}, from those who have this run's key")
         self._group = placement_group([{"CPU": 1}] * workers, strategy="SPREAD")
         self._lives: list[ActorLife] = []
+        self._names = count()  # of lives: owners are counted worker by worker, and slabs of all come in at one gate
         if not self._group.wait(PLACE_S):
             free = ray.available_resources().get("CPU", 0)
             self.close()
@@ -165,8 +167,9 @@ class Actors(Memory):
         """A new actor; where its node is gone, on the node that Ray chooses instead."""
         where = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=worker)
         job = msgspec.json.encode(self.job(worker, owner))
-        actor = ACTOR.options(scheduling_strategy=where).remote(job, self._gate.door, __version__)
-        life = ActorLife(actor, Channel(end.dup()), self.shelves[worker], self.board, self._gate, owner)
+        name = next(self._names)
+        actor = ACTOR.options(scheduling_strategy=where).remote(job, self._gate.door, name, __version__)
+        life = ActorLife(actor, Channel(end.dup()), self.shelves[worker], self.board, self._gate, owner, name)
         self._lives.append(life)
         return life
 
@@ -182,12 +185,14 @@ class Actors(Memory):
 class ActorLife:
     """An actor as the pool sees it, and the thread that forwards what the pool and it say."""
 
-    def __init__(self, actor: Any, channel: Channel, shelf: Shelf, board: PutBoard, gate: Gate, owner: int) -> None:
+    def __init__(
+        self, actor: Any, channel: Channel, shelf: Shelf, board: PutBoard, gate: Gate, owner: int, name: int
+    ) -> None:
         self._actor, self._channel, self._shelf, self._board, self._owner = actor, channel, shelf, board, owner
-        self._gate, self._how, self._stop = gate, "ended", Event()
+        self._gate, self._name, self._how, self._stop = gate, name, "ended", Event()
         self._woken, self._waker = socket.socketpair()
         self._waker.setblocking(False)
-        gate.expect(owner, self._wake)
+        gate.expect(name, self._wake)
         self._thread = Thread(target=self._live, name="slipstream-actor", daemon=True)
         self._thread.start()
 
@@ -223,7 +228,7 @@ class ActorLife:
         except TimeoutError as error:
             self._how = str(error)
         finally:
-            self._gate.forget(self._owner)
+            self._gate.forget(self._name)
             with suppress(Exception):  # it may be gone, or Ray
                 ray.kill(self._actor)
             self._channel.close()
@@ -260,7 +265,7 @@ class ActorLife:
                 waiting.append(order)
             while asked and asked[0].done():
                 answer = asked[0].result()
-                if answer.slab is not None and not self._gate.has(self._owner, answer.slab):
+                if answer.slab is not None and not self._gate.has(self._name, answer.slab):
                     awaited = awaited or monotonic()
                     break
                 awaited = None
@@ -292,7 +297,7 @@ class ActorLife:
         message = from_json(answer.message, Message)
         if answer.slab is not None:
             slot = self._shelf.slots[message.slot if isinstance(message, Ready) else 0]
-            slot.unpack(self._gate.take(self._owner, answer.slab))
+            slot.unpack(self._gate.take(self._name, answer.slab))
         self._shelf.tell("waiting")
         self._channel.send(message)
 
