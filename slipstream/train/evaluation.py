@@ -14,7 +14,7 @@ from slipstream.collect.episodes import Episodes, play, together
 from slipstream.collect.teams import Team
 from slipstream.config.errors import ScenarioError
 from slipstream.config.scenario import Scenario, WorldConfig
-from slipstream.train.setup import make_evaluation_worlds
+from slipstream.train.setup import Cast, make_evaluation_worlds
 from slipstream.worlds.registry import analyse, analysis_baseline
 from slipstream.worlds.vec_env import VecEnv
 
@@ -94,6 +94,17 @@ def make_evaluator(scenario: Scenario, teams: Sequence[Team], elsewhere: Elsewhe
             )
         undisturbed = [Team(script, tuple(range(worlds.spec.num_agents)), script=script)]
     return Evaluator(worlds, teams, episodes, scenario.evaluate.seed, scenario.world, undisturbed, elsewhere)
+
+
+def judged_weights(cast: Cast) -> Arrays:
+    """Everything that acts in an evaluation, and changes; more than acts while exploring, as averaged weights do."""
+    weights: Arrays = {}
+    for name, learner in cast.learners.items():
+        state = learner.state_dict(include_optim=False)
+        weights |= {f"learner.{name}.{key}": array for key, array in state.items()}
+    for name, selves in cast.past.items():
+        weights |= {f"past.{name}.{key}": array for key, array in selves.acting_arrays().items()}
+    return weights
 
 
 def summary(episodes: Episodes) -> dict[str, float]:

@@ -34,7 +34,7 @@ from slipstream.train import checkpoint, run_folder
 from slipstream.train.checkpoint import Checkpoint
 from slipstream.train.curriculum import CurriculumState
 from slipstream.train.diagnostics import diagnose, weights
-from slipstream.train.evaluation import Elsewhere, Evaluator, clean_flags, make_evaluator, summary
+from slipstream.train.evaluation import Elsewhere, Evaluator, clean_flags, judged_weights, make_evaluator, summary
 from slipstream.train.export import export
 from slipstream.train.federation import Client, ClientState, begin_alike
 from slipstream.train.feed import Feed, make_feed
@@ -218,7 +218,7 @@ class Session:
             if place.make_judges is not None:
                 judges = place.make_judges(scenario, self._announce)
                 parts.callback(judges.close)
-                elsewhere = Elsewhere(judges, self._judged_weights)
+                elsewhere = Elsewhere(judges, lambda: judged_weights(self.cast))
             self.evaluator = make_evaluator(scenario, cast.teams, elsewhere)
             parts.callback(self.evaluator.worlds.close)
         judging = None if self.evaluator is None else self.evaluator.worlds
@@ -460,16 +460,6 @@ class Session:
         if is_best:
             self.counters = msgspec.structs.replace(self.counters, best_return=mean)
         return reason, is_best
-
-    def _judged_weights(self) -> Arrays:
-        """Everything that acts in an evaluation, and changes."""
-        weights: Arrays = {}
-        for name, learner in self.cast.learners.items():
-            state = learner.state_dict(include_optim=False)
-            weights |= {f"learner.{name}.{key}": array for key, array in state.items()}
-        for name, selves in self.cast.past.items():
-            weights |= {f"past.{name}.{key}": array for key, array in selves.acting_arrays().items()}
-        return weights
 
     def _evaluate(self) -> Episodes:
         evaluator = self.evaluator
