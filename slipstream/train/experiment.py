@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -22,13 +22,11 @@ from slipstream.collect.episodes import Episodes
 from slipstream.collect.serial import Episode
 from slipstream.collect.slab import Slab, under
 from slipstream.collect.teams import Team, judged_agents
-from slipstream.config.errors import CheckpointError, ReplayRefusedError, ScenarioError, SlipstreamError, TrainingError
+from slipstream.config.errors import CheckpointError, ScenarioError, SlipstreamError, TrainingError
 from slipstream.config.load import dump, load, override, to_json, to_plain
 from slipstream.config.records import from_value
 from slipstream.config.scenario import Scenario
-from slipstream.data.client import ServedReplay
 from slipstream.data.disk import replace_file
-from slipstream.data.replay import ReplayStore
 from slipstream.nets.torsos import arithmetic
 from slipstream.train import checkpoint, run_folder
 from slipstream.train.checkpoint import Checkpoint
@@ -46,7 +44,8 @@ from slipstream.train.phases import Phases
 from slipstream.train.place import HERE, Place
 from slipstream.train.progress import Display, Interrupts, Quiet, clock
 from slipstream.train.quarantine import Quarantine
-from slipstream.train.replay_files import SegmentRecord, check_segments, load_replay, prune_segments, save_replay
+from slipstream.train.replay_files import SegmentRecord, check_segments
+from slipstream.train.replays import Replays
 from slipstream.train.rows import episode_end, episode_summary, named, plain_trajectory
 from slipstream.train.run_folder import RunFolder
 from slipstream.train.setup import Cast, arithmetic_of, choose_threads, make_cast, make_training_worlds, resolve
@@ -238,7 +237,9 @@ class Session:
             feed = make_feed(scenario, name, learner, agents, worlds.spec, self.quarantines[name], place.make_service)
             self.feeds[name] = feed
             parts.callback(feed.close)
-        self.segments: dict[str, list[SegmentRecord]] = {name: [] for name in self.feeds}
+        # A dataset's rows are no part of the run's state.
+        replays = {} if scenario.is_offline else {name: feed.replay for name, feed in self.feeds.items()}
+        self.replays = Replays(run.path, {name: replay for name, replay in replays.items() if replay is not None})
         self.client: Client | None = None
         if scenario.federated.has_others:
             self.client = Client(scenario, cast.learners, judged_agents(cast.teams), self._announce)
@@ -570,7 +571,7 @@ class Session:
             "kind": "run",
             "scenario": to_plain(self.scenario),
             "counters": msgspec.to_builtins(self.counters),
-            "segments": msgspec.to_builtins(self.segments),
+            "segments": msgspec.to_builtins(self.replays.segments),
             "stop": msgspec.to_builtins(self.stop),
             "curriculum": msgspec.to_builtins(self.phases.state),
             "ended_by_rule": self.ended_by_rule,
@@ -599,15 +600,13 @@ class Session:
                 client = from_value(meta["federated"], ClientState)
                 self.client.load(client, under(saved.arrays, "federated."))
             self.source.load_state(under(saved.arrays, "source."))
-            self.segments = from_value(meta["segments"], dict[str, list[SegmentRecord]])
+            segments = from_value(meta["segments"], dict[str, list[SegmentRecord]])
         except (KeyError, TypeError, ValueError, msgspec.ValidationError) as error:
             raise CheckpointError(
                 f"{self.run.path}: its newest checkpoint does not fit this run ({error!r:.200}); was scenario.yaml "
                 "changed, or the checkpoint brought from elsewhere?"
             ) from error
-        for name, replay in self._replays():
-            load_replay(self._replay_folder(name), self.segments[name], replay)
-            prune_segments(self._replay_folder(name), self._needed_segments(name))  # what a killed session left
+        self.replays.load(segments)
         cut_back(self.run.path, self.counters.steps)
         run_folder.drop_tracks_after(self.run, self.counters.steps)
 
@@ -618,49 +617,11 @@ class Session:
     def _write(self, path: Path, kind: str) -> None:
         self.writer.sync()
         with self.writer.surviving_full_disk("checkpoint"):
-            checkpoint.save(path, self._state_with_rows())
+            checkpoint.save(path, self.replays.saved_with(self._state))
             self.newest = path
             checkpoint.prune(self.run.checkpoints, self.scenario.checkpoint.keep)
-            for name, _ in self._replays():
-                prune_segments(self._replay_folder(name), self._needed_segments(name))
+            self.replays.prune()
             self.writer.event("checkpoint", self.counters.steps, path=path.name, why=kind)
-
-    def _state_with_rows(self) -> Checkpoint:
-        """The state, once the rows it points to are on the disk; anew where a replay service died in between."""
-        while True:
-            epochs = self._epochs()
-            try:
-                state = self._state()
-                for name, replay in self._replays():
-                    self.segments[name] = save_replay(self._replay_folder(name), replay, self.segments[name])
-            except ReplayRefusedError:  # rows that were there before are not any more
-                if self._epochs() == epochs:
-                    raise
-                continue
-            if self._epochs() == epochs:
-                state.meta["segments"] = msgspec.to_builtins(self.segments)
-                return state
-
-    def _epochs(self) -> list[int]:
-        """Which connection each replay of a service is read through."""
-        return [replay.epoch for _, replay in self._replays() if isinstance(replay, ServedReplay)]
-
-    def _replays(self) -> Iterator[tuple[str, ReplayStore]]:
-        """Replays that are part of the run's state; a dataset is not."""
-        for name, feed in self.feeds.items():
-            if feed.replay is not None and not self.scenario.is_offline:
-                yield name, feed.replay
-
-    def _replay_folder(self, policy: str) -> Path:
-        return self.run.path / "replay" / policy
-
-    def _needed_segments(self, policy: str) -> set[str]:
-        """Names of the segments that any checkpoint still there lists."""
-        needed = set()
-        for path in checkpoint.list_checkpoints(self.run.checkpoints):
-            listed = checkpoint.read_meta(path).get("segments", {}).get(policy, [])
-            needed |= {record["name"] for record in listed}
-        return needed
 
     def _finish(self, reason: str) -> Path | None:
         """Judge the final policy once more where its last update was not, and export it."""
