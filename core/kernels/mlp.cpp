@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <memory>
+#include <new>
 
 #include "kernels/share.hpp"
 
@@ -18,14 +19,18 @@ class Scratch {
  public:
   float* floats(std::size_t count) {
     if (count > size_) {
-      memory_ = std::make_unique<float[]>(count);
+      memory_.reset(new (std::align_val_t{kLine}) float[count]);
       size_ = count;
     }
     return memory_.get();
   }
 
  private:
-  std::unique_ptr<float[]> memory_;
+  struct Free {
+    void operator()(float* memory) const { ::operator delete[](memory, std::align_val_t{kLine}); }
+  };
+
+  std::unique_ptr<float[], Free> memory_;
   std::size_t size_ = 0;
 };
 
@@ -35,6 +40,13 @@ const Tiles& tiles() {
 }
 
 Index packed_floats(Index inner, Index columns) { return inner * round_up(columns, tiles().lanes); }
+
+// Floats from row to row of a matrix that is also read column by column. An odd number of cache lines: at a power of
+// two the numbers of a column would share a few places of the cache.
+constexpr Index spread(Index columns) {
+  constexpr Index kFloats = kLine / sizeof(float);
+  return (round_up(columns, kFloats) / kFloats | 1) * kFloats;
+}
 
 // --- sharing out ---
 
@@ -111,7 +123,7 @@ void mlp_forward(const MlpShape& shape, const MlpWeights& weights, const float* 
                                : scratch + static_cast<Index>(l % 2) * block_rows(rows) * widest;
       }
       tiles().product({from, width(l), 1}, block.count, panels, width(l), width(l + 1), weights.bias[l],
-                      shape.after(static_cast<int>(l)), to);
+                      shape.after(static_cast<int>(l)), {to, width(l + 1)});
       panels += packed_floats(width(l), width(l + 1));
       if (hidden != nullptr) kept += static_cast<Index>(rows) * width(l + 1);
       from = to;
@@ -136,7 +148,7 @@ void mlp_backward(const MlpShape& shape, const MlpWeights& weights, const float*
   float* const packed = packing.floats(static_cast<std::size_t>(total));
   const Index most = std::min<Index>(rows, kChunk);
   Index deltas = 0;
-  for (std::size_t l = 0; l < layers; ++l) deltas += most * width(l + 1);
+  for (std::size_t l = 0; l < layers; ++l) deltas += most * spread(width(l + 1));
   float* place = before.floats(static_cast<std::size_t>(deltas));
   PerLayer<float*> panels{};
   PerLayer<float*> delta{};  // gradient before each layer's activation, [chunk, outputs]
@@ -147,7 +159,7 @@ void mlp_backward(const MlpShape& shape, const MlpWeights& weights, const float*
   const float* kept = hidden;
   for (std::size_t l = 0; l < layers; ++l) {
     delta[l] = place;
-    place += most * width(l + 1);
+    place += most * spread(width(l + 1));
     if (l >= lowest) {
       panels[l] = next;
       tiles().pack(weights.weight[l], width(l), width(l + 1), next);
@@ -174,17 +186,18 @@ void mlp_backward(const MlpShape& shape, const MlpWeights& weights, const float*
     share(blocks(chunk), mlp_cost(shape, chunk), [&](int task) {
       const Block block = block_of(task, chunk);
       const Index row = start + block.begin;
-      const float* grad = grad_out + row * width(layers);
+      Rows<const float> grad{grad_out + row * width(layers), width(layers)};
       for (std::size_t l = layers; l-- > 0;) {
-        float* const own = delta[l] + block.begin * width(l + 1);
-        tiles().derivatives(shape.after(static_cast<int>(l)), grad, output[l] + row * width(l + 1),
-                            block.count * width(l + 1), own);
+        const Rows<float> own{delta[l] + block.begin * spread(width(l + 1)), spread(width(l + 1))};
+        tiles().derivatives(shape.after(static_cast<int>(l)), block.count, width(l + 1), grad,
+                            {output[l] + row * width(l + 1), width(l + 1)}, own);
         if (l < lowest) break;
         // The gradient of this layer's input goes where the next delta will be formed in place.
-        float* const to = l == 0 ? grads.x + row * width(0) : delta[l - 1] + block.begin * width(l);
-        tiles().product({own, width(l + 1), 1}, block.count, panels[l], width(l + 1), width(l), nullptr,
+        const Index stride = l == 0 ? width(0) : spread(width(l));
+        const Rows<float> to{l == 0 ? grads.x + row * stride : delta[l - 1] + block.begin * stride, stride};
+        tiles().product({own.data, own.stride, 1}, block.count, panels[l], width(l + 1), width(l), nullptr,
                         Activation::kIdentity, to);
-        grad = to;
+        grad = {to.data, to.stride};
       }
     });
     if (grads.parameters == nullptr) continue;
@@ -196,13 +209,14 @@ void mlp_backward(const MlpShape& shape, const MlpWeights& weights, const float*
       const Index outputs = width(l + 1);
       const Index first = static_cast<Index>(task - first_task[l]) * tiles().group;
       float* const weight = target[l];
-      tiles().gradient({delta[l], 1, outputs}, outputs, input[l] + start * inputs, chunk, inputs, first,
+      const Index stride = spread(outputs);
+      tiles().gradient({delta[l], 1, stride}, outputs, input[l] + start * inputs, chunk, inputs, first,
                        std::min(first + tiles().group, inputs), start > 0, weight);
       if (first > 0) return;
       float* const bias = weight + outputs * inputs;
       if (start == 0) std::fill(bias, bias + outputs, 0.0F);
       for (Index r = 0; r < chunk; ++r)
-        for (Index o = 0; o < outputs; ++o) bias[o] += delta[l][r * outputs + o];
+        for (Index o = 0; o < outputs; ++o) bias[o] += delta[l][r * stride + o];
     });
   }
 }

@@ -19,6 +19,15 @@ struct Strided {
   Index inner;
 };
 
+// Rows of a matrix, which lie `stride` apart; 0: all rows are the same.
+template <class T>
+struct Rows {
+  T* data;
+  Index stride;
+};
+
+constexpr std::size_t kLine = 64;  // bytes of a cache line: registers that lie across two are read at half the speed
+
 struct Tiles {
   Index rows;   // of a tile, whose sums stay in registers while the inner index runs
   Index lanes;  // of a register; packed columns are a multiple of them, those beyond the last filled with zeros
@@ -30,13 +39,14 @@ struct Tiles {
   void (*pack)(const float* b, Index columns, Index inner, float* out);
   // out [rows, columns] = activation(A [rows, inner] B + bias), with B packed; bias null: 0.
   void (*product)(const Strided& a, Index rows, const float* packed, Index inner, Index columns, const float* bias,
-                  Activation activation, float* out);
+                  Activation activation, const Rows<float>& out);
   // Columns [begin, end) of out [rows, columns] = A [rows, inner] b [inner, columns]; `add`: plus what is there. At
   // most `group` of them.
   void (*gradient)(const Strided& a, Index rows, const float* b, Index inner, Index columns, Index begin, Index end,
                    bool add, float* out);
   // Gradients before an activation, from those after it and its outputs.
-  void (*derivatives)(Activation activation, const float* grad, const float* y, Index count, float* out);
+  void (*derivatives)(Activation activation, Index rows, Index columns, const Rows<const float>& grad,
+                      const Rows<const float>& y, const Rows<float>& out);
 };
 
 // By the width of registers; null where this was not built for such processors, or does not run on one.

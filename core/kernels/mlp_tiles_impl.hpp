@@ -71,8 +71,10 @@ struct Kernel {
   using Vec = typename Register<kLanes>::Vec;
   using Bits = typename Register<kLanes>::Bits;
   static constexpr Index kPanel = kMost * kLanes;
-  static constexpr Index kDepth = 8192 / (kPanel < 64 ? 2 * kPanel : kPanel);  // inner indices at a time
-  static constexpr Index kGroup = kPanel < 64 ? 2 * kPanel : kPanel;
+  static constexpr Index kDepth = 256;  // inner indices at a time
+  // And rows of a weight's gradient: beside a panel the cache must hold a line for each of them.
+  static constexpr Index kFewer = 128;
+  static constexpr Index kGroup = 64;
 
   static Vec splat(float x) { return x - Vec{}; }
 
@@ -134,16 +136,23 @@ struct Kernel {
     return grad;
   }
 
-  static void derivatives(Activation activation, const float* grad, const float* y, Index count, float* out) {
+  static void derivatives(Activation activation, Index rows, Index columns, const Rows<const float>& grad,
+                          const Rows<const float>& y, const Rows<float>& out) {
+    for (Index r = 0; r < rows; ++r)
+      row_derivatives(activation, columns, grad.data + r * grad.stride, y.data + r * y.stride,
+                      out.data + r * out.stride);
+  }
+
+  static void row_derivatives(Activation activation, Index columns, const float* grad, const float* y, float* out) {
     Index i = 0;
-    for (; i + kLanes <= count; i += kLanes)
+    for (; i + kLanes <= columns; i += kLanes)
       store(out + i, derivative(activation, load<Vec>(grad + i), load<Vec>(y + i)));
-    if (i == count) return;
+    if (i == columns) return;
     float tail[3][kLanes] = {};
-    copy(grad + i, count - i, tail[0]);
-    copy(y + i, count - i, tail[1]);
+    copy(grad + i, columns - i, tail[0]);
+    copy(y + i, columns - i, tail[1]);
     store(tail[2], derivative(activation, load<Vec>(tail[0]), load<Vec>(tail[1])));
-    copy(tail[2], count - i, out + i);
+    copy(tail[2], columns - i, out + i);
   }
 
   // --- packing ---
@@ -200,146 +209,123 @@ struct Kernel {
 
   // --- products ---
 
-  // Sums of kRows rows and kWide registers of columns.
-  template <int kWide>
-  struct Tile {
-    Vec sum[kRows][kWide];
-  };
-
-  // sum += A B over `depth` inner indices; rows beyond the last repeat it, their sums are not stored.
+  // out [kRows, kWide registers] = start + A B over `depth` inner indices; rows of A beyond `rows` repeat the last.
   // Not inlined: among other code the compiler does not keep all sums in registers, at half the speed.
   template <int kWide>
   [[gnu::noinline]] static void multiply(const Strided& a, Index rows, const float* __restrict b, Index depth,
-                                         Tile<kWide>& tile) {
+                                         const Rows<const float>& start, const Rows<float>& out) {
     const float* at[kRows];
     for (Index i = 0; i < kRows; ++i) at[i] = a.data + lesser(i, rows - 1) * a.row;
-    Tile<kWide> own = tile;
+    Vec sum[kRows][kWide];
+#pragma GCC unroll 8
+    for (int i = 0; i < kRows; ++i)
+#pragma GCC unroll 4
+      for (int j = 0; j < kWide; ++j) sum[i][j] = load<Vec>(start.data + i * start.stride + j * kLanes);
     const Index inner = a.inner;
     Index offset = 0;
     for (Index k = 0; k < depth; ++k, b += kWide * kLanes, offset += inner) {
       Vec column[kWide];
       for (int j = 0; j < kWide; ++j) column[j] = load<Vec>(b + j * kLanes);
-#pragma GCC unroll 16
+#pragma GCC unroll 8
       for (int i = 0; i < kRows; ++i) {
         Vec x = splat(at[i][offset]);
         keep(x);
-        for (int j = 0; j < kWide; ++j) own.sum[i][j] += x * column[j];
+        for (int j = 0; j < kWide; ++j) sum[i][j] += x * column[j];
       }
     }
-    tile = own;
+#pragma GCC unroll 8
+    for (int i = 0; i < kRows; ++i)
+#pragma GCC unroll 4
+      for (int j = 0; j < kWide; ++j) store(out.data + i * out.stride + j * kLanes, sum[i][j]);
   }
 
+  // The same where only `rows` and `width` columns of the tile are there; of `start` as well, unless its stride is 0.
   template <int kWide>
-  static void store_tile(const Tile<kWide>& tile, Index rows, Index width, float* out, Index stride) {
-    for (Index i = 0; i < rows; ++i, out += stride) {
-      if (width == kWide * kLanes) {
-        for (int j = 0; j < kWide; ++j) store(out + j * kLanes, tile.sum[i][j]);
-      } else {
-        float row[kWide * kLanes];
-        for (int j = 0; j < kWide; ++j) store(row + j * kLanes, tile.sum[i][j]);
-        copy(row, width, out);
-      }
+  static void multiply_part(const Strided& a, Index rows, Index width, const float* b, Index depth,
+                            Rows<const float> start, const Rows<float>& out) {
+    if (rows == kRows && width == kWide * kLanes) return multiply<kWide>(a, rows, b, depth, start, out);
+    alignas(kLine) float whole[kRows * kWide * kLanes] = {};
+    const Rows<float> sums{whole, kWide * kLanes};
+    if (start.stride > 0) {
+      for (Index i = 0; i < rows; ++i) copy(start.data + i * start.stride, width, whole + i * sums.stride);
+      start = {whole, sums.stride};
     }
+    multiply<kWide>(a, rows, b, depth, start, sums);
+    for (Index i = 0; i < rows; ++i) copy(whole + i * sums.stride, width, out.data + i * out.stride);
   }
 
-  template <int kWide>
-  static void load_tile(const float* from, Index rows, Index width, Index stride, Tile<kWide>& tile) {
-    for (Index i = 0; i < kRows; ++i) {
-      float row[kWide * kLanes] = {};
-      const float* at = from + lesser(i, rows - 1) * stride;  // rows beyond the last are not stored
-      if (width < kWide * kLanes) {
-        copy(at, width, row);
-        at = row;
-      }
-      for (int j = 0; j < kWide; ++j) tile.sum[i][j] = load<Vec>(at + j * kLanes);
+  static void activate_rows(Activation activation, Index rows, Index width, const Rows<float>& out) {
+    if (activation == Activation::kIdentity) return;
+    for (Index i = 0; i < rows; ++i) {
+      float* const row = out.data + i * out.stride;
+      Index j = 0;
+      for (; j + kLanes <= width; j += kLanes) store(row + j, activate(activation, load<Vec>(row + j)));
+      if (j == width) continue;
+      float tail[kLanes] = {};
+      copy(row + j, width - j, tail);
+      store(tail, activate(activation, load<Vec>(tail)));
+      copy(tail, width - j, row + j);
     }
   }
 
   // One panel of a product, of which `width` columns are wanted.
   template <int kWide = kMost>
   static void product_panel(const Strided& a, Index rows, const float* b, Index inner, Index width, const float* bias,
-                            Activation activation, float* out, Index stride) {
+                            Activation activation, const Rows<float>& out) {
     if constexpr (kWide > 1) {
       if (width <= (kWide - 1) * kLanes)
-        return product_panel<kWide - 1>(a, rows, b, inner, width, bias, activation, out, stride);
+        return product_panel<kWide - 1>(a, rows, b, inner, width, bias, activation, out);
     } else if constexpr (kLanes > 8) {
-      if (width <= 8)
-        return Kernel<8, kRows, 1>::product_panel(a, rows, b, inner, width, bias, activation, out, stride);
+      if (width <= 8) return Kernel<8, kRows, 1>::product_panel(a, rows, b, inner, width, bias, activation, out);
     }
-    float start[kWide * kLanes] = {};
-    if (bias != nullptr) copy(bias, width, start);
+    alignas(kLine) float first[kWide * kLanes] = {};
+    if (bias != nullptr) copy(bias, width, first);
     for (Index k = 0; k < inner; k += kDepth) {
       const Index depth = lesser(kDepth, inner - k);
       for (Index r = 0; r < rows; r += kRows) {
         const Index height = lesser(kRows, rows - r);
-        float* const to = out + r * stride;
-        Tile<kWide> tile;
-        if (k > 0) {
-          load_tile(to, height, width, stride, tile);
-        } else {
-          for (auto& sum : tile.sum)
-            for (int j = 0; j < kWide; ++j) sum[j] = load<Vec>(start + j * kLanes);
-        }
-        multiply({a.data + r * a.row + k * a.inner, a.row, a.inner}, height, b + k * kWide * kLanes, depth, tile);
-        if (k + depth == inner)
-          for (Index i = 0; i < height; ++i)
-            for (int j = 0; j < kWide; ++j) tile.sum[i][j] = activate(activation, tile.sum[i][j]);
-        store_tile(tile, height, width, to, stride);
+        const Rows<float> to{out.data + r * out.stride, out.stride};
+        multiply_part<kWide>({a.data + r * a.row + k * a.inner, a.row, a.inner}, height, width, b + k * kWide * kLanes,
+                             depth, sums_so_far(k > 0, to, first), to);
+        if (k + depth == inner) activate_rows(activation, height, width, to);
       }
     }
+  }
+
+  static Rows<const float> sums_so_far(bool are_there, const Rows<float>& sums, const float* first) {
+    return are_there ? Rows<const float>{sums.data, sums.stride} : Rows<const float>{first, 0};
   }
 
   static void product(const Strided& a, Index rows, const float* packed, Index inner, Index columns, const float* bias,
-                      Activation activation, float* out) {
+                      Activation activation, const Rows<float>& out) {
     for (Index c = 0; c < columns; c += kPanel, packed += inner * kPanel)
       product_panel(a, rows, packed, inner, lesser(kPanel, columns - c), bias == nullptr ? nullptr : bias + c,
-                    activation, out + c, columns);
-  }
-
-  // A tile's rows of A side by side, [depth][kRows]: read once for all panels, and without the stride of A, whose
-  // multiples share a few places of the cache.
-  static void pack_rows(const Strided& a, Index rows, Index depth, float* out) {
-    for (Index k = 0; k < depth; ++k, out += kRows) {
-      const float* from = a.data + k * a.inner;
-      if (rows == kRows && a.row == 1) {
-        copy(from, kRows, out);
-      } else {
-        for (Index i = 0; i < kRows; ++i) out[i] = from[lesser(i, rows - 1) * a.row];
-      }
-    }
+                    activation, {out.data + c, out.stride});
   }
 
   template <int kWide = kMost>
-  static void gradient_tile(const float* a, const float* b, Index depth, Index rows, Index width, bool add, float* out,
-                            Index stride) {
+  static void gradient_tile(const Strided& a, Index rows, Index width, const float* b, Index depth, bool add,
+                            const Rows<float>& out) {
     if constexpr (kWide > 1) {
-      if (width <= (kWide - 1) * kLanes) return gradient_tile<kWide - 1>(a, b, depth, rows, width, add, out, stride);
+      if (width <= (kWide - 1) * kLanes) return gradient_tile<kWide - 1>(a, rows, width, b, depth, add, out);
     } else if constexpr (kLanes > 8) {
-      if (width <= 8) return Kernel<8, kRows, 1>::gradient_tile(a, b, depth, rows, width, add, out, stride);
+      if (width <= 8) return Kernel<8, kRows, 1>::gradient_tile(a, rows, width, b, depth, add, out);
     }
-    Tile<kWide> tile{};
-    if (add) load_tile(out, rows, width, stride, tile);
-    multiply({a, 1, kRows}, kRows, b, depth, tile);
-    store_tile(tile, rows, width, out, stride);
+    alignas(kLine) static constexpr float kNothing[kWide * kLanes] = {};
+    multiply_part<kWide>(a, rows, width, b, depth, sums_so_far(add, out, kNothing), out);
   }
 
   static void gradient(const Strided& a, Index rows, const float* b, Index inner, Index columns, Index begin, Index end,
                        bool add, float* out) {
-    float left[kDepth * kRows];
-    float right[kDepth * kGroup];
-    for (Index k = 0; k < inner; k += kDepth) {
-      const Index depth = lesser(kDepth, inner - k);
+    alignas(kLine) float packed[kFewer * kPanel];
+    for (Index k = 0; k < inner; k += kFewer) {
+      const Index depth = lesser(kFewer, inner - k);
       for (Index c = begin; c < end; c += kPanel) {
         const Index panel = panel_of(end - c);
-        pack_panel(b + k * columns, columns, depth, c, lesser(panel, end - c), panel, right + (c - begin) * kDepth);
-      }
-      for (Index r = 0; r < rows; r += kRows) {
-        const Index height = lesser(kRows, rows - r);
-        pack_rows({a.data + r * a.row + k * a.inner, a.row, a.inner}, height, depth, left);
-        for (Index c = begin; c < end; c += kPanel) {
-          gradient_tile(left, right + (c - begin) * kDepth, depth, height, lesser(kPanel, end - c), add || k > 0,
-                        out + r * columns + c, columns);
-        }
+        pack_panel(b + k * columns, columns, depth, c, lesser(panel, end - c), panel, packed);
+        for (Index r = 0; r < rows; r += kRows)
+          gradient_tile({a.data + r * a.row + k * a.inner, a.row, a.inner}, lesser(kRows, rows - r),
+                        lesser(kPanel, end - c), packed, depth, add || k > 0, {out + r * columns + c, columns});
       }
     }
   }

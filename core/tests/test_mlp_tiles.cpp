@@ -46,15 +46,16 @@ Made make(const Tiles& tiles, Index rows, Index inputs, Index outputs, Activatio
   Made made{Floats(delta.size()), Floats(x.size()), Floats(w.size()), Floats(delta.size())};
   tiles.pack_transposed(w.data(), outputs, inputs, packed.data());
   tiles.product({x.data(), inputs, 1}, rows, packed.data(), inputs, outputs, bias.data(), activation,
-                made.forward.data());
+                {made.forward.data(), outputs});
   tiles.pack(w.data(), inputs, outputs, packed_back.data());
   tiles.product({delta.data(), outputs, 1}, rows, packed_back.data(), outputs, inputs, nullptr, Activation::kIdentity,
-                made.back.data());
+                {made.back.data(), inputs});
   for (const bool add : {false, true})
     for (Index c = 0; c < inputs; c += tiles.group)
       tiles.gradient({delta.data(), 1, outputs}, outputs, x.data(), rows, inputs, c, std::min(c + tiles.group, inputs),
                      add, made.gradient.data());
-  tiles.derivatives(activation, delta.data(), made.forward.data(), rows * outputs, made.derivatives.data());
+  tiles.derivatives(activation, rows, outputs, {delta.data(), outputs}, {made.forward.data(), outputs},
+                    {made.derivatives.data(), outputs});
   return made;
 }
 
