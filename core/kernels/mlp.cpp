@@ -10,7 +10,7 @@
 namespace slipstream {
 namespace {
 
-constexpr Index kChunk = 512;  // rows of a backward pass that are done with before the next
+constexpr Index kChunk = 128;  // rows of a backward pass that are done with before the next
 
 constexpr Index round_up(Index n, Index to) { return (n + to - 1) / to * to; }
 

@@ -6,6 +6,7 @@ arithmetic. Here the parameters are views of one vector, and clipping and steppi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -133,7 +134,7 @@ class FlatAdam:
             first_moment=mean.data_ptr(),
             second_moment=square.data_ptr(),
         )
-        self.steps += int(np.isfinite(norm))
+        self.steps += math.isfinite(norm)
         return norm, said
 
     def _is_too_large(self, grads: Grads) -> bool:

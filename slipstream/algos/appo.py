@@ -25,10 +25,10 @@ from slipstream.algos.adam import FlatAdam
 from slipstream.algos.batch import (
     Batch,
     Means,
+    Pair,
     Terms,
     actor_inputs,
     explained_variance,
-    hear,
     learn,
     make_actor,
     make_critic,
@@ -70,6 +70,7 @@ class Appo:
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
         self.share: Share = ALONE
         self.optimiser = FlatAdam({"actor": self.actor, "critic": self.critic})
+        self.pair = Pair(self.actor, self.critic)
 
     def act(self, obs: Blocks, mask: NDArray[np.uint8] | None, noise: NDArray[np.float32] | None) -> Acted:
         """Choose for every row; without noise, the most likely action."""
@@ -134,7 +135,7 @@ class Appo:
 
     def _add(self, batch: Batch, entropy_coef: float) -> None:
         config = self.config
-        heard = hear(self.actor, self.critic, batch)
+        heard = self.pair.hear(batch)
         is_raw = config.normalize_advantage and not batch.is_part
         weights = Weights(config.clip_coef, entropy_coef, config.kl_coef, is_raw)
         terms, slopes = surrogate(heard.policy, batch, weights)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import pairwise
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,7 +27,7 @@ from slipstream.nets.actor import Actor, ActorSpec
 from slipstream.nets.boards import BoardSpec
 from slipstream.nets.critic import Critic
 from slipstream.nets.heads import Categorical, Gaussian
-from slipstream.nets.torsos import Record
+from slipstream.nets.torsos import Record, Recorder
 from slipstream.worlds.spec import WorldSpec
 
 Policy = Gaussian | Categorical
@@ -188,14 +189,27 @@ class Heard(NamedTuple):
     record: Record | None = None  # of their passes; None: torch's graph knows the way back
 
 
-def hear(actor: Actor, critic: Critic, batch: Batch) -> Heard:
-    """Ask both, for who knows the slopes of a loss by what they say; perceptrons run side by side."""
-    passes = _perceptrons(actor, critic, batch)
-    record = None if passes is None else torsos.record(*passes)
-    if record is None:
-        return Heard(*policy_and_value(actor, critic, batch))
-    out, value = record.outs
-    return Heard(actor.policy(out, batch.mask), value.squeeze(1), record)
+class Pair:
+    """Actor and critic of a learner, which asks both again and again and knows the slopes of its loss by what they say.
+
+    What was heard can be learned from until they are asked again.
+    """
+
+    def __init__(self, actor: Actor, critic: Critic) -> None:
+        self._actor, self._critic = actor, critic
+        self._nets = _perceptrons(actor, critic)
+        self._recorder = Recorder()
+
+    def hear(self, batch: Batch) -> Heard:
+        """Ask both; perceptrons run side by side."""
+        record = None
+        if self._nets is not None:
+            acts, judges = self._nets
+            record = self._recorder.run(acts.over(batch.x), judges.over(batch.critic_x))
+        if record is None:
+            return Heard(*policy_and_value(self._actor, self._critic, batch))
+        out, value = record.outs
+        return Heard(self._actor.policy(out, batch.mask), value.squeeze(1), record)
 
 
 def learn(optimiser: FlatAdam, heard: Heard, slopes: tuple[Tensor, ...], batch: Batch, terms: Terms) -> None:
@@ -212,18 +226,19 @@ def learn(optimiser: FlatAdam, heard: Heard, slopes: tuple[Tensor, ...], batch: 
 
 def policy_and_value(actor: Actor, critic: Critic, batch: Batch) -> tuple[Policy, Tensor]:
     """The policy on every row and the critic's standardised value, [rows], in torch's graph."""
-    passes = _perceptrons(actor, critic, batch)
-    if passes is not None:
-        out, value = torsos.run(*passes)
+    nets = _perceptrons(actor, critic)
+    if nets is not None:
+        acts, judges = nets
+        out, value = torsos.run(acts.over(batch.x), judges.over(batch.critic_x))
         return actor.policy(out, batch.mask), value.squeeze(1)
     features = shared_features(actor, critic, batch.x)
     return actor.distribution(batch.x, batch.mask, features), critic(features, batch.critic_x)
 
 
-def _perceptrons(actor: Actor, critic: Critic, batch: Batch) -> tuple[torsos.Pass, torsos.Pass] | None:
+def _perceptrons(actor: Actor, critic: Critic) -> tuple[torsos.Net, torsos.Net] | None:
     if actor.board is not None or not isinstance(critic.torso, torsos.Mlp):
         return None
-    return actor.torso.over(batch.x, actor.head), critic.torso.over(batch.critic_x, critic.head)
+    return actor.torso.net(actor.head), critic.torso.net(critic.head)
 
 
 def see(actor: Actor, critic: Critic, rollout: Rollout) -> Seen:
@@ -341,26 +356,37 @@ def shuffled(batch: Batch, order: np.random.Generator, config: ActorCriticConfig
     """
     rows = len(batch.logp)
     permutation = torch.from_numpy(order.permutation(rows)).to(batch.logp.device)
-    whole = _each(batch, lambda tensor: tensor[permutation])
-
-    def cut(rows: slice) -> list[Batch]:
-        minibatch = _each(whole, lambda tensor: tensor[rows])
-        count = config.accumulate
-        if count * share.ranks == 1:
-            return [minibatch]
-        if config.normalize_advantage:
-            minibatch = minibatch._replace(advantage=standardise(minibatch.advantage))
-        size = len(minibatch.logp)
-        if size < count * share.ranks:  # too few to share: all learn from all of them
-            return [minibatch._replace(part=1.0 / share.ranks, is_part=True)]
-        mine = split(size, count * share.ranks)[share.rank * count :][:count]
-        return [_piece(minibatch, piece, (piece.stop - piece.start) / size) for piece in mine]
-
-    return [cut(piece) for piece in split(rows, rows // config.minibatch_size)]
+    minibatches = _cut(_each(batch, lambda tensor: tensor[permutation]), split(rows, rows // config.minibatch_size))
+    if config.accumulate * share.ranks == 1:
+        return [[minibatch] for minibatch in minibatches]
+    return [_pieces(minibatch, config, share) for minibatch in minibatches]
 
 
-def _piece(minibatch: Batch, rows: slice, part: float) -> Batch:
-    return _each(minibatch, lambda tensor: tensor[rows])._replace(part=part, is_part=True)
+def _pieces(minibatch: Batch, config: ActorCriticConfig, share: Share) -> list[Batch]:
+    """Those of a minibatch that are this learner's."""
+    if config.normalize_advantage:
+        minibatch = minibatch._replace(advantage=standardise(minibatch.advantage))
+    size, count = len(minibatch.logp), config.accumulate
+    if size < count * share.ranks:  # too few to share: all learn from all of them
+        return [minibatch._replace(part=1.0 / share.ranks, is_part=True)]
+    pieces = _cut(minibatch, split(size, count * share.ranks))[share.rank * count :][:count]
+    return [piece._replace(part=len(piece.logp) / size, is_part=True) for piece in pieces]
+
+
+def _cut(batch: Batch, slices: list[slice]) -> list[Batch]:
+    """The rows of each slice; together they are all rows, in order. Torch cuts a tensor in one call."""
+    sizes = [rows.stop - rows.start for rows in slices]
+    nothing = [None] * len(sizes)
+    x = torch.split(batch.x, sizes)
+    cut = (
+        x,
+        x if batch.critic_x is batch.x else torch.split(batch.critic_x, sizes),
+        torch.split(batch.action, sizes),
+        nothing if batch.mask is None else torch.split(batch.mask, sizes),
+        *(torch.split(tensor, sizes) for tensor in (batch.logp, batch.advantage, batch.target, batch.value)),
+        nothing if batch.old is None else [pick_policy(batch.old, itemgetter(rows)) for rows in slices],
+    )
+    return [Batch(*fields) for fields in zip(*cut, strict=True)]
 
 
 def split(rows: int, pieces: int) -> list[slice]:

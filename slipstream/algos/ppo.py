@@ -19,10 +19,10 @@ from slipstream.algos.adam import FlatAdam
 from slipstream.algos.batch import (
     Batch,
     Means,
+    Pair,
     Terms,
     explained_variance,
     gae,
-    hear,
     kept,
     learn,
     make_actor,
@@ -63,6 +63,7 @@ class Ppo:
         self.kl_coef = config.kl_coef
         self.share: Share = ALONE
         self.optimiser = FlatAdam({"actor": self.actor, "critic": self.critic})
+        self.pair = Pair(self.actor, self.critic)
         self.average = None if config.ema_decay is None else self._averaged()
 
     def act(self, obs: Blocks, mask: NDArray[np.uint8] | None, noise: NDArray[np.float32] | None) -> Acted:
@@ -132,7 +133,7 @@ class Ppo:
 
     def _add(self, batch: Batch, entropy_coef: float) -> None:
         config = self.config
-        heard = hear(self.actor, self.critic, batch)
+        heard = self.pair.hear(batch)
         is_raw = config.normalize_advantage and not batch.is_part
         weights = Weights(config.clip_coef, entropy_coef, self.kl_coef, is_raw)
         terms, slopes = surrogate(heard.policy, batch, weights)

@@ -82,7 +82,7 @@ class Linear(nn.Linear):
 
     def over(self, x: Tensor) -> Pass:
         """The pass that `forward` makes, for who runs several at once."""
-        return Pass(self._layout, x, (self.weight, self.bias))
+        return Net(self._layout, (self.weight, self.bias)).over(x)
 
 
 def make_orthogonal(weight: Tensor, gain: float, generator: torch.Generator) -> None:
@@ -132,15 +132,30 @@ class Mlp(nn.Sequential):
 
     def over(self, x: Tensor, head: Linear | None = None) -> Pass:
         """The pass that `forward` makes, for who runs several at once; there must be a layer, or a head."""
+        return self.net(head).over(x)
+
+    def net(self, head: Linear | None = None) -> Net:
+        """What `forward` runs, for who does it again and again; there must be a layer, or a head."""
         layout = self._layout
         if layout is None:
             assert head is not None
-            return head.over(x)
+            return Net(head._layout, (head.weight, head.bias))
         if head is None:
-            return Pass(layout, x, _parameters(*self._linears))
+            return Net(layout, _parameters(*self._linears))
         if self._topped is None or self._topped.widths[-1] != head.out_features:
             self._topped = Layout((*layout.widths, head.out_features), layout.hidden, "identity")
-        return Pass(self._topped, x, _parameters(*self._linears, head))
+        return Net(self._topped, _parameters(*self._linears, head))
+
+
+class Net(NamedTuple):
+    """A perceptron; it stays the same while its parameters learn."""
+
+    layout: Layout
+    parameters: tuple[Tensor, ...]  # weight and bias of every layer
+
+    def over(self, x: Tensor) -> Pass:
+        """Its pass over these rows."""
+        return Pass(self.layout, x, self.parameters)
 
 
 class Pass(NamedTuple):
@@ -148,7 +163,7 @@ class Pass(NamedTuple):
 
     layout: Layout
     x: Tensor  # [rows, inputs]
-    parameters: tuple[Tensor, ...]  # weight and bias of every layer
+    parameters: tuple[Tensor, ...]
 
 
 def _parameters(*layers: Linear) -> tuple[Tensor, ...]:
@@ -173,14 +188,25 @@ def run(*passes: Pass, weights: bool = True) -> tuple[Tensor, ...]:
     return tuple(_forward(shapes, flat, None))
 
 
-def record(*passes: Pass) -> Record | None:
-    """Run passes whose slopes somebody else will know, without torch's graph; None where torch has to run them."""
-    if _arithmetic.get() != PLAIN or not is_native(passes[0].x):
-        return None
-    with torch.no_grad():
+class Recorder:
+    """Runs passes whose slopes somebody else will know, without torch's graph.
+
+    What the way back needs is kept until the next passes are run: memory that is asked for anew each time costs as much
+    as a layer.
+    """
+
+    def __init__(self) -> None:
+        self._hidden: list[Tensor] = []
+
+    def run(self, *passes: Pass) -> Record | None:
+        """A record of these passes; None where torch has to run them."""
+        if _arithmetic.get() != PLAIN or not is_native(passes[0].x):
+            return None
         shapes, flat = _flat(passes)
-        hidden = _hidden(shapes, flat)
-        return Record(shapes, flat, hidden, tuple(_forward(shapes, flat, hidden)))
+        needed = [shape.hidden_floats(each.x.shape[0]) for shape, each in zip(shapes, passes, strict=True)]
+        if len(self._hidden) != len(needed) or any(len(h) < n for h, n in zip(self._hidden, needed, strict=True)):
+            self._hidden = [torch.empty(count) for count in needed]
+        return Record(shapes, flat, self._hidden, tuple(_forward(shapes, flat, self._hidden)))
 
 
 class Record(NamedTuple):

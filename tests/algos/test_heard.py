@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from slipstream.algos.adam import FlatAdam
-from slipstream.algos.batch import Batch, hear, learn, policy_and_value
+from slipstream.algos.batch import Batch, Pair, learn, policy_and_value
 from slipstream.algos.surrogate import Weights, surrogate, value_error
 from slipstream.nets.actor import Actor, ActorSpec
 from slipstream.nets.critic import Critic
@@ -61,7 +61,7 @@ def gradient(optimiser: FlatAdam) -> torch.Tensor:
 def test_gradients_are_those_of_torchs_graph_to_the_bit(discrete, masked, hidden):
     batch = rows(discrete, masked)
     actor, critic, optimiser = networks(discrete, hidden)
-    heard = hear(actor, critic, batch)
+    heard = Pair(actor, critic).hear(batch)
     assert heard.record is not None
     assert not heard.value.requires_grad
     learn(optimiser, heard, slopes_of(heard.policy, heard.value, batch), batch, {})
@@ -82,7 +82,7 @@ def test_where_torch_runs_the_networks_its_graph_gives_the_gradients(how):
     batch = rows(False, False)
     actor, critic, optimiser = networks(False, (16, 8), **how)
     with arithmetic(Arithmetic() if how else Arithmetic(torch.bfloat16)):
-        heard = hear(actor, critic, batch)
+        heard = Pair(actor, critic).hear(batch)
         assert heard.record is None
         learn(optimiser, heard, slopes_of(heard.policy, heard.value, batch), batch, {})
     assert len(gradient(optimiser)) == len(optimiser.vector)
@@ -91,7 +91,7 @@ def test_where_torch_runs_the_networks_its_graph_gives_the_gradients(how):
 def test_a_batch_in_pieces_has_the_gradient_of_the_whole():
     batch = rows(False, False)
     actor, critic, optimiser = networks(False, (16, 8))
-    heard = hear(actor, critic, batch)
+    heard = Pair(actor, critic).hear(batch)
     slopes = slopes_of(heard.policy, heard.value, batch)
     learn(optimiser, heard, slopes, batch, {"loss": 3.0})
     whole = gradient(optimiser)
