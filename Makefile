@@ -101,7 +101,7 @@ $(RAY)/.ready: $(STAMP) constraints.txt
 
 # RLlib holds back Gymnasium: an environment that sees .venv, and has RLlib's own before it.
 test-rllib: $(RLLIB)/.ready
-	$(RLLIB)/bin/python -m pytest tests/scale/test_rllib.py
+	$(RLLIB)/bin/python -m pytest tests/scale/test_rllib.py tests/scale/test_tune.py
 
 $(RLLIB)/.ready: $(STAMP) constraints.txt
 	@echo "== making $(RLLIB) for RLlib (downloads about 100 MB)"
