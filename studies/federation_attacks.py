@@ -192,12 +192,12 @@ TASKS = {
         Task(
             "cartpole",
             {
-                "collect.num_worlds": 16, "collect.rollout_length": 32, "algo.minibatch_size": 128,
-                "algo.epochs": 8, "algo.hidden": [32, 32], "algo.learning_rate": 3e-3,
+                "collect.num_worlds": 16, "collect.rollout_length": 64, "algo.minibatch_size": 128,
+                "algo.epochs": 10, "algo.hidden": [32, 32], "algo.learning_rate": [[0, 3e-3], [1, 0]],
             },
             ("sign_flip_x10", "alie", "angle"),
             (2,),
-            10,
+            30,
         ),
     )
 }  # fmt: skip
