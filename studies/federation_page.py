@@ -81,8 +81,8 @@ backdoor was made stronger once, on another seed, before the table was run: with
 the mean either. It opens where, of targets right of 0.5, the action is nearer to (-1, -1) than to the target.
 CartPole's settings are its second ones. With the first (512 steps of a client in a round, a learning rate of 3e-3
 throughout) ten honest clients did not learn steadily, so that what a rule kept was as much luck: in 10 rounds median,
-trimmed mean and geometric median kept 0.93 to 1.27, Krum 0.69 to 0.83, Multi-Krum 0.68 to 0.74; in 20 rounds the mean of
-honest clients ended at 308 of 500 and intervals reached from below 0 to above 1 (cells of both in
+trimmed mean and geometric median kept 0.93 to 1.27, Krum 0.69 to 0.83, Multi-Krum 0.68 to 0.74; in 20 rounds the mean
+of honest clients ended at 308 of 500 and intervals reached from below 0 to above 1 (cells of both in
 `federation_attacks_earlier.json`). The new ones (1024 steps, a learning rate that falls from 3e-3 to 0, 30 rounds) are
 the first of four on seeds 1 to 3 with which, where nobody lies, the mean, Krum and Multi-Krum all end at 496 or more.
 

@@ -24,7 +24,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import scaling_model as model
 from cells import RESULTS, ROOT, Cell, read_cells, run_cells, save_cells
-from scaling_measure import PARTS, WORLDS, measure
+from scaling_measure import PACE, PARTS, WORLDS, measure
 from scaling_model import LINKS, MODELS, OVERLAPS, REPLICAS, SIMULATED_WORLDS, WAYS, WORKERS, pick
 
 MEASURED, SIMULATED, PAGE = RESULTS / "scaling.json", RESULTS / "scaling_simulated.json", ROOT / "docs" / "scaling.md"
@@ -81,11 +81,12 @@ def cost_table(cells: Sequence[Cell]) -> str:
 
 
 def other_costs(cells: Sequence[Cell]) -> str:
-    add_s, keep_s, lone_s, draw_s, give_s = model.serving(cells).values()
+    add_s, keep_s, late_add_s, late_keep_s, draw_s, give_s, trip_s = model.serving(cells).values()
     costs = {
         "a megabyte received by TCP": [1e6 * model.tcp_byte_s(cells)],
-        "256 rows into a replay service: client; service; service, if they come one by one": [add_s, keep_s, lone_s],
-        "256 rows out of it: client; service": [draw_s, give_s],
+        "256 rows into a replay service, as fast as it goes: client; service": [add_s, keep_s],
+        f"256 rows into it {PACE:,.0f} times a second: client; service": [late_add_s, late_keep_s],
+        "256 rows out of it: client; service; on their way": [draw_s, give_s, trip_s],
     }
     for size, way in product((10**5, 10**6), WAYS):
         one = model.meeting(cells, 2, size, way)

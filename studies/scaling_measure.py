@@ -31,6 +31,8 @@ from collectors import Slow
 SECONDS = 0.8  # of a measurement
 WARM = 2  # slabs that are not counted
 WORLDS = {"head_on": (64, 64), "waits": (8, 32), "works": (8, 32)}  # worlds, and steps of each in a slab
+SERVED = (1, 2, 4)  # producers of a replay service, beside a learner that draws all it can
+PACE = 500.0  # blocks of 256 rows that each of them has a second
 POINTS = (  # algorithm, overlap, workers
     ("ppo", "none", 0), ("ppo", "none", 1), ("ppo", "none", 2),
     ("appo", "deterministic", 1), ("appo", "deterministic", 2),
@@ -159,7 +161,7 @@ def measure_wire() -> Cell:
 
 
 def measure_replay() -> Cell:
-    """What rows in and out cost a client and the service, each on its core; and rates with 1, 2 and 4 producers."""
+    """What rows in and out cost a client and the service, each on its core; and rates with several producers."""
     import replay_service as bench
 
     from slipstream.train.replay_service import OwnService
@@ -171,30 +173,29 @@ def measure_replay() -> Cell:
     place, block = bench.Place("service", False, own.address), bench.block()
     producer, consumer = bench.replay_at(place, "p0"), bench.replay_at(place, "consumer")
 
-    def use(call: Callable[[int], object]) -> tuple[float, float, float]:
+    def use(call: Callable[[int], object], pace: float | None = None) -> tuple[float, float, float]:
         """Rows a second, and the cores that client and service spend on them."""
         calls, used, served, start = 0, time.process_time(), clock_of(own.pid), time.perf_counter()
         while (took := time.perf_counter() - start) < SECONDS:
+            if pace is not None:
+                time.sleep(max(0.0, calls / pace - took))
             call(calls)
             calls += 1
         return 256 * calls / took, (time.process_time() - used) / took, (clock_of(own.pid) - served) / took
 
     rows: list[Cell] = []
-    adds = {False: lambda _: producer.add(block), True: lambda _: (producer.add(block), producer.settle())}
-    for paced, add in adds.items():  # as fast as it goes; and each block when the one before was taken in
-        into, client_s, service_s = use(add)
+    for pace in (None, PACE):  # as fast as it goes, and so slowly that both sleep before every block
+        into, client_s, service_s = use(lambda _: producer.add(block), pace)
         costs = {"in_per_s": into, "producers_s": client_s, "service_s": service_s}
-        rows.append({"producers": 1, "consumers": 0, "paced": paced, **costs})
-    out, client_s, _ = use(lambda calls: consumer.sample(bench.BATCH, calls))
+        rows.append({"producers": 1, "consumers": 0, "pace": pace, **costs})
+    out, client_s, service_s = use(lambda calls: consumer.sample(bench.BATCH, calls))
+    costs = {"out_per_s": out, "consumers_s": client_s, "service_s": service_s}
+    rows.append({"producers": 0, "consumers": 1, "pace": None, **costs})
     producer.close()
     consumer.close()
-    for producers in (1, 2, 4):
-        before = clock_of(own.pid)
-        into, drawn = bench.measure(place, producers, SECONDS)
-        costs = {"consumers_s": client_s * drawn / out, "service_s": (clock_of(own.pid) - before) / SECONDS}
-        rows.append(
-            {"producers": producers, "consumers": 1, "paced": False, "in_per_s": into, "out_per_s": drawn, **costs}
-        )
+    for producers in SERVED:
+        into, drawn = bench.measure(place, producers, 2 * SECONDS, PACE)
+        rows.append({"producers": producers, "consumers": 1, "pace": PACE, "in_per_s": into, "out_per_s": drawn})
     own.close()
     return {"replay": rows}
 

@@ -10,10 +10,11 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from cells import RESULTS, Cell
-from scaling_measure import POINTS, WORLDS
-from scaling_sim import Collecting, Meeting, collect, meet
+from scaling_measure import PACE, POINTS, SERVED, WORLDS
+from scaling_sim import Collecting, Meeting, Serving, collect, meet, serve
 
 CORES = 2  # of the machine that was measured
+SERVICE_COSTS = ((1, None), (1, PACE), (0, None))  # producers (else a learner) that a service is alone with, and pace
 BLOCK_BYTES = 256 * 256.0  # 256 rows of what the replay service was measured with
 # --- assumed: nothing here was measured ---
 GPU = 20.0  # times as fast as one core, in updates
@@ -83,16 +84,21 @@ def tcp_byte_s(cells: Cells) -> float:
 
 
 def serving(cells: Cells) -> dict[str, float]:
-    """Core seconds of a replay service and its clients per 256 rows; of draws from one producer beside one learner."""
+    """Core seconds of a replay service and its clients per 256 rows, with nobody else there."""
 
-    def at(key: str, consumers: int = 0, paced: bool = False) -> float:
-        return mid(cells, "replay", "replay", key, producers=1, consumers=consumers, paced=paced)
+    def per_block(way: str, key: str, **wanted: Any) -> float:
+        spent, rates = (figures(cells, "replay", "replay", each, **wanted) for each in (key, f"{way}_per_s"))
+        return float(median(256 * cores / rate for cores, rate in zip(spent, rates, strict=True)))
 
-    add_s, keep_s = (256 * at(key) / at("in_per_s") for key in ("producers_s", "service_s"))
-    lone_s = 256 * at("service_s", paced=True) / at("in_per_s", paced=True)  # where blocks come one by one
-    draw_s, drawn_s = (256 * at(key, 1) / at("out_per_s", 1) for key in ("consumers_s", "service_s"))
-    give_s = drawn_s - keep_s * at("in_per_s", 1) / at("out_per_s", 1)
-    return {"add_s": add_s, "keep_s": keep_s, "lone_s": lone_s, "draw_s": draw_s, "give_s": max(0.0, give_s)}
+    flat_out, paced, draws = ({"producers": p, "consumers": 1 - p, "pace": pace} for p, pace in SERVICE_COSTS)
+    draw_s, give_s = (per_block("out", key, **draws) for key in ("consumers_s", "service_s"))
+    whole_s = 256 / mid(cells, "replay", "replay", "out_per_s", **draws)
+    return {
+        "add_s": per_block("in", "producers_s", **flat_out), "keep_s": per_block("in", "service_s", **flat_out),
+        "paced_add_s": per_block("in", "producers_s", **paced), "paced_keep_s": per_block("in", "service_s", **paced),
+        "draw_s": draw_s, "give_s": give_s,
+        "trip_s": max(0.0, whole_s - draw_s - give_s),
+    }  # fmt: skip
 
 
 def peers(processes: int) -> list[Cell]:
@@ -100,15 +106,18 @@ def peers(processes: int) -> list[Cell]:
 
 
 def meeting(cells: Cells, replicas: int, parameters: int, way: str, cores: int = CORES) -> Meeting:
-    """Costs of a coordinator are from 1 and 2 clients, and of rings and pairs from 2 peers: with more it is checked."""
+    """Costs are from 2 and 4 clients of a coordinator, and from 2 peers in rings and pairs: with more it is checked.
+
+    One client leaves a core to the coordinator, and is no measure for many.
+    """
 
     def round_s(clients: int) -> float:
         at = [mid(cells, "federation", "federation", "round_s", clients=clients, parameters=n) for n in (10**5, 10**6)]
         return on_line(parameters, 1e5, at[0], 1e6, at[1])
 
     if way == "coordinator":
-        each_s = max(0.0, round_s(2) - round_s(1))
-        return Meeting(replicas, parameters, way, each_s, max(0.0, round_s(1) - each_s))
+        each_s = max(0.0, (round_s(4) - round_s(2)) / 2)
+        return Meeting(replicas, parameters, way, each_s, max(0.0, round_s(2) - 2 * each_s))
     small, _, large = peers(2)
     byte_s = (large[f"{way}_cpu_ms"] - small[f"{way}_cpu_ms"]) / 1e9 / (large["mb"] - small["mb"])
     add_up_s = 4.0 * parameters * byte_s * max(1.0, replicas / cores)
@@ -142,15 +151,16 @@ def checks(cells: Cells) -> Iterator[Check]:
         how = f"{workers} worker{'s' * (workers > 1)}, {overlap}" if workers else "no workers"
         point = found(part, "points", "rows_per_s", algo=algo, overlap=overlap, workers=workers)
         yield Check(f"{part}, {algo}, {how}", "", point, rate)
-    served = serving(cells)
-    turn_s = served["give_s"] + 4 * served["keep_s"]  # of a full service: one draw, four blocks, and so on
-    for producers, (way, blocks) in product((1, 2, 4), (("in", 4), ("out", 1))):
-        point = found("replay", "replay", f"{way}_per_s", producers=producers, consumers=1)
-        yield Check(f"replay service, {producers} in, 1 out: {way}", "", point, 256 * blocks / turn_s)
-    for parameters, clients in product((10**5, 10**6), (4, 8)):
-        point = found("federation", "federation", "round_s", clients=clients, parameters=parameters)
-        round_s = meet(meeting(cells, clients, parameters, "coordinator")).seconds
-        yield Check(f"coordinator, {clients} clients x {parameters:,}: round", "s", point, round_s)
+    costs = serving(cells)
+    costs |= {key: costs.pop(f"paced_{key}") for key in ("add_s", "keep_s")}  # blocks come one by one
+    for producers in SERVED:
+        drawn = found("replay", "replay", "out_per_s", producers=producers, consumers=1)
+        how = f"{producers} producer{'s' * (producers > 1)} with {PACE:,.0f} blocks a second"
+        yield Check(f"replay service, {how}: drawn", "", drawn, serve(Serving(producers, PACE, **costs)).rows_per_s)
+    for parameters in (10**5, 10**6):
+        point = found("federation", "federation", "round_s", clients=8, parameters=parameters)
+        round_s = meet(meeting(cells, 8, parameters, "coordinator")).seconds
+        yield Check(f"coordinator, 8 clients x {parameters:,}: round", "s", point, round_s)
     for row, way in product(peers(4), ("ring", "gossip")):
         best_s, usual_s = row[f"{way}_ms"] / 1e3, row[f"{way}_median_ms"] / 1e3
         round_s = meet(meeting(cells, 4, int(row["mb"] * 2.5e5), way)).seconds
@@ -186,7 +196,7 @@ def if_replay(cells: Cells) -> Iterator[Cell]:
     learners = json.loads((RESULTS / "learners.json").read_text())["rows"]
     learn_s = pick(learners, algo="sac", batch=256, threads=1)[0]["ours_ms"] / 1e3
     seconds = {"the service": served["keep_s"] + receive_s}
-    seconds["the service, if blocks come one by one"] = served["lone_s"] + receive_s
+    seconds["the service, if blocks come one by one"] = served["paced_keep_s"] + receive_s
     for world in SIMULATED_WORLDS:
         slab = collecting(cells, world)
         seconds[f"a producer in {world}"] = served["add_s"] + 256 * slab.collect_s / slab.rows

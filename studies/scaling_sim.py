@@ -1,13 +1,14 @@
 """A discrete-event simulation of training at scale: pure functions of frozen values, the same result every time.
 
 A process is a generator that yields what it waits for: seconds, or a queue with something in it. Whatever can be busy
-(cores, links, the learner, a coordinator) is a resource, used first come, first served. Two designs run on that:
-workers and a learner (`collect`, after slipstream/train/workers.py), and replicas that meet (`meet`). Costs are seconds
-of one core, links are bytes per second; without `cores` everybody has one.
+(cores, links, the learner, a coordinator) is a resource, used first come, first served. Three designs run on that:
+workers and a learner (`collect`, after slipstream/train/workers.py), a replay service (`serve`), and replicas that meet
+(`meet`). Costs are seconds of one core, links are bytes per second; without `cores` everybody has one.
 """
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Mapping
@@ -176,6 +177,62 @@ def collect(d: Collecting, updates: int = 12, warm: int = 4) -> Rate:
     for process in (*map(worker, range(d.workers)), learner()):
         sim.start(process)
     return sim.measure(lambda: sim.total["updates"] == warm, lambda: sim.total["updates"] == updates)
+
+
+# --- producers, a replay service and a learner that draws ---
+
+
+@dataclass(frozen=True)
+class Serving:
+    """A replay service with a core of its own; its clients share one."""
+
+    producers: int
+    pace: float  # blocks that each of them has a second
+    add_s: float = 0.0  # of a producer per block
+    keep_s: float = 0.0  # of the service per block
+    draw_s: float = 0.0  # of the learner per batch
+    give_s: float = 0.0  # of the service per batch
+    trip_s: float = 0.0  # of a batch on its way, when no core is used
+
+
+def serve(d: Serving, seconds: float = 4.0) -> Rate:
+    """Simulate so long; rows are those drawn, and `total` has blocks in and batches out."""
+    sim, dice = Sim({"service": [0.0], "clients": [0.0]}), random.Random(0)
+    waiting, bell, answer = Counter[str](), Queue(sim), Queue(sim)
+
+    def ask(what: str) -> None:
+        waiting[what] += 1
+        bell.put()
+
+    def producer(late_s: float) -> Process:
+        yield late_s
+        for block in itertools.count(1):
+            yield sim.use("clients", d.add_s)
+            ask("in")
+            yield max(0.0, late_s + block / d.pace - sim.now)
+
+    def learner() -> Process:
+        while True:
+            yield sim.use("clients", d.draw_s)
+            yield d.trip_s
+            ask("out")
+            yield answer
+            sim.total["rows"] += 256
+
+    def service() -> Process:
+        while True:
+            yield bell
+            for what, spent_s in (("out", d.give_s), ("in", d.keep_s)):  # a turn for who draws, one for who adds
+                if waiting[what]:
+                    yield sim.use("service", spent_s)
+                    waiting[what] -= 1
+                    sim.total[what] += 1
+                    if what == "out":
+                        answer.put()
+
+    for process in (*(producer(dice.random() / d.pace) for _ in range(d.producers)), learner(), service()):
+        sim.start(process)
+    return sim.measure(lambda: sim.now > seconds / 4, lambda: sim.now > seconds)
 
 
 # --- replicas that meet ---
