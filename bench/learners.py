@@ -168,15 +168,15 @@ def where_time_goes(kind: str, batch: int) -> dict[str, float]:
 
     step = our_step(kind, batch)
     warm_up(step)
-    saved = Replay.sample, torsos._forward, torsos._Pass.backward, _core.adam_step
+    saved = Replay.sample, torsos._forward, torsos._backward, _core.adam_step
     Replay.sample = timed("drawing", Replay.sample)  # type: ignore[method-assign]
     torsos._forward = timed("networks", torsos._forward)
-    torsos._Pass.backward = staticmethod(timed("networks", torsos._Pass.backward))  # type: ignore[method-assign]
+    torsos._backward = timed("networks", torsos._backward)
     _core.adam_step = timed("optimisers", _core.adam_step)
     start = time.perf_counter()
     while (total := time.perf_counter() - start) < 1.0:
         step()
-    Replay.sample, torsos._forward, torsos._Pass.backward, _core.adam_step = saved  # type: ignore[method-assign]
+    Replay.sample, torsos._forward, torsos._backward, _core.adam_step = saved  # type: ignore[method-assign]
     shares = {name: seconds / total for name, seconds in spent.items()}
     return {**shares, "losses and the rest": 1.0 - sum(shares.values())}
 
