@@ -99,3 +99,18 @@ def test_a_batch_in_pieces_has_the_gradient_of_the_whole():
     for part in (0.25, 0.75):
         learn(optimiser, heard, slopes, batch._replace(part=part), {"loss": 3.0})
     assert torch.allclose(gradient(optimiser), whole, rtol=1e-5, atol=1e-8)
+
+
+def test_a_pair_that_heard_more_rows_before_gives_the_gradient_of_one_that_did_not():
+    batch = rows(False, False)
+    few = Batch(*(field[:5] if isinstance(field, torch.Tensor) else field for field in batch))
+    found = []
+    for before in ([batch], []):
+        actor, critic, optimiser = networks(False, (16, 8))
+        pair = Pair(actor, critic)
+        for each in [*before, few]:
+            heard = pair.hear(each)
+        learn(optimiser, heard, slopes_of(heard.policy, heard.value, few), few, {})
+        found.append(gradient(optimiser))
+    assert torch.equal(*found)
+    assert (found[0] != 0).any()
