@@ -30,7 +30,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -128,16 +128,16 @@ def take_part(pipe: Any, rank: int, ports: list[int], repeats: int) -> None:
     gossip.close()
 
 
-def measure_peers(repeats: int) -> list[dict[str, Any]]:
+def measure_peers(repeats: int, processes: Sequence[int] = PROCESSES) -> list[dict[str, Any]]:
     context = multiprocessing.get_context("spawn")
     rows = []
-    for size in PROCESSES:
+    for size in processes:
         ports = free_ports(2 * size + 1)
-        pipes, processes = [], []
+        pipes, peers = [], []
         for rank in range(size):
             ours, theirs = context.Pipe(duplex=False)
-            processes.append(context.Process(target=take_part, args=(theirs, rank, ports, repeats), daemon=True))
-            processes[-1].start()
+            peers.append(context.Process(target=take_part, args=(theirs, rank, ports, repeats), daemon=True))
+            peers[-1].start()
             theirs.close()
             pipes.append(ours)
         try:
@@ -154,9 +154,9 @@ def measure_peers(repeats: int) -> list[dict[str, Any]]:
                 shown = {key: value for key, value in row.items() if not key.endswith("median_ms")}
                 print("  ".join(f"{key} {value:>8}" for key, value in shown.items()), flush=True)
         finally:
-            for process in processes:
-                process.join(10)
-                process.kill()
+            for peer in peers:
+                peer.join(10)
+                peer.kill()
     return rows
 
 

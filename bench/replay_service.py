@@ -196,8 +196,8 @@ class RayReplay:
         ray.get(self._actor.update_priorities.remote(index, error))
 
 
-def worker(place: Place, name: str, ready: Any, go: Any, stop: Any, result: Any, pace: float | None) -> None:
-    """Add or draw from `go` to `stop`; says how many rows a second it was. `pace`: blocks a second that are there."""
+def worker(place: Place, name: str, ready: Any, go: Any, stop: Any, result: Any) -> None:
+    """Add or draw from `go` to `stop`; says how many rows a second it was."""
     replay = replay_at(place, name)
     rows = listed(block()) if place.kind == "manager" else block()
     error = np.random.default_rng(1).random(BATCH)
@@ -206,11 +206,8 @@ def worker(place: Place, name: str, ready: Any, go: Any, stop: Any, result: Any,
     ready.release()
     go.wait()
     calls, start = 0, time.perf_counter()
-    late = 0.618 * int(name.removeprefix("p")) % 1.0 if name != "consumer" else 0.0  # so that not all come at once
     while not stop.is_set():
         if name != "consumer":
-            if pace is not None:
-                time.sleep(max(0.0, start + (calls + late) / pace - time.perf_counter()))
             replay.add(rows)
         else:
             drawn = replay.sample(BATCH, calls)
@@ -222,12 +219,12 @@ def worker(place: Place, name: str, ready: Any, go: Any, stop: Any, result: Any,
     result.put((name, calls * (BATCH if name == "consumer" else BLOCK) / (time.perf_counter() - start)))
 
 
-def measure(place: Place, producers: int, seconds: float, pace: float | None = None) -> tuple[float, float]:
-    """Rows per second in, of all producers, and out; `pace`: blocks a second of a producer, else all it can."""
+def measure(place: Place, producers: int, seconds: float) -> tuple[float, float]:
+    """Rows per second in, of all producers, and out."""
     names = [*(f"p{n}" for n in range(producers)), "consumer"]
     context = SPAWN if place.kind == "ray" else CONTEXT
     ready, go, stop, result = context.Semaphore(0), context.Event(), context.Event(), context.Queue()
-    workers = [context.Process(target=worker, args=(place, n, ready, go, stop, result, pace)) for n in names]
+    workers = [context.Process(target=worker, args=(place, n, ready, go, stop, result)) for n in names]
     for each in workers:
         each.start()
     for _ in workers:

@@ -6,10 +6,9 @@ from math import inf
 
 import pytest
 import scaling
-from cells import read_cells
-from scaling_measure import PARTS, POINTS, WORLDS
-from scaling_model import WAYS, alone, checks, collecting, figures, meeting, mid, on_line, pick, serving
-from scaling_sim import Collecting, Meeting, Queue, Serving, Sim, collect, meet, serve
+from scaling_measure import LOOPS, MEGABYTES
+from scaling_model import WAYS, checks, collecting, meeting, predict
+from scaling_sim import Collecting, Meeting, collect, meet
 
 GBIT = 1.25e8
 OVERLAPS = ("none", "deterministic", "free")
@@ -21,62 +20,13 @@ def bound(d):
     """Rows per second that each part could do by itself; the least of them is the most that can be."""
     learner_s = d.workers * (d.part_s + d.rows * d.update_s)
     seconds = {
-        "workers": d.collect_s + d.wait_s,
+        "workers": d.collect_s,
         "learner": learner_s,
         "link in": d.workers * d.slab_bytes / d.link,
         "link out": d.weight_bytes / d.link,
         "cores": (learner_s + d.workers * d.collect_s) / (d.cores or inf),
     }
     return {part: d.workers * d.rows / spent for part, spent in seconds.items() if spent}
-
-
-# --- the kernel ---
-
-
-@pytest.mark.parametrize(("cores", "ends"), [(1, [2, 4, 6]), (2, [2, 2, 4]), (4, [2, 2, 2])])
-def test_jobs_are_done_first_come_first_served(cores, ends):
-    sim, ended = Sim({"cores": [0.0] * cores}), []
-
-    def job():
-        yield sim.use("cores", 2.0)
-        ended.append(sim.now)
-
-    for _ in range(3):
-        sim.start(job())
-    sim.run()
-    assert ended == ends
-    assert sim.total["cores"] == 6.0
-
-
-def test_names_with_the_same_places_share_a_resource():
-    shared = [0.0]
-    sim = Sim({"learner": shared, "workers": shared})
-    assert [sim.use("learner", 1.0), sim.use("workers", 2.0)] == [1.0, 3.0]
-    assert sim.total == {"learner": 1.0, "workers": 2.0}
-
-
-def test_a_queue_gives_every_thing_once_and_in_order():
-    sim, got = Sim({}), []
-    queue = Queue(sim)
-
-    def taker(name):
-        for _ in range(2):
-            item = yield queue
-            got.append((name, item, sim.now))
-
-    def putter():
-        queue.put("a")
-        queue.put("b")
-        yield 1.0
-        queue.put("c")
-        queue.put("d")
-
-    sim.start(taker("early"))
-    sim.start(putter())
-    sim.start(taker("late"))
-    sim.run()
-    assert [item for _, item, _ in got] == ["a", "b", "c", "d"]
-    assert [when for *_, when in got] == [0.0, 0.0, 1.0, 1.0]
 
 
 # --- workers and a learner ---
@@ -111,7 +61,7 @@ def test_in_turn_the_simulation_equals_the_closed_form(workers, link):
 @pytest.mark.parametrize("workers", [1, 3, 40])
 @pytest.mark.parametrize("cores", [1, 2, None])
 def test_nothing_is_faster_than_the_bound(overlap, workers, cores):
-    for design in (ONE, LINKED, replace(LINKED, update_s=1e-6), replace(ONE, wait_s=0.1)):
+    for design in (ONE, LINKED, replace(LINKED, update_s=1e-6)):
         design = replace(design, overlap=overlap, workers=workers, cores=cores)
         found = collect(design, updates=60, warm=20)
         assert found.rows_per_s <= min(bound(design).values()) * 1.001
@@ -160,35 +110,19 @@ def test_slow_slabs_hold_up_those_who_wait_for_all():
     assert uneven == collect(replace(base, jitter=0.1))  # the same every time
 
 
-def test_workers_who_wait_use_no_core():
-    waits = replace(ONE, workers=8, collect_s=1e-4, wait_s=0.1, cores=1, update_s=0.0)
-    assert collect(waits).rows_per_s == pytest.approx(8 * 100 / 0.109, rel=0.02)
+def test_learner_and_workers_that_share_a_core_take_it_in_turns():
+    shared = replace(ONE, workers=2, overlap="deterministic", cores=1)
+    took = 2 * (0.02 + 1e-3 + 100 * 1e-4)  # of the one core, for a slab of each worker
+    assert collect(shared, updates=60, warm=20).rows_per_s == pytest.approx(200 / took, rel=0.02)
+    assert collect(replace(shared, cores=4)) == collect(replace(shared, cores=8))._replace(
+        busy=collect(replace(shared, cores=4)).busy
+    )
 
 
-# --- a replay service ---
-
-SERVICE = Serving(2, 500.0, add_s=4e-5, keep_s=1e-4, draw_s=7e-5, give_s=2e-4, trip_s=1e-5)
-
-
-def test_a_learner_alone_with_a_service_draws_one_batch_after_the_other():
-    assert serve(replace(SERVICE, producers=0)).rows_per_s == pytest.approx(256 / 2.8e-4, rel=1e-3)
-
-
-def test_a_service_with_time_to_spare_takes_in_all_that_comes():
-    found = serve(SERVICE, seconds=4.0)
-    assert found.total["in"] == pytest.approx(2 * 500 * 4.0, abs=4)
-    assert found.busy["service"] == pytest.approx(1000 * 1e-4 + found.rows_per_s / 256 * 2e-4, rel=1e-2)
-
-
-def test_a_full_service_gives_draws_and_blocks_a_turn_each():
-    full = serve(replace(SERVICE, producers=40, add_s=0.0, draw_s=0.0, trip_s=0.0), seconds=2.0)
-    assert full.busy["service"] == pytest.approx(1.0, abs=1e-3)
-    assert full.total["in"] == pytest.approx(full.total["out"], rel=1e-2)
-
-
-@pytest.mark.parametrize("worse", [{"producers": 4}, {"keep_s": 2e-4}, {"give_s": 4e-4}, {"add_s": 2e-4}])
-def test_more_to_do_for_anybody_is_no_more_to_draw(worse):
-    assert serve(replace(SERVICE, **worse)).rows_per_s < serve(SERVICE).rows_per_s
+def test_a_short_job_is_not_kept_waiting_by_long_ones():
+    """Slices: without them the learner's 1 ms would come after a whole slab of each worker."""
+    busy = Collecting(3, 100, collect_s=1.0, overlap="free", part_s=1e-3, update_s=0.0, cores=1)
+    assert collect(busy).rows_per_s == pytest.approx(300 / 3.003, rel=0.02)
 
 
 # --- replicas that meet ---
@@ -230,109 +164,74 @@ def test_one_replica_and_free_links_cost_nothing(way):
     assert (alone.seconds, alone.efficiency) == (0.0, 1.0)
 
 
-# --- from measured cells to the page ---
+# --- from measured costs to designs ---
+
+WORLD = {
+    "rows": 1000, "slab_bytes": 2e6, "weight_bytes": 1e4, "take_s": 0.1, "ppo_update_s": 0.3, "appo_update_s": 0.2,
+    "worker_s, 1/1": 0.11, "part_s, 1/1": 2e-3, "worker_s, 1/2": 0.06, "part_s, 1/2": 1.5e-3,
+}  # fmt: skip
+ROUNDS = {
+    **{f"coordinator, {n} x {size:,}": n * size * 1e-7 + 0.01 for n in (2, 4) for size in (100_000, 1_000_000)},
+    **{f"ring finding, {n} x {mb:g} MB": 0.02 + 0.01 * n for n in (2, 4) for mb in MEGABYTES},
+    **{f"ring moving, {n} x {mb:g} MB": 2e-3 * mb for n in (2, 4) for mb in MEGABYTES},
+    **{f"gossip, {n} x {mb:g} MB": 0.03 + 3e-3 * mb for n in (2, 4) for mb in MEGABYTES},
+    **{f"gossip cpu, {n} x {mb:g} MB": 3e-3 * mb for n in (2, 4) for mb in MEGABYTES},
+}
 
 
-@pytest.fixture(scope="module")
-def cells():
-    return read_cells(scaling.MEASURED)
+def test_two_workers_have_half_the_worlds_each():
+    one, two = (collecting(WORLD, "ppo", workers=n) for n in (1, 2))
+    assert (one.rows, two.rows, two.collect_s, two.part_s) == (1000, 500, 0.06, 1.5e-3)
+    assert one.update_s == two.update_s == 0.3 / 1000
+    assert two.slab_bytes == one.slab_bytes / 2
 
 
-@pytest.fixture(scope="module")
-def rows():
-    return read_cells(scaling.SIMULATED)
+def test_a_loop_without_workers_is_the_sum_of_its_costs():
+    assert predict("head_on", WORLD)["ppo, no workers"] == pytest.approx(1000 / 0.4)
+    assert set(predict("head_on", WORLD)) == set(LOOPS)
 
 
-def test_a_cost_lies_on_a_line_and_is_never_below_zero():
-    assert on_line(3, 1, 10.0, 2, 20.0) == 30.0
-    assert on_line(3, 1, 10.0, 2, 5.0) == 0.0
+def test_what_eight_take_follows_from_what_two_and_four_took():
+    rounds = predict("federation", ROUNDS)
+    assert rounds["coordinator, 8 x 1,000,000"] == pytest.approx(8 * 0.1 + 0.01)
+    assert rounds["ring, 8 x 4 MB"] == pytest.approx(0.02 + 8 * 0.01 + 4 * 2e-3 * 4)  # four times as many as cores
+    assert rounds["gossip, 8 x 40 MB"] == pytest.approx(0.03 + 4 * 3e-3 * 40)
 
 
-def test_a_figure_is_taken_from_the_row_that_was_asked_for():
-    cells = [{"part": "x", "t": [{"n": 1, "s": 5.0}, {"n": 2, "s": took}]} for took in (7.0, 9.0, 8.0)]
-    assert figures([*cells, {"part": "y"}], "x", "t", "s", n=2) == [7.0, 9.0, 8.0]
-    assert mid(cells, "x", "t", "s", n=2) == 8.0
+def test_with_a_core_each_peers_do_not_slow_each_other():
+    ring = meeting(ROUNDS, 100, 1_000_000, "ring", cores=100)
+    assert (ring.each_s, ring.once_s) == pytest.approx((0.01, 0.02 + 2e-3 * 4))
+    assert meeting(ROUNDS, 100, 1_000_000, "gossip", cores=100) == meeting(ROUNDS, 100, 1_000_000, "gossip", 10**6)
 
 
-def test_every_part_was_measured_as_often(cells):
-    counts = {part: len(pick(cells, part=part)) for part in PARTS}
-    assert set(counts.values()) == {5}, counts
-
-
-def test_two_workers_have_half_the_worlds_each(cells):
-    one, two = (collecting(cells, "works", workers=n) for n in (1, 2))
-    assert two.rows == one.rows / 2
-    assert one.collect_s / 2 < two.collect_s < one.collect_s
-    assert two.update_s == one.update_s
-
-
-def test_a_batch_with_nobody_else_there_takes_what_learner_way_and_service_take(cells):
-    served = serving(cells)
-    alone = Serving(0, 1.0, draw_s=served["draw_s"], give_s=served["give_s"], trip_s=served["trip_s"])
-    rate = mid(cells, "replay", "replay", "out_per_s", producers=0, consumers=1)
-    assert serve(alone).rows_per_s == pytest.approx(rate, rel=0.1)  # medians of three figures need not be of one repeat
-
-
-def test_replicas_that_share_cores_add_up_one_after_the_other(cells):
-    shared, own = (meeting(cells, 4, 1_000_000, "ring", cores=cores) for cores in (2, 4))
-    assert shared.once_s == pytest.approx(2 * own.once_s)
-    assert shared.each_s == own.each_s
-
-
-def test_what_was_measured_on_two_cores_is_simulated_within_a_fifth(cells, rows):
+def test_a_point_is_held_against_the_costs_of_its_own_repeat():
+    """A machine at half its speed changes both sides alike."""
+    slow = {name: cost if name in ("rows", "slab_bytes", "weight_bytes") else 2 * cost for name, cost in WORLD.items()}
+    cells = [
+        {
+            "part": "works",
+            "costs": costs,
+            "points": {name: rate / 1.1 for name, rate in predict("works", costs).items()},
+        }
+        for costs in (WORLD, slow, WORLD)
+    ]
     found = list(checks(cells))
-    assert len([check for check in found if check.what.split(",")[0] in WORLDS]) == len(WORLDS) * len(POINTS)
-    assert not [check for check in found if abs(check.ratio - 1) > 0.2]
-    published = {row["what"]: row["predicted"] for row in pick(rows, kind="check")}
-    assert {check.what: check.predicted for check in found} == published
+    assert [row["what"] for row in found] == list(LOOPS)
+    assert all(row["ratios"] == pytest.approx([1.1, 1.1, 1.1]) for row in found)
 
 
 def test_a_check_that_is_far_off_is_marked():
-    def row(what, unit, predicted):
-        return {"what": what, "unit": unit, "measured": [0.9, 1.0, 1.1], "predicted": predicted, "ratio": predicted}
+    def row(what, part, ratio):
+        return {"part": part, "what": what, "measured": 0.9, "ratios": [0.7, ratio, 2.5]}
 
-    text = scaling.check_table([row("near", "s", 1.2), row("low", "s", 0.79), row("high", "", 2.38)])
-    assert text.startswith("1 of 3 points are within 20 %, the worst is 138 % off. **Not within:** low; high.")
-    assert "| near | 1 s | 900 ms to 1.1 s | 1.2 s | 1.20 |" in text
+    text = scaling.check_table([row("near", "federation", 1.2), row("low", "works", 0.79), row("high", "works", 2.38)])
+    assert text.startswith("1 of 3 points are within 20 %, the worst is 138 % off.")
+    assert "| federation | near | 900 ms | 1.20 | 0.70 to 2.50 |" in text
     assert "| **0.79** |" in text
     assert "| **2.38** |" in text
 
 
 def test_figures_are_short():
-    shown = {1.234e6: "1.23 M", 44_200: "44.2 k", 935.0: "935", 0.0208: "20.8 m", 5.76e-7: "576 n"}
+    shown = {1.234e6: "1.23 M", 44_200: "44.2 k", 935.0: "935", 0.0208: "20.8 m", 5.76e-7: "576 n", 3.6e-10: "360 p"}
     assert {value: scaling.short(value) for value in shown} == shown
     assert scaling.short(21.2, "s") == "21.2 s"
-
-
-def test_the_page_is_made_from_the_published_results(cells, rows):
-    text = scaling.PAGE.read_text()
-    assert text == scaling.render(text, cells, rows), "run python studies/scaling.py page"
-    assert all(f"({kind}" in text for kind in ("measured", "simulated", "arithmetic"))
-
-
-def test_the_advice_says_what_was_simulated(cells, rows):
-    text = scaling.PAGE.read_text().split("## What things cost")[0]
-
-    def best(world, gpu, link="10 Gbit"):
-        own = pick(rows, kind="workers")
-        return scaling.enough(pick(own, world=world, gpu=gpu, link=link, overlap="deterministic"))
-
-    (cpu, one), (gpu, few) = best("head_on", False), best("head_on", True)
-    (slow, many), (slow_gpu, most) = best("works", False), best("works", True)
-    star = pick(pick(rows, kind="replicas"), parameters=1_000_000, link="1 Gbit", way="coordinator")
-    good = max(row["replicas"] for row in star if row["efficiency"] >= 0.8)
-    words = " ".join(text.split())
-    fast, works = collecting(cells, "head_on", "ppo"), collecting(cells, "works")
-    update_s = fast.update_s * fast.rows
-    assert one == 1
-    for said in (
-        f"In head_on {100 * update_s / (alone(cells, 'head_on', 'take_s') + update_s):.0f} % of PPO's loop",
-        f"one makes {scaling.short(works.rows / works.collect_s)} rows",
-        f"full, at {scaling.short(cpu)} rows",
-        f"about {many:,} of them, {scaling.short(slow)} rows",
-        f"head_on makes {scaling.short(gpu)} rows a second with {few:,} workers, {gpu / cpu:.1f} times",
-        f"no use below {many:,} workers, and brings {slow_gpu / slow:.1f} times the rows with {most:,} ",
-        f"1 Gbit ends at {scaling.short(best('head_on', True, '1 Gbit')[0])} rows",
-        f"about {good:,} keep four fifths",
-    ):
-        assert said in words, said
