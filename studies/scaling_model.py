@@ -54,11 +54,10 @@ def collecting(c: Costs, algo: str = "appo", overlap: str = "none", workers: int
 
 
 def meeting(c: Costs, replicas: int, parameters: int, way: str, cores: int = CORES) -> Meeting:
-    """What 2 and 4 clients of a coordinator, or peers, took says what each costs and what a round takes besides.
+    """What 2 and 4 clients of a coordinator, or peers, took on two cores says what each costs, and the round besides.
 
-    Work on arrays takes longer where more peers do it than there are cores.
+    In a ring everybody calls everybody, which is work: where peers are a crowd on few cores, it takes turns there.
     """
-    crowd = max(1.0, replicas / cores)
 
     def at(name: str, peers: int) -> float:
         """On the lines through what was measured with several sizes."""
@@ -66,12 +65,18 @@ def meeting(c: Costs, replicas: int, parameters: int, way: str, cores: int = COR
         sizes = coordinator if way == "coordinator" else {f"{mb:g} MB": 2.5e5 * mb for mb in MEGABYTES}
         return float(np.interp(parameters, list(sizes.values()), [c[f"{name}, {peers} x {size}"] for size in sizes]))
 
-    if way == "gossip":  # a pair is a pair, however many there are
-        return Meeting(replicas, parameters, way, 0.0, at("gossip", 2) + at("gossip cpu", 2) * (crowd - 1.0))
-    two, four = (at("ring finding" if way == "ring" else way, peers) for peers in (2, 4))
-    each_s = max(0.0, (four - two) / 2)
-    moving_s = at("ring moving", 2) * crowd if way == "ring" else 0.0
-    return Meeting(replicas, parameters, way, each_s, max(0.0, two - 2 * each_s) + moving_s)
+    def split(two: float, four: float, calls: float) -> tuple[float, float]:
+        """Of what two and four took, what each of so many more calls does, and what they have in common."""
+        each_s = max(0.0, (four - two) / calls)
+        return each_s, max(0.0, two - 2 * each_s)
+
+    crowd = max(1.0, replicas / cores)
+    if way == "coordinator":
+        return Meeting(replicas, parameters, way, *split(at(way, 2), at(way, 4), 2))
+    if way == "gossip":  # a pair is a pair, however many there are; while some wait for each other, others work
+        return Meeting(replicas, parameters, way, 0.0, max(at(way, 2), crowd * at("gossip cpu", 2)))
+    each_s, once_s = split(at("ring finding", 2), at("ring finding", 4), 4 * 4 / CORES - 2)
+    return Meeting(replicas, parameters, way, crowd * each_s, once_s + crowd * at("ring moving", 2))
 
 
 def predict(part: str, c: Costs) -> dict[str, float]:
@@ -88,10 +93,13 @@ def predict(part: str, c: Costs) -> dict[str, float]:
 
 
 def checks(cells: Sequence[Cell]) -> Iterator[Cell]:
-    """Every point beside what its own repeat's costs predict: a machine that changes its speed changes both."""
+    """Every point beside what was predicted; a loop by the costs of its own repeat, as the machine changes its speed.
+
+    A round by the medians of all repeats: peers look every 20 ms, and a single cost is a look more or less.
+    """
     for part in dict.fromkeys(cell["part"] for cell in cells):
         own = pick(cells, part=part)
-        predicted = [predict(part, cell["costs"]) for cell in own]
+        predicted = [predict(part, cell["costs"] if part in WORLDS else usual(cells, part)) for cell in own]
         for name in predicted[0]:
             measured = [cell["points"][name] for cell in own]
             ratios = [one[name] / there for one, there in zip(predicted, measured, strict=True)]
