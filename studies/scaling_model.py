@@ -54,7 +54,7 @@ def collecting(c: Costs, algo: str = "appo", overlap: str = "none", workers: int
 
 
 def meeting(c: Costs, replicas: int, parameters: int, way: str, cores: int = CORES) -> Meeting:
-    """What 2 and 4 clients of a coordinator, or peers, took on two cores says what each costs, and the round besides.
+    """What 2 and 8 clients of a coordinator, or peers, took on two cores says what each costs, and the round besides.
 
     In a ring everybody calls everybody, which is work: where peers are a crowd on few cores, it takes turns there.
     """
@@ -65,17 +65,17 @@ def meeting(c: Costs, replicas: int, parameters: int, way: str, cores: int = COR
         sizes = coordinator if way == "coordinator" else {f"{mb:g} MB": 2.5e5 * mb for mb in MEGABYTES}
         return float(np.interp(parameters, list(sizes.values()), [c[f"{name}, {peers} x {size}"] for size in sizes]))
 
-    def split(two: float, four: float, calls: float) -> tuple[float, float]:
-        """Of what two and four took, what each of so many more calls does, and what they have in common."""
-        each_s = max(0.0, (four - two) / calls)
+    def split(two: float, eight: float, more: float) -> tuple[float, float]:
+        """Of what two and eight took, what each of so many more does, and what they have in common."""
+        each_s = max(0.0, (eight - two) / more)
         return each_s, max(0.0, two - 2 * each_s)
 
     crowd = max(1.0, replicas / cores)
     if way == "coordinator":
-        return Meeting(replicas, parameters, way, *split(at(way, 2), at(way, 4), 2))
+        return Meeting(replicas, parameters, way, *split(at(way, 2), at(way, 8), 8 - 2))
     if way == "gossip":  # a pair is a pair, however many there are; while some wait for each other, others work
         return Meeting(replicas, parameters, way, 0.0, max(at(way, 2), crowd * at("gossip cpu", 2)))
-    each_s, once_s = split(at("ring finding", 2), at("ring finding", 4), 4 * 4 / CORES - 2)
+    each_s, once_s = split(at("ring finding", 2), at("ring finding", 8), 8 * 8 / CORES - 2)
     return Meeting(replicas, parameters, way, crowd * each_s, once_s + crowd * at("ring moving", 2))
 
 
@@ -86,9 +86,9 @@ def predict(part: str, c: Costs) -> dict[str, float]:
         return {"ppo, no workers": c["rows"] / (c["take_s"] + c["ppo_update_s"]), **rates}
     if part != "federation":
         return {}
-    rounds = {f"coordinator, 8 x {size:,}": meeting(c, 8, size, "coordinator") for size in PARAMETERS}
+    rounds = {f"coordinator, 4 x {size:,}": meeting(c, 4, size, "coordinator") for size in PARAMETERS}
     for mb, way in product(MEGABYTES, WAYS[1:]):
-        rounds[f"{way}, 8 x {mb:g} MB"] = meeting(c, 8, int(mb * 2.5e5), way)
+        rounds[f"{way}, 4 x {mb:g} MB"] = meeting(c, 4, int(mb * 2.5e5), way)
     return {name: meet(one).seconds for name, one in rounds.items()}
 
 
