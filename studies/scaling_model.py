@@ -73,8 +73,8 @@ def meeting(c: Costs, replicas: int, parameters: int, way: str, cores: int = COR
     crowd = max(1.0, replicas / cores)
     if way == "coordinator":
         return Meeting(replicas, parameters, way, *split(at(way, 2), at(way, 8), 8 - 2))
-    if way == "gossip":  # a pair is a pair, however many there are; while some wait for each other, others work
-        return Meeting(replicas, parameters, way, 0.0, max(at(way, 2), crowd * at("gossip cpu", 2)))
+    if way == "gossip":  # a pair is a pair, however many there are; others only take its cores
+        return Meeting(replicas, parameters, way, 0.0, at(way, 2) + (crowd - 1.0) * at("gossip cpu", 2))
     each_s, once_s = split(at("ring finding", 2), at("ring finding", 8), 8 * 8 / CORES - 2)
     return Meeting(replicas, parameters, way, crowd * each_s, once_s + crowd * at("ring moving", 2))
 

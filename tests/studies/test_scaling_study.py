@@ -195,8 +195,7 @@ def test_what_four_take_follows_from_what_two_and_eight_took():
     rounds = predict("federation", ROUNDS)
     assert rounds["coordinator, 4 x 1,000,000"] == pytest.approx(4 * 0.1 + 0.01)
     assert rounds["ring, 4 x 4 MB"] == pytest.approx(0.02 + 2 * 4 * 0.01 + 2 * 2e-3 * 4)  # twice as many as cores
-    assert rounds["gossip, 4 x 40 MB"] == pytest.approx(2 * 3e-3 * 40)
-    assert rounds["gossip, 4 x 0.3 MB"] == pytest.approx(0.03 + 3e-3 * 0.3)  # waiting for each other takes longer
+    assert rounds["gossip, 4 x 40 MB"] == pytest.approx(0.03 + 2 * 3e-3 * 40)
 
 
 def test_with_a_core_each_peers_do_not_slow_each_other():
