@@ -22,9 +22,11 @@ the first client's start to the last one's end, medians of the rounds after the 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import multiprocessing
 import os
+import random
 import socket
 import statistics
 import sys
@@ -48,11 +50,14 @@ FILE = RESULTS / "federation_peers.json"
 
 
 def free_ports(count: int) -> list[int]:
-    servers = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [int(server.getsockname()[1]) for server in servers]
-    for server in servers:
-        server.close()
-    return ports
+    """Below those that connections going out are given: one of them could take a port before its peer listens."""
+    ports: list[int] = []
+    for port in random.sample(range(20_000, 32_000), 12_000):
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            ports.append(port)
+        if len(ports) == count:
+            return ports
+    raise OSError(f"there are no {count} free ports")
 
 
 def whole(there: tuple[str, ...], expected: int) -> None:

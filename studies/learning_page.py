@@ -74,9 +74,9 @@ def write_page(cells: Sequence[Cell], seeds: Sequence[int], path: Path, budget: 
             same episodes for every row of a world and none that training saw. P is the probability that a run of ours
             beats one of Stable-Baselines3's (SB3), ties counting one half; ours is not worse while its interval
             reaches 0.5, and bold where it does not. Same steps, machines as said below, {THREADS} thread each, two
-            runs at a time on two cores, which builds shared at times: CPU seconds are the ones to compare. Both are
-            medians of training without the evaluations that draw the curves; ours writes its run folder and checkpoints
-            meanwhile, SB3 writes nothing."""),
+            runs at a time on two cores, which builds shared and benchmarks stopped at times: CPU seconds are the ones
+            to compare. Both are medians of training without the evaluations that draw the curves; ours writes its run
+            folder and checkpoints meanwhile, SB3 writes nothing."""),
         *_returns(book, budget),
         *_overall(book, path.parent),
         *_streaks(book),

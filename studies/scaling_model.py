@@ -121,7 +121,7 @@ def if_workers(cells: Sequence[Cell]) -> Iterator[Cell]:
         one = replace(one, part_s=part_s, update_s=update_s, jitter=JITTER, cores=None, link=LINKS[link])
         for workers in WORKERS:
             weights = one.weight_bytes * -(-workers // NODE_WORKERS)
-            found = collect(replace(one, workers=workers, weight_bytes=weights), updates=8, warm=3)
+            found = collect(replace(one, workers=workers, weight_bytes=weights))
             key = {"world": world, "learner": learner, "link": link, "overlap": overlap, "workers": workers}
             yield {**key, "per_s": found.rows_per_s, "waits_for": found.waits_for}
 

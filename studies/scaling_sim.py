@@ -90,7 +90,7 @@ def collect(d: Collecting, updates: int = 12, warm: int = 4) -> Rate:
     def order(slab: int) -> Process:
         yield from use("link out", d.weight_bytes / d.link)
         for queue in orders:
-            yield queue.put(slab)
+            queue.put(slab)
 
     def learner() -> Process:
         ahead = 2 if d.overlap == "deterministic" else 1  # slabs of a worker that are ordered and not learned from

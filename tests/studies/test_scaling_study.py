@@ -3,11 +3,13 @@
 from dataclasses import replace
 from itertools import pairwise
 from math import inf
+from statistics import median
 
 import pytest
 import scaling
-from scaling_measure import LOOPS, MEGABYTES
-from scaling_model import WAYS, checks, collecting, meeting, predict
+from cells import read_cells
+from scaling_measure import LOOPS, MEGABYTES, PARTS, WORLDS
+from scaling_model import GPU, WAYS, checks, collecting, meeting, pick, predict, usual
 from scaling_sim import Collecting, Meeting, collect, meet
 
 GBIT = 1.25e8
@@ -235,3 +237,75 @@ def test_figures_are_short():
     shown = {1.234e6: "1.23 M", 44_200: "44.2 k", 935.0: "935", 0.0208: "20.8 m", 5.76e-7: "576 n", 3.6e-10: "360 p"}
     assert {value: scaling.short(value) for value in shown} == shown
     assert scaling.short(21.2, "s") == "21.2 s"
+
+
+# --- the page ---
+
+
+@pytest.fixture(scope="module")
+def cells():
+    return read_cells(scaling.MEASURED)
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return read_cells(scaling.SIMULATED)
+
+
+def test_every_part_was_measured_five_times(cells):
+    assert {part: len(pick(cells, part=part)) for part in PARTS} == dict.fromkeys(PARTS, 5)
+
+
+def test_the_checks_that_are_published_follow_from_what_was_measured(cells, rows):
+    """Of the loops one repeat is enough: each is held against its own costs."""
+    for check in checks([cell for cell in cells if cell["repeat"] == 0 or cell["part"] == "federation"]):
+        (published,) = pick(rows, kind="checks", part=check["part"], what=check["what"])
+        assert all(any(one == pytest.approx(ratio) for one in published["ratios"]) for ratio in check["ratios"])
+
+
+def test_what_was_measured_on_two_cores_is_predicted_within_a_fifth(rows):
+    assert not [row["what"] for row in pick(rows, kind="checks") if abs(median(row["ratios"]) - 1) > scaling.NEAR]
+
+
+def test_nobody_is_simulated_faster_than_the_learner_can_be(cells, rows):
+    byte_s = usual(cells, "wire")["tcp_byte_s"]
+    for world in WORLDS:
+        one = collecting(usual(cells, world))
+        for learner, faster in (("APPO, CPU", 1.0), ("APPO, GPU", GPU)):
+            slab_s = one.part_s + one.slab_bytes * byte_s + one.rows * one.update_s / faster
+            rates = [row["per_s"] for row in pick(rows, kind="if_workers", world=world, learner=learner)]
+            assert max(rates) <= 1.001 * one.rows / slab_s
+
+
+def test_the_page_is_made_from_the_published_results(cells, rows):
+    text = scaling.PAGE.read_text()
+    assert text == scaling.render(text, cells, rows), "run python studies/scaling.py page"
+    assert all(f"({kind}" in text for kind in ("measured", "simulated", "arithmetic"))
+
+
+def test_the_advice_says_what_was_simulated(cells, rows):
+    words = " ".join(scaling.PAGE.read_text().split("## What things cost")[0].split())
+
+    def best(world, learner, link="10 Gbit"):
+        return scaling.enough(
+            pick(rows, kind="if_workers", world=world, learner=learner, link=link, overlap="deterministic")
+        )
+
+    (cpu, one), (gpu, few) = best("head_on", "APPO, CPU"), best("head_on", "APPO, GPU")
+    (slow, many), (slow_gpu, most) = best("works", "APPO, CPU"), best("works", "APPO, GPU")
+    star = pick(rows, kind="if_replicas", parameters=1_000_000, link="1 Gbit", way="coordinator")
+    good = max(row["replicas"] for row in star if row["efficiency"] >= 0.8)
+    fast, works = usual(cells, "head_on"), usual(cells, "works")
+    assert one == 1
+    for said in (
+        f"In head_on {100 * fast['ppo_update_s'] / (fast['take_s'] + fast['ppo_update_s']):.0f} % of PPO's loop",
+        f"one makes {scaling.short(works['rows'] / works['worker_s, 1/1'])} rows",
+        f"full, at {scaling.short(cpu)} rows",
+        f"about {many:,} of them, {scaling.short(slow)} rows",
+        f"head_on makes {scaling.short(gpu)} rows a second with {few:,} workers, {gpu / cpu:.1f} times",
+        f"no use below {many:,} workers, and brings {slow_gpu / slow:.1f} times the rows with {most:,} ",
+        f"1 Gbit ends at {scaling.short(best('head_on', 'APPO, GPU', '1 Gbit')[0])} rows",
+        f"SAC is full at {scaling.short(best('head_on', 'SAC, GPU')[0])} rows",
+        f"about {good:,} keep four fifths",
+    ):
+        assert said in words, said
