@@ -120,7 +120,7 @@ def _return_row(book: Book, task: Task, who: str, steps: int) -> str:
     seconds, cpu = (statistics.median(cell[key] for cell in cells) for key in ("seconds", "cpu_seconds"))
     title = WORLDS[task.world].title
     return (
-        f"| {title} | {task.algo.upper()} | {NAMES[who]} | {steps:,} | {len(cells)} | {_iqm(scores)} | {beats} "
+        f"| {title} | {task.title} | {NAMES[who]} | {steps:,} | {len(cells)} | {_iqm(scores)} | {beats} "
         f"| {seconds:.0f} | {cpu:.0f} | {target} | {met} |"
     )
 
@@ -192,7 +192,7 @@ def _streaks(book: Book) -> Iterator[str]:
             reached = f"{len(good)} of {len(cells)}" if task.score == "streak" else "–"
             steps = statistics.median(cell["steps"] for cell in cells)
             yield (
-                f"| {WORLDS[world].title} | {task.algo.upper()} | {reached} | {spread} | {steps:,.0f} "
+                f"| {WORLDS[world].title} | {task.title} | {reached} | {spread} | {steps:,.0f} "
                 f"| {_clean(cells)} | {_extra(cells)} |"
             )
         for who in WORLDS[world].baselines:
@@ -221,7 +221,7 @@ def _pictures(book: Book, folder: Path, budget: int | None) -> Iterator[str]:
         seeds, the band holds the middle half of them.""")
     for world, about in WORLDS.items():
         panels = [
-            curves.Panel(f"{task.algo.upper()}, {budget or task.budget:,} steps", sides, task.target)
+            curves.Panel(f"{task.title}, {budget or task.budget:,} steps", sides, task.target)
             for task in TASKS
             if task.world == world and task.score == "return" and (sides := _curves(book, task))
         ]
@@ -248,7 +248,8 @@ def _mixture(name: str) -> str:
 
 def _command(task: Task) -> str:
     """What repeats the training of a task by hand, apart from a dataset."""
-    words = f"slipstream train {task.scenario} --algo {task.kind or task.algo}"
+    changes = "".join(f" --{name} {value}" for name, value in task.overrides.items())
+    words = f"slipstream train {task.scenario} --algo {task.kind or task.algo}{changes}"
     return words if task.score == "streak" else f"{words} --timesteps {task.budget}"
 
 
@@ -258,7 +259,7 @@ def _disclosures(book: Book, seeds: Sequence[int], path: Path) -> Iterator[str]:
     yield f"- Reported seeds: {', '.join(map(str, seeds))}. What was tuned, and on which seeds, by task:"
     for task in TASKS:
         if book.of(task.name, "ours"):
-            yield f"  - {WORLDS[task.world].title}, {task.algo.upper()} (`{_command(task)}`): {task.tuned}."
+            yield f"  - {WORLDS[task.world].title}, {task.title} (`{_command(task)}`): {task.tuned}."
     yield from paragraph(
         """- SB3 runs with its zoo's published hyper-parameters (`studies/learning_tasks.py` has them), which were tuned
         for the zoo's own budgets: PPO on Acrobot, LunarLander and HalfCheetah and TD3 on HalfCheetah for 1M steps, DQN

@@ -173,6 +173,12 @@ def test_cells_of_other_settings_are_not_in_the_page_but_are_owned_up_to(page):
     assert "Not all seeds are done: cartpole_dqn ours (2)." in text
 
 
+def test_the_page_names_what_a_row_changes_in_its_scenario(page):
+    text = page(made_up("cartpole_dqn_per", "ours", [490, 500, 500]))
+    assert "| CartPole-v1 | DQN + PER | Slipstream | 50,000 | 3 |" in text
+    assert "`slipstream train cartpole --algo dqn --algo.replay.prioritised.alpha 0.6 --timesteps 50000`" in text
+
+
 def test_clean_flights_are_counted_over_all_seeds(page):
     flights = {"clean": 0.5, "extra_distance_nm": 3.0, "steps": 7}
     cells = made_up("head_on_ppo", "ours", [1, 2, 3], reached_streak=True, **flights)
