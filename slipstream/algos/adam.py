@@ -65,6 +65,11 @@ class FlatAdam:
             ]
             self._anchor = torch.tensor(np.concatenate(wanted), device=self.vector.device)
 
+    @property
+    def scale(self) -> float:
+        """What slopes are to be multiplied by before they go back through a network, and `add_gradient` told of."""
+        return self._scale if learning_dtype() == torch.float16 else 1.0
+
     def step(
         self, loss: Tensor | Sequence[Tensor], learning_rate: float, max_norm: float | None, slopes: Slopes = None
     ) -> float:
@@ -87,15 +92,19 @@ class FlatAdam:
 
         `part` is the share of the batch's rows that the piece has; None: as much as everybody's.
         """
-        scale = 1.0
-        if learning_dtype() == torch.float16:  # small gradients would vanish among its few exponents
+        scale = self.scale
+        if scale != 1.0:  # small gradients would vanish among float16's few exponents
             outputs = (loss,) if isinstance(loss, Tensor) else tuple(loss)
             slopes = slopes or tuple(torch.ones_like(each) for each in outputs)
-            loss, slopes, scale = outputs, tuple(self._scale * slope for slope in slopes), self._scale
+            loss, slopes = outputs, tuple(scale * slope for slope in slopes)
         self.add_gradient(torch.autograd.grad(loss, self.parameters, slopes), part, terms, scale)
 
     def add_gradient(
-        self, grads: Grads, part: float | None = None, terms: Mapping[str, float] | None = None, scale: float = 1.0
+        self,
+        grads: Sequence[Tensor],
+        part: float | None = None,
+        terms: Mapping[str, float] | None = None,
+        scale: float = 1.0,
     ) -> None:
         """The same of a piece whose mean gradient is known, `scale` times too large."""
         share = 1.0 / self.share.ranks if part is None else part
@@ -103,7 +112,7 @@ class FlatAdam:
             grads = tuple(share / scale * g for g in grads)
         if self._grads:
             grads = tuple(before + g for before, g in zip(self._grads, grads, strict=True))
-        self._grads = grads
+        self._grads = tuple(grads)
         for name, value in (terms or {}).items():
             self._said[name] = self._said.get(name, 0.0) + share * value
 

@@ -13,8 +13,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from slipstream.algos.protocol import Progress, Traits
-from slipstream.algos.replayed import Noise, Rows
+from slipstream.algos.protocol import Traits
+from slipstream.algos.replayed import Noise, Rows, Stepped
 from slipstream.algos.sac import Sac, twin_loss
 from slipstream.config.algos import CqlConfig
 from slipstream.worlds.spec import WorldSpec
@@ -30,20 +30,20 @@ class Cql(Sac):
         super().__init__(config, spec, seed, device)
         self.action_noise = Noise(seed ^ 0x5DEECE66D, self.actor.spec.outputs)
 
-    def _critic_loss(self, rows: Rows, target: Tensor, progress: Progress) -> tuple[Tensor, Tensor]:
-        """SAC's error plus the conservative term."""
-        if self.actor.spec.discrete:
-            all_values = self.critics(rows.x)
-            index = rows.action.view(1, -1, 1).expand(len(self.critics.members), -1, 1)
-            values = all_values.gather(2, index).squeeze(2)
-            if rows.mask is not None:
-                all_values = all_values.masked_fill(rows.mask == 0, -torch.inf)
+    def _step_critics(self, rows: Rows, target: Tensor, rate: float) -> Stepped:
+        """Down SAC's error plus the conservative term."""
+        all_values = self.critics(self._judged(rows))
+        values = self._taken(all_values, rows)
+        if not self.actor.spec.discrete:
+            highest = self._soft_maximum(rows)
+        elif rows.mask is None:
             highest = torch.logsumexp(all_values, dim=2)
         else:
-            values = self._values(rows)
-            highest = self._soft_maximum(rows)
-        loss, td_error = twin_loss(values, target, rows.weight)
-        return loss + self.config.conservative_coef * conservative_term(highest, values, rows.weight), td_error
+            highest = torch.logsumexp(all_values.masked_fill(rows.mask == 0, -torch.inf), dim=2)
+        error, td_error = twin_loss(values, target, rows.weight)
+        loss = error + self.config.conservative_coef * conservative_term(highest, values, rows.weight)
+        norm = self.critic_optimiser.step(loss, rate, self.config.max_grad_norm)
+        return Stepped(loss.detach(), td_error, norm)
 
     def _soft_maximum(self, rows: Rows) -> Tensor:
         """log ∫ exp Q(s, a) da, [members, B], by importance sampling from three sources: uniform, π(s) and π(s')."""
@@ -53,8 +53,9 @@ class Cql(Sac):
         x = rows.x.repeat_interleave(count, 0)
         with torch.no_grad():
             uniform = torch.erf(noise[0] / math.sqrt(2.0))
-            now, now_logp = self.actor.squashed(x).sample_with_logp(noise[1])
-            then, then_logp = self.actor.squashed(rows.next_x.repeat_interleave(count, 0)).sample_with_logp(noise[2])
+            now, now_logp, *_ = self.actor.squashed(x).sample_with_logp(noise[1])
+            next_x = rows.next_x.repeat_interleave(count, 0)
+            then, then_logp, *_ = self.actor.squashed(next_x).sample_with_logp(noise[2])
         values: Tensor = self.critics(torch.cat([x.repeat(3, 1), torch.cat([uniform, now, then])], 1)).squeeze(2)
         density = torch.cat([torch.full_like(now_logp, -axes * math.log(2.0)), now_logp, then_logp])
         weighed = (values - density).view(len(values), 3, batch, count)

@@ -8,6 +8,7 @@ observation; the target network is refreshed by gradient steps, not by frames.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -17,7 +18,19 @@ from torch import Tensor
 
 from slipstream.algos.adam import FlatAdam
 from slipstream.algos.protocol import Arrays, Progress, Traits, action_table
-from slipstream.algos.replayed import Follower, Learned, RowPrivacy, Rows, coin, random_actions, rows_of, saved_steps
+from slipstream.algos.replayed import (
+    Follower,
+    Learned,
+    RowPrivacy,
+    Rows,
+    Stepped,
+    by_graph,
+    coin,
+    random_actions,
+    rows_of,
+    saved_steps,
+    step_down,
+)
 from slipstream.algos.share import ALONE, Share, joined
 from slipstream.algos.state import load_module, module_arrays
 from slipstream.config.algos import DqnConfig, schedule_at
@@ -26,6 +39,7 @@ from slipstream.data.rollout import Blocks
 from slipstream.data.transitions import Sample, Transitions
 from slipstream.nets.actor import Acted, Actor, ActorSpec, act, tensors
 from slipstream.nets.heads import masked
+from slipstream.nets.torsos import Recorder
 from slipstream.worlds.spec import WorldSpec
 
 HUBER = 1.0  # errors beyond this count linearly
@@ -55,6 +69,7 @@ class Dqn:
         self.share: Share = ALONE
         self.optimiser = FlatAdam({"actor": self.actor})
         self.target = Follower(self.actor, self.optimiser.vector)
+        self.recorder = Recorder()
         self.steps = 0  # gradient steps taken
         self.epsilon = 1.0
         self.private: RowPrivacy | None = None  # set by who trains, where single rows are to be hidden
@@ -82,23 +97,30 @@ class Dqn:
         rate = schedule_at(self.config.learning_rate, progress.fraction)
         rows = rows_of(sample, self.actor, self.device, self.share)
         target = rows.reward.unsqueeze(1) + rows.discount.unsqueeze(1) * self._next_quantiles(rows)
-        values = taken(self.actor.quantiles(rows.x), rows.action)
-        loss, td_error = quantile_loss(values, target, rows.weight)
-        if self.private is None:
-            norm = self.optimiser.step(loss, rate, self.config.max_grad_norm)
-        else:
-            slopes = self.private.gradients(self._row_losses, rows.x, rows.action, target)
-            norm = self.optimiser.step(self.optimiser.parameters, rate, self.config.max_grad_norm, slopes)
+        loss, td_error, norm = self._step(rows, target, rate)
         self.steps += 1
         if self.steps % self.config.target_update == 0:
             self.target.follow(1.0)
         stats: dict[str, float | Tensor] = {
-            **({"value_loss": loss.detach(), "q_mean": values.detach().mean()} if len(values) else {}),
+            **({"value_loss": loss, "q_mean": target.mean()} if len(target) else {}),
             "grad_norm": norm,
             "learning_rate": rate,
             "epsilon": self.epsilon,
         }
         return Learned(stats, joined(self.share, td_error))
+
+    def _step(self, rows: Rows, target: Tensor, rate: float) -> Stepped:
+        """Down the error of the values of the choices taken; tells how wrong each is, [B]."""
+
+        def loss(out: Tensor) -> tuple[Tensor, Tensor]:
+            return quantile_loss(taken(self.actor.as_quantiles(out), rows.action), target, rows.weight)
+
+        heard = self.recorder.record(self.actor.over(rows.x))
+        if self.private is None:
+            return step_down(self.optimiser, heard, partial(by_graph, loss), rate, self.config.max_grad_norm)
+        self.optimiser.add_gradient(self.private.gradients(self._row_losses, rows.x, rows.action, target))
+        norm, _ = self.optimiser.descend(rate, self.config.max_grad_norm)
+        return Stepped(*loss(*heard.outs), norm)
 
     def _row_losses(self, out: Tensor, action: Tensor, target: Tensor) -> Tensor:
         """The loss of every row, from the network's plain outputs."""

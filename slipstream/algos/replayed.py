@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -13,13 +13,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from slipstream import _core
-from slipstream.algos.adam import flatten_parameters
+from slipstream.algos.adam import FlatAdam, flatten_parameters
 from slipstream.algos.protocol import Arrays
 from slipstream.algos.share import ALONE, Share
 from slipstream.config.errors import CheckpointError
 from slipstream.data.rollout import Blocks
 from slipstream.data.transitions import Sample
 from slipstream.nets.actor import Actor, tensors
+from slipstream.nets.torsos import Graph, Pass, Record, Recorder
 
 Module = TypeVar("Module", bound=nn.Module)
 
@@ -76,6 +77,59 @@ def rows_of(sample: Sample, actor: Actor, device: torch.device, share: Share = A
         next_mask=None if rows.next_mask is None else own(rows.next_mask),
         weight=own(sample.weight),
     )
+
+
+class Loss(NamedTuple):
+    """What is minimised, what else it tells, and its slopes by each of the outputs it is a loss of."""
+
+    value: Tensor
+    told: Tensor
+    slopes: Sequence[Tensor]
+
+
+class Stepped(NamedTuple):
+    """What a gradient step was taken down, what else its loss told, and the gradient's norm before clipping."""
+
+    loss: Tensor
+    told: Tensor
+    norm: float
+
+
+@torch.no_grad()
+def step_down(
+    optimiser: FlatAdam,
+    heard: Record | Graph,
+    loss: Callable[..., Loss],
+    learning_rate: float,
+    max_norm: float | None,
+) -> Stepped:
+    """One step down a loss of what networks were heard to say."""
+    value, told, slopes = loss(*heard.outs)
+    if optimiser.scale != 1.0:
+        slopes = [optimiser.scale * slope for slope in slopes]
+    optimiser.add_gradient(heard.gradients(slopes), scale=optimiser.scale)
+    norm, _ = optimiser.descend(learning_rate, max_norm)
+    return Stepped(value, told, norm)
+
+
+def by_graph(loss: Callable[..., tuple[Tensor, Tensor]], *outs: Tensor) -> Loss:
+    """A loss whose slopes torch works out: where nobody wrote them down."""
+    leaves = [out.detach().requires_grad_() for out in outs]
+    with torch.enable_grad():
+        value, told = loss(*leaves)
+    return Loss(value.detach(), told.detach(), torch.autograd.grad(value, leaves))
+
+
+@torch.no_grad()
+def least_value(
+    critics: Callable[[Tensor], Iterable[Pass]], recorder: Recorder, x: Tensor, action: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The smallest value that critics give to each row's action, [B], and its slope by the action, [B, K]."""
+    heard = recorder.record(*critics(torch.cat([x, action], 1)))
+    least, which = torch.cat(heard.outs, 1).min(1, keepdim=True)
+    smallest = torch.zeros(len(x), len(heard.outs), device=x.device).scatter_(1, which, 1.0)
+    by_rows = heard.by_rows(torch.split(smallest, 1, 1))
+    return least.squeeze(1), sum(by_rows[1:], by_rows[0])[:, x.shape[1] :]
 
 
 class Follower(Generic[Module]):

@@ -8,6 +8,7 @@ over actions are exact sums, and the entropy to keep is half of what the allowed
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -17,7 +18,20 @@ from torch import Tensor, nn
 
 from slipstream.algos.adam import FlatAdam
 from slipstream.algos.protocol import Arrays, Progress, Traits, action_table
-from slipstream.algos.replayed import Follower, Learned, Noise, Rows, random_actions, rows_of, saved_steps
+from slipstream.algos.replayed import (
+    Follower,
+    Learned,
+    Loss,
+    Noise,
+    Rows,
+    Stepped,
+    by_graph,
+    least_value,
+    random_actions,
+    rows_of,
+    saved_steps,
+    step_down,
+)
 from slipstream.algos.share import ALONE, Share, joined
 from slipstream.algos.state import load_module, module_arrays
 from slipstream.config.algos import SacConfig, schedule_at
@@ -25,7 +39,8 @@ from slipstream.data.rollout import Blocks
 from slipstream.data.transitions import Sample, Transitions
 from slipstream.nets.actor import Acted, Actor, ActorSpec, act, tensors
 from slipstream.nets.critic import ActionCritics
-from slipstream.nets.heads import Categorical
+from slipstream.nets.heads import Categorical, Squashed, masked
+from slipstream.nets.torsos import Recorder
 from slipstream.worlds.spec import WorldSpec
 
 DISCRETE_SHARE = 0.5  # of the largest entropy the allowed choices could have: what `auto` keeps
@@ -76,6 +91,7 @@ class Sac:
         self.critic_optimiser = FlatAdam({"critics": self.critics})
         self.temperature_optimiser = FlatAdam({"temperature": self.temperature})
         self.targets = Follower(self.critics, self.critic_optimiser.vector)
+        self.actor_recorder, self.critic_recorder = Recorder(), Recorder()
         self.noise = Noise(seed, outputs)
         self.steps = 0  # gradient steps taken
         self.warming_up = True
@@ -106,17 +122,16 @@ class Sac:
         noise = self.noise.draw(self.steps, 2, len(rows.reward), self.device)
 
         target = critic_target(rows, self._next_value(rows, temperature, noise[0]))
-        critic_loss, td_error = self._critic_loss(rows, target, progress)
-        critic_norm = self.critic_optimiser.step(critic_loss, critic_rate, config.max_grad_norm)
-        actor_loss, entropy, wanted = self._actor_loss(rows, temperature, noise[1])
-        actor_norm = self.actor_optimiser.step(actor_loss, rate, config.max_grad_norm)
-        if config.learn_temperature:
-            self.temperature_optimiser.step(self.temperature.log * (entropy - wanted), rate, None)
+        critic_loss, td_error, critic_norm = self._step_critics(rows, target, critic_rate)
+        actor_loss, entropy, actor_norm = self._step_actor(rows, temperature, noise[1], rate)
+        if config.learn_temperature:  # down log temperature * (entropy - wanted)
+            self.temperature_optimiser.add_gradient([entropy - self._wanted_entropy(rows)])
+            self.temperature_optimiser.descend(rate, None)
         self.targets.follow(config.tau)
         self.steps += 1
         stats: dict[str, float | Tensor] = {
-            "critic_loss": critic_loss.detach(),
-            "actor_loss": actor_loss.detach(),
+            "critic_loss": critic_loss,
+            "actor_loss": actor_loss,
             "entropy": entropy,
             "temperature": temperature,
             "q_mean": target.mean(),
@@ -132,35 +147,55 @@ class Sac:
             dist = self.actor.distribution(rows.next_x, rows.next_mask)
             assert isinstance(dist, Categorical)
             return expected_soft_value(dist, self.targets.network(rows.next_x).amin(0), temperature)[0]
-        action, logp = self.actor.squashed(rows.next_x).sample_with_logp(noise)
+        action, logp, *_ = self.actor.squashed(rows.next_x).sample_with_logp(noise)
         value: Tensor = self.targets.network(torch.cat([rows.next_x, action], 1)).amin(0).squeeze(1)
         return value - temperature * logp
 
-    def _critic_loss(self, rows: Rows, target: Tensor, progress: Progress) -> tuple[Tensor, Tensor]:
-        """Squared error of both critics, and how wrong they are together, [B]."""
-        return twin_loss(self._values(rows), target, rows.weight)
+    def _step_critics(self, rows: Rows, target: Tensor, rate: float) -> Stepped:
+        """Down the squared error of both critics; tells how wrong they are together, [B]."""
 
-    def _values(self, rows: Rows) -> Tensor:
-        """What each critic thinks of the action taken, [members, B]."""
-        if self.actor.spec.discrete:
-            index = rows.action.view(1, -1, 1).expand(len(self.critics.members), -1, 1)
-            chosen: Tensor = self.critics(rows.x).gather(2, index).squeeze(2)
-            return chosen
-        values: Tensor = self.critics(torch.cat([rows.x, rows.action], 1)).squeeze(2)
-        return values
+        def loss_of_axes(*outs: Tensor) -> Loss:
+            return twin_slopes(outs, target, rows.weight)
 
-    def _actor_loss(self, rows: Rows, temperature: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor | float]:
-        """What the actor minimises, its entropy now, and the entropy it should keep."""
+        def loss_of_choices(*outs: Tensor) -> Loss:
+            return by_graph(lambda *q: twin_loss(self._taken(torch.stack(q), rows), target, rows.weight), *outs)
+
+        loss = loss_of_choices if self.actor.spec.discrete else loss_of_axes
+        heard = self.critic_recorder.record(*self.critics.over(self._judged(rows)))
+        return step_down(self.critic_optimiser, heard, loss, rate, self.config.max_grad_norm)
+
+    def _judged(self, rows: Rows) -> Tensor:
+        """What critics read of the rows."""
+        return rows.x if self.actor.spec.discrete else torch.cat([rows.x, rows.action], 1)
+
+    def _taken(self, values: Tensor, rows: Rows) -> Tensor:
+        """Of values [members, B, choices or 1] those of the actions taken, [members, B]."""
         if self.actor.spec.discrete:
-            dist = self.actor.distribution(rows.x, rows.mask)
-            assert isinstance(dist, Categorical)
-            with torch.no_grad():
-                values = self.critics(rows.x).amin(0)
-            value, entropy = expected_soft_value(dist, values, temperature)
-            return -value.mean(), entropy.detach().mean(), self._wanted_entropy(rows)
-        action, logp = self.actor.squashed(rows.x).sample_with_logp(noise)
-        value = self.critics(torch.cat([rows.x, action], 1), weights=False).amin(0).squeeze(1)
-        return (temperature * logp - value).mean(), -logp.detach().mean(), self._wanted_entropy(rows)
+            values = values.gather(2, rows.action.view(1, -1, 1).expand(len(values), -1, 1))
+        return values.squeeze(2)
+
+    def _step_actor(self, rows: Rows, temperature: Tensor, noise: Tensor, rate: float) -> Stepped:
+        """Down temperature * log-probability minus value; tells the policy's entropy."""
+
+        def loss_of_axes(out: Tensor) -> Loss:
+            drawn = Squashed(*out.chunk(2, 1)).sample_with_logp(noise)
+            value, slope = least_value(self.critics.over, self.critic_recorder, rows.x, drawn.action)
+            logp, share = drawn.logp.mean(), 1.0 / len(value)
+            slopes = drawn.slopes(by_action=slope * -share, by_logp=temperature * share)
+            return Loss(temperature * logp - value.mean(), -logp, [slopes])
+
+        def loss_of_choices(out: Tensor) -> Loss:
+            values = self.critics(rows.x).amin(0)
+
+            def loss(logits: Tensor) -> tuple[Tensor, Tensor]:
+                value, entropy = expected_soft_value(Categorical(masked(logits, rows.mask)), values, temperature)
+                return -value.mean(), entropy.mean()
+
+            return by_graph(loss, out)
+
+        heard = self.actor_recorder.record(self.actor.over(rows.x))
+        loss = loss_of_choices if self.actor.spec.discrete else loss_of_axes
+        return step_down(self.actor_optimiser, heard, loss, rate, self.config.max_grad_norm)
 
     def _wanted_entropy(self, rows: Rows) -> Tensor | float:
         if self.config.target_entropy != "auto":
@@ -228,6 +263,13 @@ def twin_loss(values: Tensor, target: Tensor, weight: Tensor) -> tuple[Tensor, T
     """
     error = values - target
     return 0.5 * (weight * error.square()).mean(1).sum(), error.detach().abs().mean(0)
+
+
+def twin_slopes(outs: Sequence[Tensor], target: Tensor, weight: Tensor) -> Loss:
+    """`twin_loss` of one value a row from each critic, [B, 1], and its slopes."""
+    error = torch.cat(list(outs), 1) - target.unsqueeze(1)
+    slopes = (weight * (1.0 / len(weight))).unsqueeze(1) * error
+    return Loss(0.5 * (slopes * error).sum(), error.abs().mean(1), torch.split(slopes, 1, 1))
 
 
 def expected_soft_value(dist: Categorical, values: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor]:

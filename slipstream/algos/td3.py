@@ -7,6 +7,7 @@ follow a schedule; importance weights of prioritised replay weigh the critics' e
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -16,8 +17,20 @@ from torch import Tensor
 
 from slipstream.algos.adam import FlatAdam
 from slipstream.algos.protocol import Arrays, Progress, Traits
-from slipstream.algos.replayed import Follower, Learned, Noise, Rows, random_actions, rows_of, saved_steps
-from slipstream.algos.sac import critic_target, twin_loss
+from slipstream.algos.replayed import (
+    Follower,
+    Learned,
+    Loss,
+    Noise,
+    Rows,
+    Stepped,
+    least_value,
+    random_actions,
+    rows_of,
+    saved_steps,
+    step_down,
+)
+from slipstream.algos.sac import critic_target, twin_slopes
 from slipstream.algos.share import ALONE, Share, joined
 from slipstream.algos.state import load_module, module_arrays
 from slipstream.config.algos import Td3Config, schedule_at
@@ -25,6 +38,7 @@ from slipstream.data.rollout import Blocks
 from slipstream.data.transitions import Sample, Transitions
 from slipstream.nets.actor import Acted, Actor, ActorSpec, act, tensors
 from slipstream.nets.critic import ActionCritics
+from slipstream.nets.torsos import Recorder
 from slipstream.worlds.spec import WorldSpec
 
 
@@ -55,6 +69,7 @@ class Td3:
         self.critic_optimiser = FlatAdam({"critics": self.critics})
         self.actor_target = Follower(self.actor, self.actor_optimiser.vector)
         self.critic_target = Follower(self.critics, self.critic_optimiser.vector)
+        self.actor_recorder, self.critic_recorder = Recorder(), Recorder()
         self.noise = Noise(seed, axes)
         self.steps = 0  # gradient steps taken
         self.warming_up = True
@@ -90,18 +105,16 @@ class Td3:
         noise = self.noise.draw(self.steps, 1, len(rows.reward), self.device)[0]
 
         target = critic_target(rows, self._next_value(rows, noise))
-        values = self.critics(torch.cat([rows.x, rows.action], 1)).squeeze(2)
-        critic_loss, td_error = twin_loss(values, target, rows.weight)
-        norm = self.critic_optimiser.step(critic_loss, critic_rate, config.max_grad_norm)
+        critic_loss, td_error, norm = self._step_critics(rows, target, critic_rate)
         self.steps += 1
         if self.steps % config.policy_delay == 0:
-            actor_loss = policy_loss(self.critics, rows.x, self.actor.point(rows.x))
-            norm = math.hypot(norm, self.actor_optimiser.step(actor_loss, rate, config.max_grad_norm))
+            actor_loss, _, actor_norm = self._step_actor(rows, rate)
+            norm = math.hypot(norm, actor_norm)
             self.actor_target.follow(config.tau)
             self.critic_target.follow(config.tau)
-            self.actor_stats = {"actor_loss": actor_loss.detach()}
+            self.actor_stats = {"actor_loss": actor_loss}
         stats: dict[str, float | Tensor] = {
-            "critic_loss": critic_loss.detach(),
+            "critic_loss": critic_loss,
             "q_mean": target.mean(),
             "grad_norm": norm,
             "learning_rate": rate,
@@ -117,6 +130,26 @@ class Td3:
         inputs = torch.cat([rows.next_x, shaken.clamp(-1.0, 1.0)], 1)
         value: Tensor = self.critic_target.network(inputs).amin(0).squeeze(1)
         return value
+
+    def _step_critics(self, rows: Rows, target: Tensor, rate: float) -> Stepped:
+        """Down the squared error of both critics; tells how wrong they are together, [B]."""
+
+        def loss(*outs: Tensor) -> Loss:
+            return twin_slopes(outs, target, rows.weight)
+
+        heard = self.critic_recorder.record(*self.critics.over(torch.cat([rows.x, rows.action], 1)))
+        return step_down(self.critic_optimiser, heard, loss, rate, self.config.max_grad_norm)
+
+    def _step_actor(self, rows: Rows, rate: float) -> Stepped:
+        """Up the first critic's value of the policy's actions."""
+
+        def loss(out: Tensor) -> Loss:
+            action = torch.tanh(out)
+            value, slope = least_value(partial(self.critics.over, members=1), self.critic_recorder, rows.x, action)
+            return Loss(-value.mean(), value, [slope * (1.0 - action.square()) * (-1.0 / len(value))])
+
+        heard = self.actor_recorder.record(self.actor.over(rows.x))
+        return step_down(self.actor_optimiser, heard, loss, rate, self.config.max_grad_norm)
 
     def actor_spec(self) -> ActorSpec:
         """How to build the acting network again."""
@@ -157,9 +190,3 @@ class Td3:
         if include_optim:
             self.actor_optimiser.load(state, "optim")
             self.critic_optimiser.load(state, "critic_optim")
-
-
-def policy_loss(critics: ActionCritics, x: Tensor, action: Tensor) -> Tensor:
-    """Minus the first critic's mean value of the policy's actions; gradients flow to the actions only."""
-    value: Tensor = critics.members[0](torch.cat([x, action], 1), weights=False)
-    return -value.mean()

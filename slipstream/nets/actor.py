@@ -16,7 +16,7 @@ from slipstream.nets.board_heads import Placer
 from slipstream.nets.boards import Board, BoardSpec
 from slipstream.nets.heads import SMALL_GAIN, Categorical, Distribution, Gaussian, Point, Squashed, masked
 from slipstream.nets.normalise import RunningNorm
-from slipstream.nets.torsos import Linear, Mlp, Obs, flatten
+from slipstream.nets.torsos import Linear, Mlp, Obs, Pass, flatten
 
 
 class ActorSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -111,8 +111,7 @@ class Actor(nn.Module):
 
     def squashed(self, x: Tensor) -> Squashed:
         """The squashed Gaussian of every row of inputs."""
-        mean, raw_log_std = self.torso(x, self.head).chunk(2, 1)
-        return Squashed(mean, raw_log_std)
+        return Squashed(*self.torso(x, self.head).chunk(2, 1))
 
     def point(self, x: Tensor) -> Tensor:
         """The one action of every row of inputs, [rows, K]."""
@@ -120,12 +119,19 @@ class Actor(nn.Module):
 
     def quantiles(self, x: Tensor) -> Tensor:
         """Quantiles of every choice's value, [rows, choices, quantiles], for every row of inputs."""
-        choices = self.spec.outputs + int(self.spec.dueling)
-        out: Tensor = self.torso(x, self.head).view(x.shape[0], choices, self.spec.quantiles)
+        return self.as_quantiles(self.torso(x, self.head))
+
+    def as_quantiles(self, out: Tensor) -> Tensor:
+        """The quantiles that the head's outputs stand for."""
+        out = out.view(out.shape[0], -1, self.spec.quantiles)
         if not self.spec.dueling:
             return out
         value, advantage = out[:, :1], out[:, 1:]
         return value + advantage - advantage.mean(1, keepdim=True)
+
+    def over(self, x: Tensor) -> Pass:
+        """The pass from inputs to the head's outputs, for who wants to know the way back."""
+        return self.torso.over(x, self.head)
 
 
 class Acted(NamedTuple):

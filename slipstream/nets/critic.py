@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from slipstream.nets.boards import BoardSpec, ColumnTorso
 from slipstream.nets.normalise import RunningNorm
-from slipstream.nets.torsos import Linear, Mlp, run
+from slipstream.nets.torsos import Linear, Mlp, Pass, run
 
 SLOWEST = 0.1  # newest batch's weight in the target statistics never falls below this: returns drift as policies learn
 
@@ -98,6 +98,10 @@ class ActionCritics(nn.Module):
         self._mlps = tuple(Mlp((inputs, *hidden, outputs), activation, 1.0, generator) for _ in range(members))
         self.members = nn.ModuleList(self._mlps)
 
-    def forward(self, x: Tensor, *, weights: bool = True) -> Tensor:
-        """Values [members, rows, outputs]; without `weights` gradients flow to x only."""
-        return torch.stack(run(*(member.over(x) for member in self._mlps), weights=weights))
+    def forward(self, x: Tensor) -> Tensor:
+        """Values [members, rows, outputs]."""
+        return torch.stack(run(*self.over(x)))
+
+    def over(self, x: Tensor, members: int | None = None) -> list[Pass]:
+        """The passes that `forward` makes, those of the first `members`, for who wants to know the way back."""
+        return [member.over(x) for member in self._mlps[:members]]

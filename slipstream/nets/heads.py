@@ -47,6 +47,25 @@ class Gaussian(NamedTuple):
         return 0.5 * z.square().sum(-1) + (change + 0.5 * (torch.exp(-2.0 * change) - 1.0)).sum()
 
 
+class Sampled(NamedTuple):
+    """Actions drawn from a squashed Gaussian, and what the way back needs."""
+
+    action: Tensor  # [rows, K]
+    logp: Tensor  # [rows], log-densities
+    shaken: Tensor  # [rows, K], noise times deviation
+    bounded: Tensor  # [rows, K], what brings the log deviation within its bounds
+
+    def slopes(self, by_action: Tensor, by_logp: Tensor | float) -> Tensor:
+        """Of what has these slopes by actions [rows, K] and log-densities, by means and raw log deviations [rows, 2 K].
+
+        The log-density's slope by the number before tanh is 2 tanh, by the log deviation itself -1.
+        """
+        by_raw = by_action * (1.0 - self.action.square()) + (2.0 * by_logp) * self.action
+        by_log_std = by_raw * self.shaken - by_logp
+        by_bounded = (0.5 * (LOG_STD_HIGH - LOG_STD_LOW)) * by_log_std
+        return torch.cat([by_raw, by_bounded * (1.0 - self.bounded.square())], 1)
+
+
 class Squashed(NamedTuple):
     """A Gaussian sent through tanh, so that actions keep within (-1, 1); its deviation depends on the state."""
 
@@ -56,16 +75,18 @@ class Squashed(NamedTuple):
     @property
     def log_std(self) -> Tensor:
         """Log deviation before tanh, kept within bounds so smoothly that its gradient never dies."""
-        return LOG_STD_LOW + 0.5 * (LOG_STD_HIGH - LOG_STD_LOW) * (torch.tanh(self.raw_log_std) + 1.0)
+        return _within(torch.tanh(self.raw_log_std))
 
-    def sample_with_logp(self, noise: Tensor) -> tuple[Tensor, Tensor]:
+    def sample_with_logp(self, noise: Tensor) -> Sampled:
         """Actions from standard normal noise [rows, K], and their log-densities [rows]."""
-        log_std = self.log_std
-        raw = self.mean + noise * torch.exp(log_std)
+        bounded = torch.tanh(self.raw_log_std)
+        log_std = _within(bounded)
+        shaken = noise * torch.exp(log_std)
+        raw = self.mean + shaken
         # log(1 - tanh²) without cancellation: 2 (log 2 - raw - softplus(-2 raw)).
         shrink = 2.0 * (LOG_2 - raw - functional.softplus(-2.0 * raw))
         logp = (-0.5 * noise.square() - log_std - 0.5 * LOG_2PI - shrink).sum(-1)
-        return torch.tanh(raw), logp
+        return Sampled(torch.tanh(raw), logp, shaken, bounded)
 
     def sample(self, noise: Tensor) -> Tensor:
         """Actions from standard normal noise [rows, K]."""
@@ -82,6 +103,10 @@ class Squashed(NamedTuple):
         above, below, log_std = torch.log1p(action), torch.log1p(-action), self.log_std
         z = (0.5 * (above - below) - self.mean) * torch.exp(-log_std)
         return (-0.5 * z.square() - log_std - 0.5 * LOG_2PI - above - below).sum(-1)
+
+
+def _within(bounded: Tensor) -> Tensor:
+    return LOG_STD_LOW + 0.5 * (LOG_STD_HIGH - LOG_STD_LOW) * (bounded + 1.0)
 
 
 class Point(NamedTuple):

@@ -76,9 +76,9 @@ class Linear(nn.Linear):
         nn.init.zeros_(self.bias)
         self._layout = Layout((inputs, outputs), "identity", "identity")
 
-    def forward(self, x: Tensor, *, weights: bool = True) -> Tensor:
-        """Rows [rows, inputs] -> [rows, outputs]; without `weights` gradients flow to x only."""
-        return run(self.over(x), weights=weights)[0]
+    def forward(self, x: Tensor) -> Tensor:
+        """Rows [rows, inputs] -> [rows, outputs]."""
+        return run(self.over(x))[0]
 
     def over(self, x: Tensor) -> Pass:
         """The pass that `forward` makes, for who runs several at once."""
@@ -121,14 +121,11 @@ class Mlp(nn.Sequential):
         self._topped: Layout | None = None  # with a head on it
         self._linears = tuple(layer for layer in layers if isinstance(layer, Linear))
 
-    def forward(self, x: Tensor, head: Linear | None = None, *, weights: bool = True) -> Tensor:
-        """Rows [rows, inputs] -> [rows, outputs], or what a head makes of them, in the same pass.
-
-        Without `weights` gradients flow to x only.
-        """
+    def forward(self, x: Tensor, head: Linear | None = None) -> Tensor:
+        """Rows [rows, inputs] -> [rows, outputs], or what a head makes of them, in the same pass."""
         if self._layout is None and head is None:
             return x
-        return run(self.over(x, head), weights=weights)[0]
+        return run(self.over(x, head))[0]
 
     def over(self, x: Tensor, head: Linear | None = None) -> Pass:
         """The pass that `forward` makes, for who runs several at once; there must be a layer, or a head."""
@@ -170,14 +167,12 @@ def _parameters(*layers: Linear) -> tuple[Tensor, ...]:
     return tuple(parameter for layer in layers for parameter in (layer.weight, layer.bias))
 
 
-def run(*passes: Pass, weights: bool = True) -> tuple[Tensor, ...]:
-    """What each pass gives, [rows, outputs]; without `weights` gradients flow to the rows only.
+def run(*passes: Pass) -> tuple[Tensor, ...]:
+    """What each pass gives, [rows, outputs].
 
     Passes that are asked for together run side by side, a thread for each: two networks then stay in the caches of two
     cores, and nobody waits for anybody.
     """
-    if not weights:
-        passes = tuple(each._replace(parameters=tuple(p.detach() for p in each.parameters)) for each in passes)
     how = _arithmetic.get()
     if how != PLAIN or not is_native(passes[0].x):
         return tuple(_by_torch(each, how) for each in passes)
@@ -189,7 +184,7 @@ def run(*passes: Pass, weights: bool = True) -> tuple[Tensor, ...]:
 
 
 class Recorder:
-    """Runs passes whose slopes somebody else will know, without torch's graph.
+    """Runs passes whose slopes somebody else will know, without torch's graph: it costs more than small networks do.
 
     What the way back needs is kept until the next passes are run: memory that is asked for anew each time costs as much
     as a layer.
@@ -197,6 +192,15 @@ class Recorder:
 
     def __init__(self) -> None:
         self._hidden: list[Tensor] = []
+
+    def record(self, *passes: Pass) -> Record | Graph:
+        """A record of these passes, whoever runs them."""
+        record = self.run(*passes)
+        if record is not None:
+            return record
+        passes = tuple(each._replace(x=each.x.detach().requires_grad_()) for each in passes)
+        with torch.enable_grad():
+            return Graph(passes, run(*passes))
 
     def run(self, *passes: Pass) -> Record | None:
         """A record of these passes; None where torch has to run them."""
@@ -219,9 +223,38 @@ class Record(NamedTuple):
 
     def gradients(self, slopes: Sequence[Tensor]) -> list[Tensor]:
         """By the parameters of every pass, each a vector: weight and bias of every layer, in order."""
-        wanted = [False] * len(self.shapes) + [True] * (len(self.flat) - len(self.shapes))
-        found = _backward(self, [slope.contiguous() for slope in slopes], wanted)[1]
-        return [grads for grads in found if grads is not None]
+        return self._back(slopes, to_parameters=True)[1]
+
+    def by_rows(self, slopes: Sequence[Tensor]) -> list[Tensor]:
+        """By the rows of every pass, [rows, inputs]."""
+        return self._back(slopes, to_parameters=False)[0]
+
+    def _back(self, slopes: Sequence[Tensor], to_parameters: bool) -> tuple[list[Tensor], list[Tensor]]:
+        passes, parameters = len(self.shapes), len(self.flat) - len(self.shapes)
+        wanted = [not to_parameters] * passes + [to_parameters] * parameters
+        by_rows, by_parameters = _backward(self, [slope.contiguous() for slope in slopes], wanted)
+        return [g for g in by_rows if g is not None], [g for g in by_parameters if g is not None]
+
+
+class Graph(NamedTuple):
+    """Passes that torch ran: on a GPU, or with other products. It knows the way back itself."""
+
+    passes: tuple[Pass, ...]  # with rows that gradients flow to
+    graph: tuple[Tensor, ...]  # what each gave
+
+    @property
+    def outs(self) -> tuple[Tensor, ...]:
+        """What each pass gave, outside the graph."""
+        return tuple(out.detach() for out in self.graph)
+
+    def gradients(self, slopes: Sequence[Tensor]) -> list[Tensor]:
+        """By the parameters of every pass, in order."""
+        parameters = [parameter for each in self.passes for parameter in each.parameters]
+        return list(torch.autograd.grad(self.graph, parameters, slopes))
+
+    def by_rows(self, slopes: Sequence[Tensor]) -> list[Tensor]:
+        """By the rows of every pass, [rows, inputs]."""
+        return list(torch.autograd.grad(self.graph, [each.x for each in self.passes], slopes))
 
 
 def _flat(passes: Sequence[Pass]) -> tuple[Shapes, list[Tensor]]:

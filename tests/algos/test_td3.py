@@ -13,7 +13,7 @@ from learning import FALLING, flat, hand_sample, hand_spec, learn, set_layer
 from slipstream.algos.adam import BETA1
 from slipstream.algos.protocol import Progress
 from slipstream.algos.replayed import rows_of
-from slipstream.algos.td3 import Td3, policy_loss
+from slipstream.algos.td3 import Td3
 from slipstream.config.algos import Td3Config
 from slipstream.data.transitions import Sample
 from slipstream.nets.critic import ActionCritics
@@ -41,21 +41,6 @@ def values(learner: Td3, sample: Sample) -> np.ndarray:
 
 
 SAMPLE = hand_sample([1, 1], [[-1.0], [1.0]], [1.0, 2.0], [0.0, 0.9**4], [1, 1])
-
-
-# --- the policy's loss ---
-
-
-def test_the_policy_loss_is_minus_the_first_critics_value_and_sends_no_gradient_to_critics():
-    critics = ActionCritics(2, 1, (), "relu", torch.Generator().manual_seed(1))
-    say(critics, (1.0, 3.0), (100.0, -50.0))
-    action = torch.tensor([[0.5], [-0.5], [1.0]], requires_grad=True)
-    loss = policy_loss(critics, torch.zeros(3, 1), action)
-    assert float(loss.detach()) == pytest.approx(-(1 + 3 * 1 / 3))
-    loss.backward()
-    assert action.grad is not None
-    assert action.grad.flatten().tolist() == pytest.approx([-1.0] * 3)  # -slope / rows
-    assert all(p.grad is None for p in critics.parameters())
 
 
 # --- critics ---

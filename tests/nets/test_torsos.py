@@ -157,7 +157,7 @@ def test_a_linear_layer_gives_the_numbers_of_float64():
 
 def test_a_network_without_layers_is_its_input():
     x = torch.randn(4, 3, generator=seeded(0))
-    assert Mlp([3], "tanh", None, seeded(0))(x, weights=False) is x
+    assert Mlp([3], "tanh", None, seeded(0))(x) is x
 
 
 def test_no_rows_give_no_outputs_and_zero_gradients():
@@ -305,9 +305,8 @@ def test_rows_that_several_networks_read_get_the_sum_of_their_gradients():
     nets = [make_net((13, 37, 1), seed=seed) for seed in (1, 2)]
     x = torch.randn(50, 13, generator=seeded(3)).requires_grad_()
     alone = [torch.autograd.grad(net(x).sum(), x)[0] for net in nets]
-    outs = run(*(net.over(x) for net in nets), weights=False)
+    outs = run(*(net.over(x) for net in nets))
     assert same(torch.autograd.grad(outs[0].sum() + outs[1].sum(), x)[0], alone[0] + alone[1])
-    assert not torch.autograd.grad(outs[0].sum(), list(nets[0].parameters()), allow_unused=True)[0]
 
 
 def test_passes_at_the_same_time_give_the_same_bits():
@@ -348,21 +347,6 @@ def test_gradients_that_are_not_wanted_change_no_bit_of_the_others():
     for parameter in net.parameters():
         parameter.requires_grad_(False)
     assert same(passes(net, x, [], grad_out).grads[0], of_x)
-
-
-@pytest.mark.parametrize("make", [lambda: make_net((13, 37, 5)), lambda: Linear(13, 5, 1.0, seeded(0))])
-def test_without_weights_gradients_flow_to_x_only_and_are_the_same(make):
-    net = make()
-    x = torch.randn(50, 13, generator=seeded(1), requires_grad=True)
-    grad_out = torch.randn(50, 5, generator=seeded(2))
-    (expected,) = torch.autograd.grad(net(x), [x], grad_out)
-    out = net(x, weights=False)
-    assert same(out.detach(), net(x).detach())
-    out.backward(grad_out)
-    assert x.grad is not None
-    assert same(x.grad, expected)
-    assert [parameter.grad for parameter in net.parameters()] == [None] * len(list(net.parameters()))
-    assert not net(x.detach(), weights=False).requires_grad
 
 
 def test_frozen_layers_do_not_stop_the_others_from_learning():
