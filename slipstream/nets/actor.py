@@ -123,7 +123,7 @@ class Actor(nn.Module):
 
     def as_quantiles(self, out: Tensor) -> Tensor:
         """The quantiles that the head's outputs stand for."""
-        out = out.view(out.shape[0], -1, self.spec.quantiles)
+        out = out.view(out.shape[0], self.spec.outputs + int(self.spec.dueling), self.spec.quantiles)
         if not self.spec.dueling:
             return out
         value, advantage = out[:, :1], out[:, 1:]
