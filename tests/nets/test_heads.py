@@ -88,7 +88,7 @@ def test_squashed_densities_and_samples_are_those_of_torch():
         Independent(Normal(dist.mean, dist.log_std.exp()), 1), [TanhTransform(cache_size=1)]
     )
     expected = torch.tanh(dist.mean + dist.log_std.exp() * noise)
-    action, logp = dist.sample_with_logp(noise)
+    action, logp, *_ = dist.sample_with_logp(noise)
     torch.testing.assert_close(action, expected)
     torch.testing.assert_close(dist.sample(noise), expected)
     torch.testing.assert_close(dist.mode(), torch.tanh(dist.mean))
@@ -100,7 +100,7 @@ def test_squashed_densities_and_samples_are_those_of_torch():
 
 def test_both_ways_to_a_squashed_density_agree_in_float32():
     dist = squashed(3)
-    action, logp = dist.sample_with_logp(torch.randn(ROWS, AXES, generator=torch.Generator().manual_seed(4)))
+    action, logp, *_ = dist.sample_with_logp(torch.randn(ROWS, AXES, generator=torch.Generator().manual_seed(4)))
     inside = action.abs().amax(1) < 0.999
     torch.testing.assert_close(dist.logp(action)[inside], logp[inside], rtol=1e-3, atol=1e-3)
 
@@ -124,7 +124,7 @@ def test_squashed_samples_densities_and_gradients_stay_finite_far_out(size):
     mean.requires_grad_()
     raw.requires_grad_()
     dist = Squashed(mean, raw)
-    action, logp = dist.sample_with_logp(noise.clamp(-6, 6))
+    action, logp, *_ = dist.sample_with_logp(noise.clamp(-6, 6))
     assert (dist.log_std >= LOG_STD_LOW).all()
     assert (dist.log_std <= LOG_STD_HIGH).all()
     assert (action.abs() <= 1).all()
