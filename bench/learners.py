@@ -303,7 +303,8 @@ def main() -> None:
                 )
                 print(_line(rows[-1]), flush=True)
     if set(args.only) >= set(SHARED):
-        record = {"benchmark": "learners", **machine(), "rows": rows}
+        command = " ".join(["python", "bench/learners.py", *sys.argv[1:]])
+        record = {"benchmark": "learners", "command": command, **machine(), "rows": rows}
         (RESULTS / "learners.json").write_text(json.dumps(record, indent=1) + "\n")
         (RESULTS / "learners.md").write_text(page(record))
 
@@ -322,7 +323,7 @@ def page(record: dict[str, Any]) -> str:
     lines = [
         "# One gradient step, beside SB3's",
         "",
-        f"`python bench/learners.py` on {record['cpu']}, commit {record['commit']}, {record['date']}. Observations of "
+        f"`{record['command']}` on {record['cpu']}, commit {record['commit']}, {record['date']}. Observations of "
         f"{OBS}, {AXES} action axes ({AXES} choices for DQN), networks {list(HIDDEN)}; drawing the batch, losses, "
         f"gradients, optimisers and targets included; of PPO, IMPALA and APPO an eighth of an {EPOCHS}-epoch update; "
         "DQN without the double estimate, which SB3 lacks. Medians; same number of threads on both sides; target "
