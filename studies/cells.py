@@ -82,7 +82,7 @@ def run_cells(
                 print(f"  {count}/{len(missing)}  FAILED  {asked}: {error}", flush=True)
                 continue
             cell = {**asked, **result}
-            known[_key(cell, cells)] = cell
+            known = {_key(each, cells): each for each in [*read_cells(path), cell]}  # others may have added to it
             save_cells(path, name, list(known.values()))
             took.setdefault(_group(asked), []).append(seconds)
             shown = {key: value for key, value in cell.items() if not isinstance(value, list)}

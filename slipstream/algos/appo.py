@@ -69,7 +69,7 @@ class Appo:
         self.target_actor = copy.deepcopy(self.actor).requires_grad_(False)
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
         self.share: Share = ALONE
-        self.optimiser = FlatAdam({"actor": self.actor, "critic": self.critic})
+        self.optimiser = FlatAdam({"actor": self.actor, "critic": self.critic}, config.adam_eps)
         self.pair = Pair(self.actor, self.critic)
 
     def act(self, obs: Blocks, mask: NDArray[np.uint8] | None, noise: NDArray[np.float32] | None) -> Acted:

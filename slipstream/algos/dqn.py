@@ -67,7 +67,7 @@ class Dqn:
             torch.Generator().manual_seed(seed),
         ).to(device)
         self.share: Share = ALONE
-        self.optimiser = FlatAdam({"actor": self.actor})
+        self.optimiser = FlatAdam({"actor": self.actor}, config.adam_eps)
         self.target = Follower(self.actor, self.optimiser.vector)
         self.recorder = Recorder()
         self.steps = 0  # gradient steps taken

@@ -60,7 +60,7 @@ class Impala:
         self.actor = make_actor(config, self.traits, spec, generator).to(device)
         self.critic = make_critic(config, spec, generator).to(device)
         self.share: Share = ALONE
-        self.optimiser = FlatAdam({"actor": self.actor, "critic": self.critic})
+        self.optimiser = FlatAdam({"actor": self.actor, "critic": self.critic}, config.adam_eps)
 
     def act(self, obs: Blocks, mask: NDArray[np.uint8] | None, noise: NDArray[np.float32] | None) -> Acted:
         """Choose for every row; without noise, the most likely action."""

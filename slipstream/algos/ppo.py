@@ -62,7 +62,7 @@ class Ppo:
         self.critic = make_critic(config, spec, generator, state_size).to(device)
         self.kl_coef = config.kl_coef
         self.share: Share = ALONE
-        self.optimiser = FlatAdam({"actor": self.actor, "critic": self.critic})
+        self.optimiser = FlatAdam({"actor": self.actor, "critic": self.critic}, config.adam_eps)
         self.pair = Pair(self.actor, self.critic)
         self.average = None if config.ema_decay is None else self._averaged()
 

@@ -45,7 +45,7 @@ class Reinforce:
         self.actor = make_actor(config, self.traits, spec, torch.Generator().manual_seed(seed)).to(device)
         self.baseline = np.zeros(3)  # mean return, mean squared return, slabs
         self.share: Share = ALONE
-        self.optimiser = FlatAdam({"actor": self.actor})
+        self.optimiser = FlatAdam({"actor": self.actor}, config.adam_eps)
 
     def act(self, obs: Blocks, mask: NDArray[np.uint8] | None, noise: NDArray[np.float32] | None) -> Acted:
         """Choose for every row; without noise, the most likely action."""

@@ -87,9 +87,9 @@ class Sac:
         ).to(device)
         self.temperature = Temperature(config.temperature).to(device)
         self.share: Share = ALONE
-        self.actor_optimiser = FlatAdam({"actor": self.actor})
-        self.critic_optimiser = FlatAdam({"critics": self.critics})
-        self.temperature_optimiser = FlatAdam({"temperature": self.temperature})
+        self.actor_optimiser = FlatAdam({"actor": self.actor}, config.adam_eps)
+        self.critic_optimiser = FlatAdam({"critics": self.critics}, config.adam_eps)
+        self.temperature_optimiser = FlatAdam({"temperature": self.temperature}, config.adam_eps)
         self.targets = Follower(self.critics, self.critic_optimiser.vector)
         self.actor_recorder, self.critic_recorder = Recorder(), Recorder()
         self.noise = Noise(seed, outputs)

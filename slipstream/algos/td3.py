@@ -65,8 +65,8 @@ class Td3:
         ).to(device)
         self.critics = ActionCritics(spec.obs_size + axes, 1, config.hidden, config.activation, generator).to(device)
         self.share: Share = ALONE
-        self.actor_optimiser = FlatAdam({"actor": self.actor})
-        self.critic_optimiser = FlatAdam({"critics": self.critics})
+        self.actor_optimiser = FlatAdam({"actor": self.actor}, config.adam_eps)
+        self.critic_optimiser = FlatAdam({"critics": self.critics}, config.adam_eps)
         self.actor_target = Follower(self.actor, self.actor_optimiser.vector)
         self.critic_target = Follower(self.critics, self.critic_optimiser.vector)
         self.actor_recorder, self.critic_recorder = Recorder(), Recorder()

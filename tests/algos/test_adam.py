@@ -41,9 +41,9 @@ def norm_of(grads: list[Tensor]) -> float:
     return float(torch.cat([g.flatten().double() for g in grads]).norm())
 
 
-def make(seed: int = 0) -> tuple[Weights, FlatAdam]:
+def make(seed: int = 0, eps: float = EPS) -> tuple[Weights, FlatAdam]:
     weights = Weights(seed=seed)
-    return weights, FlatAdam({"actor": weights}, EPS)
+    return weights, FlatAdam({"actor": weights}, eps)
 
 
 def bits(weights: Weights, adam: FlatAdam) -> list[bytes]:
@@ -52,10 +52,11 @@ def bits(weights: Weights, adam: FlatAdam) -> list[bytes]:
 
 
 @pytest.mark.parametrize("max_norm", [None, 1.0])
-def test_two_hundred_steps_are_those_of_torch(max_norm):
-    weights, adam = make()
+@pytest.mark.parametrize("eps", [1e-8, EPS, 0.1])
+def test_two_hundred_steps_are_those_of_torch(eps, max_norm):
+    weights, adam = make(eps=eps)
     theirs = copy.deepcopy(weights)
-    torch_adam = torch.optim.Adam(theirs.parameters(), eps=EPS)
+    torch_adam = torch.optim.Adam(theirs.parameters(), eps=eps)
     for step in range(200):
         grads = gradients(step)
         rate = 1e-3 * (1 - step / 400)

@@ -91,6 +91,21 @@ def test_an_actor_is_what_its_arrays_say(name):
 
 
 @everyone
+def test_nothing_moves_where_adams_epsilon_dwarfs_every_gradient(name):
+    still = {"algo.normalize_value": False} if "algo.epochs" in LEARNERS[name] else {}  # PopArt moves heads by itself
+    parts = parts_of(name, **still, **{"algo.adam_eps": 1e9})
+    before = parts.learner.state_dict()
+    for _ in range(4):
+        parts.advance()
+    after = parts.learner.state_dict()
+    learned = {key.split("optim.")[1].removesuffix(".exp_avg") for key in after if key.endswith(".exp_avg")}
+    assert learned
+    assert all(digest({"": after[key]}) != digest({"": trained_state(name)[key]}) for key in learned)
+    for key in learned:
+        np.testing.assert_allclose(after[key], before[key], atol=1e-7, err_msg=key)
+
+
+@everyone
 def test_state_arrays_are_copies(name):
     one = learner(name, updates=2)
     state = one.state_dict()

@@ -142,6 +142,10 @@ class Td3Config(ReplayLearnerConfig):
     learning_rate: Schedule = Field(
         1e-3, description="Adam's step size: a number, or [fraction of the budget, value] points."
     )
+    # where tanh is nearly flat the policy's gradients are small, and with 1e-5 it stays there
+    adam_eps: float = Field(
+        1e-8, gt=0, description="Adam's epsilon: weights whose gradients are much smaller than this hardly move."
+    )
     critic_learning_rate: Schedule | None = Field(None, description="Of the critics; null: learning_rate.")
     tau: float = Field(0.005, gt=0, le=1, description="Share of the new weights the targets take at each policy step.")
     policy_delay: int = Field(2, ge=1, description="Critic steps per step of the policy and the targets.")

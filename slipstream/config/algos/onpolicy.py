@@ -19,6 +19,9 @@ class LearnerConfig(Config):
     learning_rate: Schedule = Field(
         3e-4, description="Adam's step size: a number, or [fraction of the budget, value] points."
     )
+    adam_eps: float = Field(
+        1e-5, gt=0, description="Adam's epsilon: weights whose gradients are much smaller than this hardly move."
+    )
     hidden: Hidden = Field((64, 64), description="Width of each hidden layer, of every network.")
     activation: Literal["tanh", "relu"] = Field("tanh", description="Nonlinearity after each hidden layer.")
     gamma: float = Field(0.99, ge=0, le=1, description="Discount per tick of the world.")
