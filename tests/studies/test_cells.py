@@ -1,9 +1,10 @@
 """A study is resumable: what is done stays done, what failed is told, nothing of the file is lost."""
 
 import json
+from functools import partial
 
 import pytest
-from cells import read_cells, run_cells
+from cells import read_cells, run_cells, save_cells
 
 
 def square(cell):
@@ -24,6 +25,17 @@ def test_cells_are_computed_once_and_those_not_asked_for_stay(tmp_path, capsys):
     assert "0 of 1 cells are done" in capsys.readouterr().out
     run_cells("toy", asked, square, path=path)
     assert "1 of 1 cells are done" in capsys.readouterr().out
+
+
+def square_while_another_adds(path, cell):
+    save_cells(path, "toy", [*read_cells(path), {"x": 100 + cell["x"]}])
+    return square(cell)
+
+
+def test_two_studies_can_add_to_one_file_at_the_same_time(tmp_path):
+    path = tmp_path / "toy.json"
+    run_cells("toy", [{"x": 2}], partial(square_while_another_adds, path), path=path)
+    assert [c["x"] for c in read_cells(path)] == [102, 2]
 
 
 def test_a_cell_that_fails_is_told_and_the_others_are_kept(tmp_path, capsys):
