@@ -27,8 +27,9 @@ from slipstream.train.dataset_file import (
     from_arrays,
 )
 from slipstream.train.setup import gammas
+from slipstream.worlds.action_space import ActionSpace, from_space
 from slipstream.worlds.registry import make_worlds
-from slipstream.worlds.spaces import Leaf, MismatchError, action_codec, leaves
+from slipstream.worlds.spaces import Leaf, MismatchError, action_spec, leaves
 
 
 class MinariEpisode(Protocol):
@@ -86,14 +87,14 @@ def from_minari(source: MinariSource, name: str, scenario: Scenario, gamma: floa
     spec = worlds.spec
     worlds.close()
     try:
-        found, codec = leaves(source.observation_space), action_codec(source.action_space)
+        found, (action, space) = leaves(source.observation_space), action_spec(source.action_space)
     except WorldContractError as error:
         raise ScenarioError(f"{where}: {error}") from None
     targets = {f"obs.{leaf.block.name}": leaf for leaf in found}
     if spec.masked:  # as the world reads it: a Dict observation with the entry "action_mask"
         targets |= {"mask": targets.pop("obs.action_mask")} if "obs.action_mask" in targets else {}
     blocks = tuple(leaf.block for key, leaf in targets.items() if key != "mask")
-    if blocks != spec.obs or codec.spec != spec.action or spec.masked != ("mask" in targets):
+    if blocks != spec.obs or action != spec.action or spec.masked != ("mask" in targets):
         raise ScenarioError(
             f"{where}: its observations are {source.observation_space} and its actions {source.action_space}, which is "
             f"not what {spec.name} of {scenario.name} has ({spec.obs_size} inputs, {spec.action.size} "
@@ -107,7 +108,7 @@ def from_minari(source: MinariSource, name: str, scenario: Scenario, gamma: floa
             steps = _steps_of(episode)
             if at + steps > total:
                 raise MismatchError(f"there are more than the {total:,} steps it speaks of")
-            _write(episode, slice(at, at + steps), arrays, targets, codec.encode, gamma)
+            _write(episode, slice(at, at + steps), arrays, targets, space, gamma)
         except (ValueError, TypeError, KeyError, IndexError) as error:
             raise ScenarioError(f"{where}: episode {episode.id}: {error}") from None
         returns.append(float(np.sum(episode.rewards, dtype=np.float64)))
@@ -160,7 +161,7 @@ def _write(
     rows: slice,
     arrays: Fields,
     targets: dict[str, Leaf],
-    encode: Any,
+    space: ActionSpace,
     gamma: float,
 ) -> None:
     """Put an episode's steps into these rows."""
@@ -173,7 +174,7 @@ def _write(
     arrays["end"][rows] = end
     arrays["reward"][rows] = episode.rewards
     arrays["discount"][rows] = np.where(terminated, 0.0, gamma)
-    arrays["action"][rows] = encode(np.asarray(episode.actions))
+    arrays["action"][rows] = from_space(space, np.asarray(episode.actions))
     for name, leaf in targets.items():
         seen = _seen(episode.observations, leaf, steps + 1, arrays[name])
         after = arrays[f"next_{name}"][rows]

@@ -19,6 +19,7 @@ from slipstream.config.records import from_value
 from slipstream.data.rollout import F32, U8, Blocks
 from slipstream.nets.actor import Acted, Actor, ActorSpec, act
 from slipstream.train import checkpoint
+from slipstream.worlds.action_space import to_space
 from slipstream.worlds.spec import WorldSpec
 
 CPU = torch.device("cpu")
@@ -48,7 +49,8 @@ class Policy:
     def act(self, obs: Any, mask: U8 | None = None) -> NDArray[Any]:
         """The most likely action for each observation: an array [features] or [..., features], or a dict of blocks.
 
-        Answers in the world's own terms: axes within the bounds of its spec, or numbers of choices.
+        Answers as the world it was trained in takes them: axes within its bounds, or numbers of choices; of a
+        foreign environment, actions of its own space.
         """
         spec = self.record.world
         blocks = {k: np.asarray(v) for k, v in obs.items()} if isinstance(obs, Mapping) else _as_blocks(obs, spec)
@@ -69,6 +71,8 @@ class Policy:
         action = self.choose(rows, flat, None).action
         if self.record.table:
             action = np.asarray(self.record.table, np.float32)[action]
+        elif spec.action_space is not None:
+            action = to_space(spec.action_space, action)
         elif not self.record.actor.discrete:
             action = np.clip(action, spec.action.low, spec.action.high)
         return action.reshape((*leading, *action.shape[1:]))[()]

@@ -34,6 +34,7 @@ from slipstream.nets.torsos import one_thread
 from slipstream.train.checkpoint import Checkpoint
 from slipstream.train.policy_file import CPU, Policy
 from slipstream.train.saved_cast import FIRST_JUDGED, trained_teams
+from slipstream.worlds.action_space import from_space, scaling
 from slipstream.worlds.registry import make_worlds
 from slipstream.worlds.vec_env import EnvOptions
 
@@ -49,21 +50,33 @@ class Portable(nn.Module):
     """A policy as one module: blocks [rows, ...] in the spec's order, and a mask where there is one -> actions."""
 
     table: Tensor
+    axes: Tensor  # of a foreign space: middle, half of the width, lowest, highest
 
     def __init__(self, policy: Policy) -> None:
         super().__init__()
         self.network = copy.deepcopy(policy.network).requires_grad_(False)
         self._names = [block.name for block in policy.record.world.obs]
-        self._bounds = policy.record.world.action
+        self._bounds, self._space = policy.record.world.action, policy.record.world.action_space
         self.register_buffer("table", torch.tensor(policy.record.table, dtype=torch.float32))
+        if self._space is not None and not self._space.discrete:
+            axes = scaling(self._space)
+            self._whole = axes.whole
+            bounds = np.stack([axes.middle, axes.half, axes.low, axes.high])
+            self.register_buffer("axes", torch.tensor(bounds, dtype=torch.float32))
 
     def forward(self, blocks: list[Tensor], mask: Tensor | None) -> Tensor:
-        """Axes f32 [rows, K] within the world's bounds, or choices i64 [rows]."""
+        """Axes f32 [rows, K] within the world's bounds, or choices i64 [rows]; of a foreign space, its actions."""
         action: Tensor = self.network(dict(zip(self._names, blocks, strict=True)), mask).mode()
         if len(self.table):
             return self.table[action]
+        space = self._space
         if self.network.spec.discrete:
-            return action
+            return action if space is None else action + space.start
+        if space is not None:
+            middle, half, low, high = self.axes.unbind()
+            scaled = middle + half * action
+            inside = torch.clamp(scaled.round() if self._whole else scaled, low, high)
+            return inside.reshape(-1, *space.shape)
         return torch.clamp(action, self._bounds.low, self._bounds.high)
 
 
@@ -193,6 +206,7 @@ def describe(policy: Policy, about: Mapping[str, Any]) -> dict[str, Any]:
             "names": list(world.action.names),
             "size": world.action.size,
             **({} if world.action.discrete else {"low": world.action.low, "high": world.action.high}),
+            **({} if world.action_space is None else {"space": msgspec.to_builtins(world.action_space)}),
         },
     }
 
@@ -240,8 +254,12 @@ def compare(policy: Policy, answer: Answer, asked: Recorded) -> Agreement:
         raise SlipstreamError(f"the file answers {other.shape} where the policy answers {own.shape}; it is of no use")
     differs = own != other
     differing = int(differs.reshape(len(own), -1).any(1).sum())
+    space = policy.record.world.action_space
     if not policy.record.actor.discrete:
-        return Agreement(len(own), differing, float(np.abs(own - other).max(initial=0.0)))
+        width = 1.0 if space is None else scaling(space).half.reshape(space.shape)  # in units of our axes
+        return Agreement(len(own), differing, float((np.abs(own - other) / width).max(initial=0.0)))
+    if space is not None:
+        other = from_space(space, other)
     return Agreement(len(own), differing, _preference(policy, asked, other) if differing else 0.0)
 
 

@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 from slipstream.config.errors import ScenarioError, WorldContractError, suggest
 from slipstream.config.foreign import GymnasiumConfig, PettingZooConfig
 from slipstream.config.records import from_json
-from slipstream.worlds.spaces import MismatchError, action_codec, leaves
+from slipstream.worlds.action_space import to_space
+from slipstream.worlds.spaces import MismatchError, action_spec, leaves
 from slipstream.worlds.spec import WorldSpec
 from slipstream.worlds.vec_env import F32, F64, U8, U32, U64, EnvOptions
 
@@ -114,12 +115,12 @@ class ForeignVecEnv:
         obs_space, act_space = _shared_spaces(name, first, self._ids)
         try:
             blocks = leaves(obs_space)
-            self._codec = action_codec(act_space)
+            action, self._space = action_spec(act_space)
         except WorldContractError as error:
             raise WorldContractError(f"{name}: {error}") from None
         # PettingZoo's convention for legal moves: a Dict observation with the entry "action_mask".
         masks = [leaf for leaf in blocks if leaf.path == ("action_mask",) and isinstance(act_space, spaces.Discrete)]
-        self._mask = masks[0] if masks and masks[0].block.size == self._codec.spec.size else None
+        self._mask = masks[0] if masks and masks[0].block.size == action.size else None
         self._leaves = [leaf for leaf in blocks if leaf is not self._mask]
         state_space = getattr(first, "state_space", None)
         state_size = int(np.prod(state_space.shape)) if isinstance(state_space, spaces.Box) else 0
@@ -128,10 +129,11 @@ class ForeignVecEnv:
             agents=tuple(str(agent) for agent in self._ids),
             roles=tuple(re.sub(r"_\d+$", "", str(agent)) for agent in self._ids),
             obs=tuple(leaf.block for leaf in self._leaves),
-            action=self._codec.spec,
+            action=action,
             state_size=state_size,
             masked=self._mask is not None,
             max_episode_steps=max_episode_steps,
+            action_space=self._space,
         )
         self._allocate()
         n = self.num_worlds
@@ -198,7 +200,9 @@ class ForeignVecEnv:
         self.truncated.fill(0)
         self.episode_done.fill(0)
         np.copyto(self.alive, self.acting)
-        actions = self._codec.decode(self.actions)
+        actions: Any = to_space(self._space, self.actions)
+        if self.spec.action.discrete:
+            actions = actions.tolist()  # many environments want a plain int
         for i in range(self.num_worlds):
             if (active is None or active[i]) and self._present[i]:
                 self._step_world(i, actions[i])

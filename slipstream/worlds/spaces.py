@@ -11,12 +11,11 @@ from gymnasium.error import InvalidAction
 from numpy.typing import NDArray
 
 from slipstream.config.errors import WorldContractError
+from slipstream.worlds.action_space import ActionSpace
 from slipstream.worlds.spec import ActionSpec, ObsBlock, WorldSpec
 
 # A spec is saved as JSON, which has no infinity; Gymnasium itself long wrote "unbounded" as this number.
 FLOAT32_MAX = float(np.finfo(np.float32).max)
-# Bounds as wide as this mean "unbounded": scaling -1..1 to them would only produce noise.
-UNBOUNDED = 1e18
 
 
 class MismatchError(ValueError):
@@ -133,46 +132,17 @@ def _flat_leaf(name: str, path: tuple[str | int, ...], space: Space[Any]) -> Lea
     return Leaf(path, ObsBlock(name=name, dtype="float32", shape=(size,), low=0.0, high=1.0), (size,), write)
 
 
-class ActionCodec(NamedTuple):
-    """How our action buffer is shown to a foreign environment."""
-
-    spec: ActionSpec
-    decode: Callable[[NDArray[Any]], Any]  # buffer [N, A, ...] -> [N][A] of actions in their space
-    encode: Callable[[NDArray[Any]], NDArray[Any]]  # actions in their space [rows, ...] -> rows of our buffer
-
-
-def action_codec(space: Space[Any]) -> ActionCodec:
-    """Discrete as it is; Box with every bounded axis scaled from -1..1 and unbounded axes passed through."""
+def action_spec(space: Space[Any]) -> tuple[ActionSpec, ActionSpace]:
+    """A foreign action space as our choices or axes, and what is to be known to turn these into its own actions."""
     if isinstance(space, spaces.Discrete):
-        start = int(space.start)
-        return ActionCodec(
-            ActionSpec(discrete=True, size=int(space.n)),
-            lambda choice: (choice + start).tolist(),
-            lambda action: (action - start).astype(np.int32),
-        )
+        return ActionSpec(discrete=True, size=int(space.n)), ActionSpace(str(space.dtype), start=int(space.start))
     if not isinstance(space, spaces.Box):
         raise WorldContractError(
             f"the action space is {space}; Slipstream's policies choose one Discrete action or one Box of "
             "numbers, so wrap the environment in one that offers either"
         )
-    low, high = space.low.astype(np.float64), space.high.astype(np.float64)
-    bounded = (np.abs(low) < UNBOUNDED) & (np.abs(high) < UNBOUNDED)
-    middle, half = np.zeros(low.shape), np.ones(low.shape)
-    middle[bounded] = (low[bounded] + high[bounded]) / 2
-    half[bounded] = (high[bounded] - low[bounded]) / 2
-    whole = np.issubdtype(space.dtype, np.integer)
-
-    def decode(actions: NDArray[Any]) -> NDArray[Any]:
-        scaled: NDArray[Any] = middle + half * actions.reshape(*actions.shape[:2], *space.shape)
-        if whole:
-            scaled = np.rint(scaled)
-        # Bounds are the space's own numbers in float64, so that the cast back cannot leave them.
-        scaled = np.minimum(np.maximum(scaled, low), high)
-        return scaled.astype(space.dtype)
-
-    def encode(actions: NDArray[Any]) -> NDArray[Any]:
-        scaled = (actions - middle) / np.where(half > 0, half, 1.0)
-        inside = np.where(bounded, np.clip(scaled, -1.0, 1.0), scaled)
-        return inside.reshape(len(actions), -1).astype(np.float32)
-
-    return ActionCodec(ActionSpec(discrete=False, size=int(np.prod(space.shape, dtype=np.int64))), decode, encode)
+    low, high = (
+        tuple(np.clip(bound.astype(np.float64), -FLOAT32_MAX, FLOAT32_MAX).ravel().tolist())
+        for bound in (space.low, space.high)
+    )
+    return ActionSpec(discrete=False, size=len(low)), ActionSpace(str(space.dtype), space.shape, low=low, high=high)

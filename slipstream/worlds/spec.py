@@ -11,6 +11,8 @@ from typing import Literal
 import msgspec
 import numpy as np
 
+from slipstream.worlds.action_space import ActionSpace
+
 DTypeName = Literal["float32", "uint8", "int32"]
 
 
@@ -65,6 +67,7 @@ class WorldSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     phases: tuple[str, ...] = ()
     max_episode_steps: int = 0
     tick_seconds: float = 0.0
+    action_space: ActionSpace | None = None  # a foreign environment's own
 
     @property
     def num_agents(self) -> int:

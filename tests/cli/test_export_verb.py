@@ -62,6 +62,7 @@ def test_the_verb_writes_both_files_checks_them_and_prints_latency(head_on, tmp_
     ("name", "kind", "algo"),
     [
         ("head_on", "td3", {}),  # one action, through tanh
+        ("pendulum", "td3", {}),  # in the units of a foreign environment
         ("head_on", "dqn", {}),  # choices of a table, answered as axes
         ("probe_bandit", "dqn", {"dueling": True, "values.kind": "quantile"}),  # masked choices
         ("drmario_level_0", "ppo", {"network": "candidates"}),  # several blocks, a mask, as many passes as placements

@@ -18,8 +18,9 @@ from slipstream.data.transitions import TERMINATED, TRUNCATED, WENT_ON
 from slipstream.train import minari_import
 from slipstream.train.minari_import import from_minari, import_minari
 from slipstream.train.record import record
+from slipstream.worlds.action_space import from_space, to_space
 from slipstream.worlds.registry import make_worlds
-from slipstream.worlds.spaces import action_codec
+from slipstream.worlds.spaces import action_spec
 
 
 @dataclass
@@ -115,14 +116,14 @@ def test_an_imported_play_has_the_rows_of_our_own_recording(name):
     ours = record(scenario_of(name), 450, seed=3, num_worlds=1)
     config = scenario_of(name).world
     env = gymnasium.make(config.id)
-    codec = action_codec(env.action_space)
+    _, space = action_spec(env.action_space)
     from slipstream.worlds.foreign import episode_seed
 
     episodes, at = [], 0
     while at < 450:
         obs, actions, rewards, over, cut = [env.reset(seed=episode_seed(3, False, 0, len(episodes)))[0]], [], [], [], []
         while at < 450 and not (over and (over[-1] or cut[-1])):
-            action = codec.decode(ours.rows.action[None, at : at + 1])[0][0]
+            action = to_space(space, ours.rows.action[at : at + 1])[0]
             seen, reward, terminated, truncated, _ = env.step(action)
             obs.append(seen), actions.append(action), rewards.append(reward)
             over.append(terminated), cut.append(truncated)
@@ -146,14 +147,14 @@ def test_encoding_an_action_undoes_decoding_it():
         spaces.Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 10.0], np.float32)),
         spaces.Box(np.array([-2.0, -np.inf], np.float32), np.array([2.0, np.inf], np.float32)),
     ):
-        codec = action_codec(box)
+        _, space = action_spec(box)
         actions = np.random.default_rng(0).uniform(-1, 1, (50, 2)).astype(np.float32)
-        np.testing.assert_allclose(codec.encode(np.asarray(codec.decode(actions[:, None]))[:, 0]), actions, atol=1e-6)
-    assert action_codec(spaces.Box(-2.0, 2.0, (1,))).encode(np.array([[-9.0], [9.0]])).tolist() == [[-1], [1]]
-    free = action_codec(spaces.Box(np.array([-2.0, -np.inf], np.float32), np.array([2.0, np.inf], np.float32)))
-    assert free.encode(np.array([[9.0, 9.0]])).tolist() == [[1, 9]]  # an axis without bounds passes through
-    assert action_codec(spaces.Box(3.0, 3.0, (1,))).encode(np.array([[3.0]])).tolist() == [[0]]
-    assert action_codec(spaces.Discrete(3, start=5)).encode(np.array([5, 7])).tolist() == [0, 2]
+        np.testing.assert_allclose(from_space(space, to_space(space, actions)), actions, atol=1e-6)
+    assert from_space(action_spec(spaces.Box(-2.0, 2.0, (1,)))[1], np.array([[-9.0], [9.0]])).tolist() == [[-1], [1]]
+    _, free = action_spec(spaces.Box(np.array([-2.0, -np.inf], np.float32), np.array([2.0, np.inf], np.float32)))
+    assert from_space(free, np.array([[9.0, 9.0]])).tolist() == [[1, 9]]  # an axis without bounds passes through
+    assert from_space(action_spec(spaces.Box(3.0, 3.0, (1,)))[1], np.array([[3.0]])).tolist() == [[0]]
+    assert from_space(action_spec(spaces.Discrete(3, start=5))[1], np.array([5, 7])).tolist() == [0, 2]
 
 
 class Masked(gymnasium.Env):

@@ -3,14 +3,25 @@
 import shutil
 from pathlib import Path
 
+import gymnasium
 import numpy as np
 import pytest
-from learning import TINY, build, digest, python, recast, scenario_of
+import torch
+from gymnasium import spaces
+from learning import TINY, build, digest, python, recast, scenario_of, tiny
 
 import slipstream
 from slipstream.config.errors import CheckpointError
+from slipstream.nets.actor import Actor, ActorSpec
 from slipstream.train import checkpoint
 from slipstream.train.experiment import Result, train
+from slipstream.train.policy_file import Policy, PolicyRecord
+from slipstream.train.portable import Portable
+from slipstream.worlds.foreign import episode_seed
+from slipstream.worlds.registry import make_worlds
+from slipstream.worlds.spaces import action_spec
+from slipstream.worlds.spec import ObsBlock, WorldSpec
+from slipstream.worlds.vec_env import EnvOptions
 
 
 @pytest.fixture(scope="module")
@@ -175,3 +186,55 @@ def test_a_record_that_makes_no_sense_is_refused(spoil, trained, tmp_path):
     checkpoint.save(path, saved)
     with pytest.raises(CheckpointError, match="record of policy 'main' is not readable"):
         slipstream.load_policy(path)
+
+
+@pytest.mark.parametrize(("name", "kind"), [("pendulum", "ppo"), ("pendulum", "td3"), ("cartpole", "dqn")])
+def test_in_a_users_own_environment_it_acts_as_it_did_in_training(name, kind, tmp_path):
+    scenario = scenario_of(name, tiny(kind))
+    policy = slipstream.load_policy(train(scenario, out=tmp_path / "run", models=tmp_path / "models").run)
+    policy.network.head.weight.data *= 300.0  # so that it goes to the bounds
+    worlds, env = make_worlds(scenario.world, 1, EnvOptions(seed=3)), gymnasium.make(scenario.world.id)
+    worlds.reset()
+    obs, _ = env.reset(seed=episode_seed(3, False, 0, 0))
+    taken = []
+    for _ in range(8):
+        worlds.actions[0] = policy.choose({"obs": worlds.obs["obs"][0]}, None, None).action
+        worlds.step()
+        taken.append(policy.act(obs))
+        assert env.action_space.contains(taken[-1])
+        obs, *_ = env.step(taken[-1])
+        np.testing.assert_array_equal(obs, worlds.obs["obs"][0, 0])
+    assert name == "cartpole" or np.abs(taken).max() == 2.0  # a pendulum's torque, not an axis of -1 to 1
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.Discrete(3, start=-1),
+        spaces.Box(-5, 5, (2, 2), np.float64),
+        spaces.Box(0, 9, (3,), np.int32),
+        spaces.Box(-np.inf, np.inf, (2,), np.float32),
+    ],
+    ids=str,
+)
+def test_actions_are_of_the_environments_own_space(space):
+    action, own = action_spec(space)
+    spec = WorldSpec(
+        "toy", ("agent",), ("agent",), (ObsBlock("obs", "float32", (4,), -1, 1),), action, action_space=own
+    )
+    actor = ActorSpec(4, action.size, action.discrete, (8,), "tanh", False)
+    policy = Policy(PolicyRecord(actor, spec, (0,)), Actor(actor, torch.Generator().manual_seed(0)))
+    policy.network.head.weight.data *= 1000.0
+    obs = np.random.default_rng(0).normal(size=(5, 40, 4)).astype(np.float32)
+    many = policy.act(obs)
+    assert many.shape == (5, 40, *space.shape)
+    assert all(space.contains(one) for one in many.reshape(-1, *space.shape))
+    np.testing.assert_array_equal(policy.act(obs[3, 7]), many[3, 7])
+    written = Portable(policy)([torch.from_numpy(obs[3])], None).numpy()  # as other programs get it
+    np.testing.assert_allclose(written, many[3], rtol=1e-5)
+    if own.discrete:
+        assert set(many.ravel().tolist()) == {-1, 0, 1}
+    else:  # bounded axes reach their bounds, others go as far as the network says
+        said = policy.choose({"obs": obs.reshape(-1, 4)}, None, None).action
+        assert many.max() == min(space.high.max(), said.max())
+        assert said.max() > 1.0

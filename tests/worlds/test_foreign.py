@@ -13,10 +13,11 @@ from pettingzoo import AECEnv, ParallelEnv
 from slipstream.config.errors import ScenarioError, WorldContractError
 from slipstream.config.foreign import GymnasiumConfig, PettingZooConfig
 from slipstream.worlds import foreign
+from slipstream.worlds.action_space import to_space
 from slipstream.worlds.check import check_world
 from slipstream.worlds.foreign import ForeignVecEnv, Solo, episode_seed
 from slipstream.worlds.registry import make_worlds
-from slipstream.worlds.spaces import action_codec
+from slipstream.worlds.spaces import action_spec
 from slipstream.worlds.vec_env import EnvOptions
 
 # Toys
@@ -256,11 +257,11 @@ def test_a_snapshot_of_something_else_is_refused(toy):
 def test_bounded_axes_are_scaled_and_unbounded_ones_are_not():
     low = np.array([-2.0, 0.0, -np.inf, 5.0], np.float32)
     high = np.array([2.0, 10.0, np.inf, np.inf], np.float32)
-    codec = action_codec(spaces.Box(low, high))
-    assert (codec.spec.discrete, codec.spec.size, codec.spec.low, codec.spec.high) == (False, 4, -1.0, 1.0)
+    spec, space = action_spec(spaces.Box(low, high))
+    assert (spec.discrete, spec.size, spec.low, spec.high) == (False, 4, -1.0, 1.0)
     rows = np.array([[[-1, -1, -1, -1], [0, 0, 0, 0], [1, 1, 1, 1], [3, -3, 3, 7]]], np.float32)
     expected = [[-2, 0, -1, 5], [0, 5, 0, 5], [2, 10, 1, 5], [2, 0, 3, 7]]
-    assert codec.decode(rows)[0].tolist() == expected
+    assert to_space(space, rows)[0].tolist() == expected
 
 
 @given(
@@ -272,7 +273,7 @@ def test_every_scaled_action_is_in_its_space(bounds, action, dtype):
     low = np.array([low for low, _ in bounds]).astype(dtype)
     high = low + np.array([width for _, width in bounds]).astype(dtype)
     space = spaces.Box(low, high, dtype=dtype)
-    assert action_codec(space).decode(np.full((1, 1, len(bounds)), action, np.float32))[0, 0] in space
+    assert to_space(action_spec(space)[1], np.full((1, 1, len(bounds)), action, np.float32))[0, 0] in space
 
 
 def test_discrete_actions_start_where_the_space_says(toy):

@@ -1,0 +1,74 @@
+"""Actions of an environment that is not ours: our choices and axes in its own terms, and back.
+
+Every bounded axis is scaled from -1..1, so that learners need not know its units; unbounded ones pass through.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+# Bounds as wide as this mean "unbounded": scaling -1..1 to them would only produce noise.
+UNBOUNDED = 1e18
+
+
+class ActionSpace(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The action space of an environment that is not ours: what becomes of choices from 0, and of axes from -1 to 1."""
+
+    dtype: str
+    shape: tuple[int, ...] = ()
+    start: int = 0  # number of the first choice
+    low: tuple[float, ...] = ()  # of every axis, flat
+    high: tuple[float, ...] = ()
+
+    @property
+    def discrete(self) -> bool:
+        """Whether it has choices."""
+        return not self.low and not self.shape
+
+
+class Scaling(NamedTuple):
+    """A foreign space's axes, flat; what has no bounds passes through."""
+
+    middle: NDArray[np.float64]
+    half: NDArray[np.float64]  # of the width; 1 where there is none
+    low: NDArray[np.float64]
+    high: NDArray[np.float64]
+    bounded: NDArray[np.bool_]
+    whole: bool  # only whole numbers
+
+
+@cache
+def scaling(space: ActionSpace) -> Scaling:
+    """How axes of -1 to 1 lie in a space."""
+    low, high = np.array(space.low), np.array(space.high)
+    bounded = (np.abs(low) < UNBOUNDED) & (np.abs(high) < UNBOUNDED)
+    middle = np.where(bounded, low / 2 + high / 2, 0.0)
+    half = np.where(bounded & (high > low), high / 2 - low / 2, 1.0)
+    return Scaling(middle, half, low, high, bounded, np.issubdtype(np.dtype(space.dtype), np.integer))
+
+
+def to_space(space: ActionSpace, actions: NDArray[Any]) -> NDArray[Any]:
+    """Our choices [...] or axes [..., K] as actions of that space, [..., *shape]."""
+    if space.discrete:
+        return (actions + space.start).astype(space.dtype)
+    axes = scaling(space)
+    scaled: NDArray[Any] = axes.middle + axes.half * actions
+    if axes.whole:
+        scaled = np.rint(scaled)
+    # Bounds are the space's own numbers in float64, so that the cast back cannot leave them.
+    scaled = np.minimum(np.maximum(scaled, axes.low), axes.high)
+    return scaled.reshape(*actions.shape[:-1], *space.shape).astype(space.dtype)
+
+
+def from_space(space: ActionSpace, actions: NDArray[Any]) -> NDArray[Any]:
+    """Actions of that space, [rows] or [rows, *shape], as our choices [rows] or axes [rows, K]."""
+    if space.discrete:
+        return (actions - space.start).astype(np.int32)
+    axes = scaling(space)
+    scaled = (actions.reshape(len(actions), -1) - axes.middle) / axes.half
+    return np.where(axes.bounded, np.clip(scaled, -1.0, 1.0), scaled).astype(np.float32)
