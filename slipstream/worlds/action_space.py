@@ -5,8 +5,9 @@ Every bounded axis is scaled from -1..1, so that learners need not know its unit
 
 from __future__ import annotations
 
+import math
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 import numpy as np
@@ -14,21 +15,31 @@ from numpy.typing import NDArray
 
 # Bounds as wide as this mean "unbounded": scaling -1..1 to them would only produce noise.
 UNBOUNDED = 1e18
+Number = Literal[
+    "bool", "float16", "float32", "float64",
+    "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
+]  # fmt: skip
 
 
 class ActionSpace(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The action space of an environment that is not ours: what becomes of choices from 0, and of axes from -1 to 1."""
 
-    dtype: str
+    dtype: Number
     shape: tuple[int, ...] = ()
     start: int = 0  # number of the first choice
     low: tuple[float, ...] = ()  # of every axis, flat
     high: tuple[float, ...] = ()
 
+    def __post_init__(self) -> None:
+        lows, highs = len(self.low), len(self.high)
+        fits = self.discrete or lows == highs == math.prod(self.shape)
+        if not fits or min(self.shape, default=0) < 0:
+            raise ValueError(f"an action space of shape {self.shape} cannot have {lows} lower and {highs} upper bounds")
+
     @property
     def discrete(self) -> bool:
         """Whether it has choices."""
-        return not self.low and not self.shape
+        return not self.low and not self.high and not self.shape
 
 
 class Scaling(NamedTuple):

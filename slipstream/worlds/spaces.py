@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast, get_args
 
 import numpy as np
 from gymnasium import Space, spaces
@@ -11,7 +11,7 @@ from gymnasium.error import InvalidAction
 from numpy.typing import NDArray
 
 from slipstream.config.errors import WorldContractError
-from slipstream.worlds.action_space import ActionSpace
+from slipstream.worlds.action_space import ActionSpace, Number
 from slipstream.worlds.spec import ActionSpec, ObsBlock, WorldSpec
 
 # A spec is saved as JSON, which has no infinity; Gymnasium itself long wrote "unbounded" as this number.
@@ -135,7 +135,7 @@ def _flat_leaf(name: str, path: tuple[str | int, ...], space: Space[Any]) -> Lea
 def action_spec(space: Space[Any]) -> tuple[ActionSpec, ActionSpace]:
     """A foreign action space as our choices or axes, and what is to be known to turn these into its own actions."""
     if isinstance(space, spaces.Discrete):
-        return ActionSpec(discrete=True, size=int(space.n)), ActionSpace(str(space.dtype), start=int(space.start))
+        return ActionSpec(discrete=True, size=int(space.n)), ActionSpace(_number(space), start=int(space.start))
     if not isinstance(space, spaces.Box):
         raise WorldContractError(
             f"the action space is {space}; Slipstream's policies choose one Discrete action or one Box of "
@@ -145,4 +145,11 @@ def action_spec(space: Space[Any]) -> tuple[ActionSpec, ActionSpace]:
         tuple(np.clip(bound.astype(np.float64), -FLOAT32_MAX, FLOAT32_MAX).ravel().tolist())
         for bound in (space.low, space.high)
     )
-    return ActionSpec(discrete=False, size=len(low)), ActionSpace(str(space.dtype), space.shape, low=low, high=high)
+    return ActionSpec(discrete=False, size=len(low)), ActionSpace(_number(space), space.shape, low=low, high=high)
+
+
+def _number(space: Space[Any]) -> Number:
+    name = np.dtype(space.dtype).name
+    if name not in get_args(Number):
+        raise WorldContractError(f"the action space {space} is of {name}, which is no number that a policy can give")
+    return cast(Number, name)

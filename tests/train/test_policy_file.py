@@ -208,6 +208,27 @@ def test_in_a_users_own_environment_it_acts_as_it_did_in_training(name, kind, tm
 
 
 @pytest.mark.parametrize(
+    "wrong",
+    [
+        {"dtype": "V100000000"},
+        {"dtype": "float32", "shape": [2], "low": [0.0], "high": [1.0]},
+        {"dtype": "float32", "shape": [1], "low": [0.0], "high": [1.0, 2.0]},
+        {"dtype": "float32", "shape": [-1, -1], "low": [0.0], "high": [1.0]},
+        {"dtype": "float32", "shape": [10**9], "low": [], "high": []},
+    ],
+    ids=str,
+)
+def test_a_saved_action_space_that_makes_no_sense_is_refused(wrong, trained, tmp_path):
+    saved = checkpoint.load(trained["continuous"].checkpoint)
+    record = saved.meta["policies"]["main"]
+    world = {**record["world"], "action_space": wrong}
+    meta = {**saved.meta, "policies": {"main": {**record, "world": world}}}
+    checkpoint.save(tmp_path / "wrong", checkpoint.Checkpoint(saved.arrays, meta))
+    with pytest.raises(CheckpointError, match=r"the record of policy 'main' is not readable: .*action"):
+        slipstream.load_policy(tmp_path / "wrong")
+
+
+@pytest.mark.parametrize(
     "space",
     [
         spaces.Discrete(3, start=-1),

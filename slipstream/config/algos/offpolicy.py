@@ -142,7 +142,7 @@ class Td3Config(ReplayLearnerConfig):
     learning_rate: Schedule = Field(
         1e-3, description="Adam's step size: a number, or [fraction of the budget, value] points."
     )
-    # where tanh is nearly flat the policy's gradients are small, and with 1e-5 it stays there
+    # the authors' own, torch's default: where tanh is nearly flat a policy's gradients are small
     adam_eps: float = Field(
         1e-8, gt=0, description="Adam's epsilon: weights whose gradients are much smaller than this hardly move."
     )
