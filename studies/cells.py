@@ -93,6 +93,13 @@ def run_cells(
     return [known[_key(cell, cells)] for cell in cells]
 
 
+def whole(result: Any) -> Any:
+    """What a training run ended with; refused where it was stopped by a signal: half a run is no cell."""
+    if result.interrupted:
+        raise RuntimeError(f"the run was interrupted after {result.counters.steps:,} steps")
+    return result
+
+
 def read_cells(path: Path) -> list[Cell]:
     """The cells computed so far; none where there is no file."""
     cells: list[Cell] = json.loads(path.read_text())["cells"] if path.exists() else []

@@ -15,7 +15,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from cells import RESULTS, Cell, machine, run_cells
+from cells import RESULTS, Cell, machine, run_cells, whole
 
 TASKS = {"cartpole": 100_000, "pendulum": 100_000, "acrobot": 100_000}
 IDS = {"cartpole": "CartPole-v1", "pendulum": "Pendulum-v1", "acrobot": "Acrobot-v1"}
@@ -49,7 +49,7 @@ def ours(cell: Cell) -> Cell:
     changes = {"seed": cell["seed"], "timesteps": TASKS[cell["task"]], "learner_threads": 1}
     scenario = load(cell["task"], changes)
     with tempfile.TemporaryDirectory() as folder:
-        result = train(scenario, root=Path(folder) / "runs", models=Path(folder) / "models")
+        result = whole(train(scenario, root=Path(folder) / "runs", models=Path(folder) / "models"))
         saved = load_cast(result.checkpoint)[1]
     worlds = make_evaluation_worlds(scenario, EPISODES)
     episodes = play(worlds, trained_teams(scenario, saved, worlds.spec), EPISODES, 777, FIRST_JUDGED)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from cells import Cell, machine
+from cells import Cell, machine, whole
 from learning_tasks import DATASETS, TASKS, WORLDS, Task
 from stopwatch import Stopwatch
 
@@ -127,7 +127,7 @@ def ours(task: Task, seed: int, budget: int | None) -> Cell:
         mock.patch.object(Evaluator, "evaluate", evaluations.around(Evaluator.evaluate)),
     ):
         training = Stopwatch()
-        result = training.around(train)(scenario, root=Path(folder) / "runs", models=Path(folder) / "models")
+        result = whole(training.around(train)(scenario, root=Path(folder) / "runs", models=Path(folder) / "models"))
         rows = list(read_rows(result.run / METRICS_FILE))
         saved = load_cast(result.checkpoint)[1]
     found = {

@@ -12,7 +12,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from cells import RESULTS, Cell, machine, run_cells
+from cells import RESULTS, Cell, machine, run_cells, whole
 
 SCENARIOS = ("head_on", "t_formation", "canonical_crossing", "converging", "parallel_overtake")
 SEEDS = (11, 12, 13, 14, 15)  # the preset was tuned on 1, 2, 3
@@ -26,7 +26,7 @@ def train_cell(cell: Cell) -> Cell:
 
     scenario = load(cell["scenario"], {"seed": cell["seed"], "timesteps": 10_000_000, "stop.wall_time_s": LIMIT_S})
     with tempfile.TemporaryDirectory() as folder:
-        result = train(scenario, root=Path(folder) / "runs", models=Path(folder) / "models")
+        result = whole(train(scenario, root=Path(folder) / "runs", models=Path(folder) / "models"))
     streak = scenario.stop.zero_conflict_streak or 0
     return {
         "reached": result.stop.streak >= streak,

@@ -15,6 +15,7 @@ from players import Random, everyone, judged, world_spec
 
 from slipstream.config.foreign import GymnasiumConfig
 from slipstream.config.load import load
+from slipstream.train import experiment
 from slipstream.train.dataset_file import read_dataset
 
 TASK = {task.name: task for task in TASKS}
@@ -74,6 +75,12 @@ def test_a_cell_of_ours_trains_and_is_judged():
     assert [steps for steps, _ in found["curve"]] == [256, 512]
     assert found["seconds"] > 0
     assert found["commit"]
+
+
+def test_half_a_run_is_no_cell(monkeypatch):
+    monkeypatch.setattr(experiment, "train", partial(experiment.train, pause_at=1000))  # ends as by a signal
+    with pytest.raises(RuntimeError, match="the run was interrupted after 1,024 steps"):
+        ours(TASK["cartpole_ppo"], 1, 4000)
 
 
 def test_offline_cells_learn_from_a_record_made_once(tmp_path, monkeypatch):
