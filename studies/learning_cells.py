@@ -20,7 +20,7 @@ from slipstream.config.scenario import Scenario
 
 CURVE_POINTS, CURVE_EPISODES = 20, 10
 THREADS = 1  # of each learner, ours and the peer's
-STREAK_LIMIT_S = 600.0
+STREAK, STREAK_LIMIT_S = 20, 600.0  # episodes; the scenarios themselves ask for 100
 TASK = {task.name: task for task in TASKS}
 
 
@@ -59,7 +59,7 @@ def scenario_of(task: Task, seed: int, budget: int | None = None, dataset: str =
     if WORLDS[task.world].dataset:
         changes["algo.replay.dataset"] = dataset or WORLDS[task.world].dataset
     if task.score == "streak":
-        return load(task.scenario, {**changes, "stop.wall_time_s": STREAK_LIMIT_S})
+        return load(task.scenario, {**changes, "stop.wall_time_s": STREAK_LIMIT_S, "stop.zero_conflict_streak": STREAK})
     updates = max(1, round(steps / CURVE_POINTS / load(task.scenario, changes).rollout_steps))
     evaluate = {"evaluate.evaluation_interval": updates, "evaluate.evaluation_duration": CURVE_EPISODES}
     return load(task.scenario, {**changes, **evaluate})

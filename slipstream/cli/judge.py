@@ -52,7 +52,6 @@ def evaluate(argv: Sequence[str]) -> int:
     seeds = read_seeds(args.seed, args.seeds)
     from slipstream.evaluate.judge import judge
     from slipstream.train.saved_cast import load_cast
-    from slipstream.worlds.registry import has_page
 
     saved = None
     path, is_yaml = Path(args.subject), args.subject.endswith((".yaml", ".yml"))
@@ -65,11 +64,9 @@ def evaluate(argv: Sequence[str]) -> int:
     if args.scenario is not None:
         world = load(args.scenario)
         scenario = world.model_copy(update={"policies": scenario.policies, "teams": scenario.teams})
-    _refuse_pictures(scenario, args.png, args.gif)
-    if args.html is not None:
-        if not has_page(scenario.world.kind):
-            raise ScenarioError(f"--html: {scenario.name} ({scenario.world.kind}) has no page; --gif draws it")
-        refuse_path("--html", args.html, ".html")
+    missing = _what_is_missing(scenario, args)
+    for sentence in missing:
+        print(f"slipstream: {sentence}", file=sys.stderr)
     record = args.trajectories is not None or args.html is not None
     judgement = judge(scenario, saved, args.episodes, seeds, record=record, analysis=args.analysis)
     if args.json:
@@ -90,7 +87,7 @@ def evaluate(argv: Sequence[str]) -> int:
         written = write(args.trajectories, scenario.world, judgement.spec, judgement.recorded)
         others = f" and {len(written) - 1} CSV files" if len(written) > 1 else ""
         print(f"trajectories: {written[0]}{others}", file=told)
-    return 0
+    return 2 if missing else 0
 
 
 def read_seeds(seed: int | None, seeds: str | None) -> list[int] | None:
@@ -113,20 +110,29 @@ def _write_page(judgement: Judgement, scenario: Scenario, path: Path) -> None:
     replace_file(path, page.encode(), durable=False)
 
 
-def _refuse_pictures(scenario: Scenario, png: Path | None, gif: Path | None) -> None:
-    """Refuse pictures that could not be drawn or written, before minutes are spent on episodes."""
-    from slipstream.worlds.registry import has_picture, make_renderer
+def _what_is_missing(scenario: Scenario, args: argparse.Namespace) -> list[str]:
+    """Take out of the arguments what this kind of world does not have, and say so; the rest is still made.
 
-    kind = scenario.world.kind
-    if png is not None:
-        if not has_picture(kind):
-            moving = "; --gif draws it" if make_renderer(scenario.world) is not None else ""
-            raise ScenarioError(f"--png: {scenario.name} ({kind}) has no picture{moving}")
-        refuse_path("--png", png, ".png")
-    if gif is not None:
-        if make_renderer(scenario.world) is None:
-            raise ScenarioError(f"--gif: {scenario.name} ({kind}) has no picture")
-        refuse_path("--gif", gif, ".gif")
+    A file that could not be written is refused before minutes are spent on episodes.
+    """
+    from slipstream.worlds.registry import analysis_baseline, has_page, has_picture, make_renderer
+
+    kind, missing = scenario.world.kind, []
+    moves = make_renderer(scenario.world) is not None
+    there = {"png": (has_picture(kind), "picture"), "gif": (moves, "picture"), "html": (has_page(kind), "page")}
+    for flag, (is_there, what) in there.items():
+        if (path := getattr(args, flag)) is None:
+            continue
+        if is_there:
+            refuse_path(f"--{flag}", path, f".{flag}")
+        else:
+            hint = "; --gif draws it" if moves and flag != "gif" else ""
+            missing.append(f"--{flag}: {scenario.name} ({kind}) has no {what}{hint}")
+            setattr(args, flag, None)
+    if args.analysis and analysis_baseline(kind) is None:
+        missing.append(f"--analysis: {kind} worlds have no analysis of their own")
+        args.analysis = False
+    return missing
 
 
 def refuse_path(flag: str, path: Path, suffix: str) -> None:

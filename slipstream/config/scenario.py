@@ -167,6 +167,9 @@ class BandRule(Config):
     )
 
 
+EVALUATED_RULES = ("zero_conflict_streak", "clean_evaluations", "target_return", "bands")  # of StopConfig
+
+
 class StopConfig(Config):
     """When to stop before the budget is spent; null switches a rule off, the first rule met stops training.
 
@@ -175,7 +178,12 @@ class StopConfig(Config):
     """
 
     zero_conflict_streak: Count | None = Field(
-        None, description="Stop after this many consecutive clean evaluation episodes."
+        None,
+        description="Stop after this many consecutive clean evaluation episodes. 100 in a row show, with 95 % "
+        "confidence, that at least 97 % are clean; 20 show 86 %.",
+    )
+    clean_evaluations: Count | None = Field(
+        None, description="Stop after this many consecutive evaluations in which every episode was clean."
     )
     target_return: float | None = Field(
         None, description="Stop when an evaluation's mean return (summed over agents) reaches this."
@@ -194,7 +202,8 @@ class CheckpointConfig(Config):
     checkpoint_every: Count | None = Field(
         None, description="Steps between periodic checkpoints; null: a tenth of the budget."
     )
-    keep: Count = Field(3, description="Periodic checkpoints kept; the best is never deleted.")
+    keep: Count = Field(3, description="Periodic checkpoints kept, the latest ones.")
+    keep_best: Count = Field(1, description="Best checkpoints kept: each was the best evaluation when it was saved.")
     best_min_improvement: float = Field(
         0.0, ge=0, description="How far an evaluation's mean return must exceed the best to be saved as best."
     )
@@ -254,6 +263,12 @@ class LogConfig(Config):
 
     log_trajectories: bool = Field(
         False, description="Write the track of every evaluation episode as CSV (traj_ep_*.csv)."
+    )
+    training_worlds: int = Field(
+        0,
+        ge=0,
+        description="Write every decision of this many training worlds as CSV (train_*.csv): observations by name, "
+        "actions, rewards, ends.",
     )
     log_episodes: bool = Field(False, description="Write every training episode's end to events.jsonl.")
     diagnostics: bool = Field(
@@ -552,7 +567,7 @@ def _stop_problems(scenario: Scenario) -> Iterator[Problem]:
     """A rule that can never fire is a mistake, not a preference."""
     stop, evaluate = scenario.stop, scenario.evaluate
     if evaluate.evaluation_interval is None:
-        for rule in ("zero_conflict_streak", "target_return", "bands"):
+        for rule in EVALUATED_RULES:
             if getattr(stop, rule) is not None:
                 yield (
                     ("stop", rule),

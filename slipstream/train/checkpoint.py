@@ -330,12 +330,12 @@ def set_aside(skipped: list[Skipped]) -> list[Path]:
     return kept
 
 
-def prune(folder: Path, keep: int) -> list[Path]:
-    """Delete all but the newest ``keep`` periodic checkpoints, the best and the best averaged; return the deleted."""
+def prune(folder: Path, keep: int, keep_best: int = 1) -> list[Path]:
+    """Delete all but the newest ``keep`` periodic and ``keep_best`` best checkpoints, and the best averaged one."""
     paths = [path for path in list_checkpoints(folder) if NAME.fullmatch(path.name)]
     periodic = [path for path in paths if path.name.startswith("checkpoint_")]
     best, averaged = ([path for path in paths if path.name.startswith(kind)] for kind in ("best_reward_", "averaged_"))
-    doomed = periodic[max(keep, 1) :] + best[1:] + averaged[1:]
+    doomed = periodic[max(keep, 1) :] + best[max(keep_best, 1) :] + averaged[1:]
     for path in doomed:
         # Renamed first: a kill in the middle must not leave half a checkpoint under a checkpoint's name.
         temp = _beside(path, TEMP_PREFIX)

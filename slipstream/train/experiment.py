@@ -25,7 +25,7 @@ from slipstream.collect.teams import Team, judged_agents
 from slipstream.config.errors import CheckpointError, ScenarioError, SlipstreamError, TrainingError
 from slipstream.config.load import dump, load, override, to_json, to_plain
 from slipstream.config.records import from_value
-from slipstream.config.scenario import Scenario
+from slipstream.config.scenario import EVALUATED_RULES, Scenario
 from slipstream.data.disk import replace_file
 from slipstream.nets.torsos import arithmetic
 from slipstream.train import checkpoint, run_folder
@@ -46,11 +46,11 @@ from slipstream.train.progress import Display, Interrupts, Quiet, clock
 from slipstream.train.quarantine import Quarantine
 from slipstream.train.replay_files import SegmentRecord, check_segments
 from slipstream.train.replays import Replays
-from slipstream.train.rows import episode_end, episode_summary, named, plain_trajectory
+from slipstream.train.rows import episode_end, episode_summary, named, plain_trajectory, training_trajectory
 from slipstream.train.run_folder import RunFolder
 from slipstream.train.setup import Cast, arithmetic_of, choose_threads, make_cast, make_training_worlds, resolve
 from slipstream.train.source import make_source
-from slipstream.train.stopping import StopState, after_evaluation
+from slipstream.train.stopping import StopState, after_evaluation, stop_rows
 from slipstream.train.tracks import as_track
 from slipstream.worlds.registry import keep_records, proportions, trajectory_csv
 from slipstream.worlds.vec_env import VecEnv
@@ -70,6 +70,7 @@ class Counters(msgspec.Struct, frozen=True):
     updates: int = 0
     episodes: int = 0
     best_return: float | None = None  # of an evaluation
+    evaluated: int = -1  # after which update the weights as they are were evaluated
     seconds: float = 0.0  # of wall time, all sessions
 
 
@@ -168,7 +169,7 @@ def _extended(scenario: Scenario, saved: Checkpoint, timesteps: int, display: Di
         raise ScenarioError(f"--timesteps {timesteps}: this run has already done {done} steps; ask for more than that")
     changes: dict[str, Any] = {"timesteps": timesteps}
     if rule := saved.meta.get("ended_by_rule"):
-        changes |= {"stop.zero_conflict_streak": None, "stop.target_return": None, "stop.bands": None}
+        changes |= {f"stop.{name}": None for name in EVALUATED_RULES}
         display.note(f"the run had ended early ({rule}); its stopping rules are off from here on")
     return override(scenario, changes)
 
@@ -303,8 +304,7 @@ class Session:
 
     def _already_done(self) -> str | None:
         """Why a resumed run has nothing left to do, if so."""
-        stop = self.scenario.stop
-        has_rule = (stop.zero_conflict_streak, stop.target_return, stop.bands) != (None, None, None)
+        has_rule = any(getattr(self.scenario.stop, name) is not None for name in EVALUATED_RULES)
         if self.ended_by_rule is not None and has_rule:
             return f"it had ended before: {self.ended_by_rule}"
         if self.counters.steps < self.scenario.timesteps:
@@ -336,6 +336,7 @@ class Session:
         self._follow_phases(slab.episodes)
         self.counters = msgspec.structs.replace(self.counters, seconds=time.monotonic() - self._began)
         self.ended_by_rule = reason
+        self._log_training(slab)
         self._report(stats, slab)  # before any checkpoint of this step: a resumed run must not miss the row
         if is_best:
             self._write(checkpoint.best_path(self.run.checkpoints, self.counters.steps), "best")
@@ -374,6 +375,7 @@ class Session:
         )
         if said.parked:
             return self._interrupts.signal or PARKED
+        self.counters = msgspec.structs.replace(counters, evaluated=-1)  # these are other weights
         for quarantine in self.quarantines.values():
             quarantine.trust()  # a bad batch must not bring back the weights from before the round
         if self.scenario.federated.checkpoint_after_sync:
@@ -451,18 +453,29 @@ class Session:
         self.evaluation = {}
         if self.evaluator is None or interval is None or self.counters.updates % interval:
             return None, False
-        episodes = self._evaluate()
+        episodes, is_best = self._evaluate()
         mean = float(episodes.team_returns.mean())
         self.stop, reason = after_evaluation(
             self.scenario.stop, self.stop, self.counters.steps, mean, clean_flags(episodes)
         )
-        best = self.counters.best_return
-        is_best = math.isfinite(mean) and (best is None or mean > best + self.scenario.checkpoint.best_min_improvement)
-        if is_best:
-            self.counters = msgspec.structs.replace(self.counters, best_return=mean)
         return reason, is_best
 
-    def _evaluate(self) -> Episodes:
+    def _evaluate_last(self) -> None:
+        """Evaluate the final weights where that is not done yet, as one more row; rules no longer count it."""
+        was_known = self.counters.evaluated == self.counters.updates
+        if self.evaluator is None or (was_known and self.evaluation):
+            return
+        _, is_best = self._evaluate()
+        if was_known:  # by an earlier session, whose row is there
+            return
+        self.writer.report({**self._position(), **self.evaluation})
+        self._tell_evaluation()
+        if is_best:
+            self._write(checkpoint.best_path(self.run.checkpoints, self.counters.steps), "best")
+        self._save()
+
+    def _evaluate(self) -> tuple[Episodes, bool]:
+        """Evaluate the weights as they are; returns the episodes, and whether this was the best evaluation so far."""
         evaluator = self.evaluator
         assert evaluator is not None
         update, every = self.counters.updates, self.scenario.log.frames_every
@@ -480,20 +493,37 @@ class Session:
                 self._write_track(episodes, number // every)
             if self.scenario.log.log_trajectories:
                 self._write_trajectories(episodes, update)
-        return episodes
+        mean, best = self.evaluation["eval/return_mean"], self.counters.best_return
+        is_best = math.isfinite(mean) and (best is None or mean > best + self.scenario.checkpoint.best_min_improvement)
+        best = mean if is_best else best
+        self.counters = msgspec.structs.replace(self.counters, best_return=best, evaluated=update)
+        return episodes, is_best
 
-    def _report(self, stats: Mapping[str, Stats], slab: Slab) -> None:
-        """One row of metrics, events, one line on the screen."""
-        counters, episodes = self.counters, slab.episodes
-        row: dict[str, Any] = {
+    def _position(self) -> dict[str, Any]:
+        """Where the run stands, as a row of metrics begins."""
+        counters = self.counters
+        return {
             "timesteps_total": counters.steps,
             "agent_steps_total": counters.agent_steps,
             "updates_total": counters.updates,
             "episodes_total": counters.episodes,
             "time_total_s": counters.seconds,
             **({"global_step_frames_total": counters.ticks} if self.worlds.spec.has_durations else {}),
-            "stop/zero_conflict_streak": self.stop.streak,
+            **stop_rows(self.stop),
             **self.phases.rows(),
+        }
+
+    def _tell_evaluation(self) -> None:
+        self.writer.event("evaluation", self.counters.steps, **self.evaluation)
+        clean = self.evaluation.get("eval/clean_fraction")
+        text = f"evaluation at {self.counters.steps:,} steps: return {self.evaluation['eval/return_mean']:.4g}"
+        self.writer.log(text if clean is None else f"{text}, clean {clean:.0%}, streak {self.stop.streak}")
+
+    def _report(self, stats: Mapping[str, Stats], slab: Slab) -> None:
+        """One row of metrics, events, one line on the screen."""
+        counters, episodes = self.counters, slab.episodes
+        row: dict[str, Any] = {
+            **self._position(),
             **episode_summary(episodes, self.worlds.spec.stats, judged_agents(self.cast.teams)),
             **{key: value for name, s in stats.items() for key, value in named(name, s, len(stats)).items()},
             **self.evaluation,
@@ -504,7 +534,7 @@ class Session:
         self.writer.report(row)
         self._hear(follower.news() for follower in self.followers)
         if self.evaluation:
-            self.writer.event("evaluation", counters.steps, **self.evaluation)
+            self._tell_evaluation()
         for name, feed in self.feeds.items():
             for event in feed.events():
                 self.writer.event("replay", counters.steps, policy=name, **event)
@@ -515,8 +545,10 @@ class Session:
                 self.writer.event("episode_end", counters.steps, **episode_end(episode, self.worlds.spec.stats, flags))
         shown = {"return": row.get("env/return_mean"), "eval": self.evaluation.get("eval/return_mean")}
         text = "  ".join(f"{name} {value:.2f}" for name, value in shown.items() if value is not None)
-        if self.scenario.stop.zero_conflict_streak is not None:
-            text += f"  clean streak {self.stop.streak}/{self.scenario.stop.zero_conflict_streak}"
+        if (wanted := self.scenario.stop.zero_conflict_streak) is not None:
+            text += f"  clean streak {self.stop.streak}/{wanted}"
+        if (wanted := self.scenario.stop.clean_evaluations) is not None:
+            text += f"  clean evaluations {self.stop.evaluations}/{wanted}"
         self.display.advance(counters.steps, text)
 
     def _keep_records(self, episodes: Sequence[Episode]) -> None:
@@ -619,18 +651,28 @@ class Session:
         with self.writer.surviving_full_disk("checkpoint"):
             checkpoint.save(path, self.replays.saved_with(self._state))
             self.newest = path
-            checkpoint.prune(self.run.checkpoints, self.scenario.checkpoint.keep)
+            checkpoint.prune(self.run.checkpoints, self.scenario.checkpoint.keep, self.scenario.checkpoint.keep_best)
             self.replays.prune()
             self.writer.event("checkpoint", self.counters.steps, path=path.name, why=kind)
+            self.writer.log(f"saved {path.name}")
 
     def _finish(self, reason: str) -> Path | None:
-        """Judge the final policy once more where its last update was not, and export it."""
-        if self.evaluator is not None and not self.evaluation:
-            self._evaluate()
+        """Evaluate the final weights, and export them."""
+        self._evaluate_last()
+        self._tell_better()
         self.writer.event("finished", self.counters.steps, reason=reason, **self.evaluation)
         with self.writer.surviving_full_disk("export"):
             return export(self, reason)
         return None
+
+    def _tell_better(self) -> None:
+        """Name the checkpoint of a better evaluation than the last one, where there is one."""
+        best, last = self.counters.best_return, self.evaluation.get("eval/return_mean")
+        if best is None or last is None or last >= best - self.scenario.checkpoint.best_min_improvement:
+            return
+        path = next((p for p in checkpoint.list_checkpoints(self.run.checkpoints) if p.name.startswith("best_")), None)
+        if path is not None:
+            self._tell(f"an earlier evaluation was better ({best:.4g}, the last one {last:.4g}): {path}")
 
     def _say_costs(self) -> None:
         """What a session's gradient steps have told of any one row, where rows are hidden."""
@@ -647,6 +689,19 @@ class Session:
             text += f"\n{saved}; continue with: slipstream resume {self.run.path}"
         self.writer.log(text)
         self.display.note(text)
+
+    def _log_training(self, slab: Slab) -> None:
+        """What the first worlds' learners decided in this slab, where that is asked for: a CSV file a policy."""
+        if not (worlds := self.scenario.log.training_worlds):
+            return
+        folder = self.run.path / "trajectories"
+        folder.mkdir(exist_ok=True)
+        with self.writer.surviving_full_disk("trajectories"):
+            for name, rollout in slab.rollouts.items():
+                agents = [self.worlds.spec.agents[agent] for agent in self.cast.records[name].agents]
+                text = training_trajectory(self.worlds.spec, agents, rollout, worlds)
+                file = f"train_{name}_{self.counters.updates:06d}.csv"
+                replace_file(folder / file, text.encode(), durable=False)
 
     def _write_track(self, episodes: Episodes, number: int) -> None:
         track = as_track(self.worlds.spec, number, self.counters.steps, episodes.frames[0], episodes.backdrops[0])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -12,8 +13,11 @@ import numpy as np
 
 from slipstream.algos.protocol import Stats
 from slipstream.collect.serial import Episode
+from slipstream.data.rollout import Rollout
 from slipstream.worlds.recorded import Recorded
 from slipstream.worlds.spec import WorldSpec
+
+MAX_LOGGED_FEATURES = 1024  # of an observation block, in a CSV file: not pictures
 
 
 def plain_trajectory(spec: WorldSpec, played: Recorded, number: int) -> str:
@@ -25,6 +29,37 @@ def plain_trajectory(spec: WorldSpec, played: Recorded, number: int) -> str:
         for agent, values in zip(spec.agents, frame.tolist(), strict=True):
             rows.writerow([number, step, step * spec.tick_seconds, agent, *values])
     return text.getvalue()
+
+
+def training_trajectory(spec: WorldSpec, agents: Sequence[str], rollout: Rollout, worlds: int) -> str:
+    """The decisions of a rollout's first worlds as CSV, as the learner sees them; rewards hold the shaping.
+
+    Row 0 holds decisions of the rollout before whose outcome was still open. What a decision led to stands on the
+    first row of its agent with `paid` 1.
+    """
+    blocks = [block for block in spec.obs if block.size <= MAX_LOGGED_FEATURES]
+    discrete = rollout.action.ndim == 3
+    axes = ["action"] if discrete else [f"action_{name}" for name in _names(spec.action.names, spec.action.size)]
+    features = [f"{b.name}_{name}" for b in blocks for name in _names(() if b.named_planes else b.features, b.size)]
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    outcome = ("paid", "reward", "duration", "terminated", "truncated")
+    rows.writerow(["row", "world", "agent_id", "version", "decided", *axes, "logp", *outcome, *features])
+    count = min(worlds, rollout.shape[1])
+    for row, world, (column, agent) in itertools.product(range(rollout.shape[0]), range(count), enumerate(agents)):
+        at = row, world, column
+        if not (rollout.decided[at] or rollout.paid[at]):
+            continue
+        action = [rollout.action[at].item()] if discrete else rollout.action[at].tolist()
+        seen = [value for block in blocks for value in rollout.obs[block.name][at].reshape(-1).tolist()]
+        ends = [getattr(rollout, name)[at].item() for name in outcome]
+        decision = (int(rollout.version[row, world]), int(rollout.decided[at]), *action, rollout.logp[at].item())
+        rows.writerow([row, world, agent, *decision, *ends, *seen])
+    return text.getvalue()
+
+
+def _names(given: Sequence[str], size: int) -> Sequence[str]:
+    return given if len(given) == size else [str(i) for i in range(size)]
 
 
 def episode_summary(episodes: Sequence[Episode], stats: Sequence[str], agents: Sequence[int]) -> dict[str, float]:

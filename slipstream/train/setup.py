@@ -150,11 +150,12 @@ def make_cast(scenario: Scenario, spec: WorldSpec) -> Cast:
     """Build every policy of the scenario for this world, refusing what cannot work in one sentence."""
     assigned = assign_teams(scenario, spec.agents, spec.roles)
     check_batch(scenario, {name: len(agents) for name, agents in assigned.items()})
-    if scenario.stop.zero_conflict_streak is not None and "clean" not in spec.stats:
-        raise ScenarioError(
-            f"stop.zero_conflict_streak: {spec.name} does not say which episodes are clean; remove the rule or use "
-            "stop.target_return"
-        )
+    for rule in ("zero_conflict_streak", "clean_evaluations", "bands"):
+        if getattr(scenario.stop, rule) is not None and "clean" not in spec.stats:
+            raise ScenarioError(
+                f"stop.{rule}: {spec.name} does not say which episodes are clean; remove the rule or use "
+                "stop.target_return"
+            )
     if spec.has_durations and len(set(gammas(scenario).values())) > 1:
         raise ScenarioError(
             f"policies: decisions in {spec.name} last several ticks, and it pays rewards with one discount per tick; "

@@ -13,6 +13,7 @@ class StopState(msgspec.Struct, frozen=True):
     """What the rules remember between evaluations; saved in checkpoints."""
 
     streak: int = 0  # consecutive clean evaluation episodes, up to now
+    evaluations: int = 0  # consecutive evaluations with clean episodes only, up to now
     band_start: int = 0  # step at which the present band began
     band_episodes: int = 0
     band_unclean: int = 0
@@ -40,13 +41,21 @@ def after_evaluation(
     streak = state.streak
     for episode in clean:
         streak = streak + 1 if episode else 0
-    state = msgspec.structs.replace(state, streak=streak)
+    evaluations = state.evaluations + 1 if all(clean) else 0
+    state = msgspec.structs.replace(state, streak=streak, evaluations=evaluations)
     if config.bands is not None:
         state, band_reason = _after_bands(config.bands, state, steps, clean)
         reason = reason or band_reason
     if config.zero_conflict_streak is not None and streak >= config.zero_conflict_streak:
         reason = f"{streak} consecutive clean evaluation episodes"
+    if config.clean_evaluations is not None and evaluations >= config.clean_evaluations:
+        reason = f"{evaluations} consecutive evaluations with clean episodes only"
     return state, reason
+
+
+def stop_rows(state: StopState) -> dict[str, int]:
+    """How near the rules are, for the metrics file."""
+    return {"stop/zero_conflict_streak": state.streak, "stop/clean_evaluations": state.evaluations}
 
 
 def _after_bands(rule: BandRule, state: StopState, steps: int, clean: Sequence[bool]) -> tuple[StopState, str | None]:

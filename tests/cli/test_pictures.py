@@ -42,36 +42,30 @@ def test_a_gif_takes_the_place_of_the_one_before():
     assert Path("race.gif").read_bytes().startswith(b"GIF89a")
 
 
-@pytest.mark.usefixtures("nothing_played")
-@pytest.mark.parametrize("flag", ["--gif", "--png"])
 @pytest.mark.parametrize(
-    ("path", "words"),
+    ("scenario", "flag", "words"),
     [
-        ("missing/a.{}", "the folder missing does not exist"),
-        ("a.mp4", "the name must end in .{}"),
-        ("folder.{}", "is a folder"),
-        ("short.yaml/a.{}", "the folder short.yaml does not exist"),
+        ("probe_bandit", "--gif", "has no picture"),
+        ("probe_bandit", "--png", "has no picture"),
+        ("horizontal_cr", "--png", "has no picture; --gif draws it"),
+        ("short.yaml", "--html", "has no page; --gif draws it"),
+        ("probe_bandit", "--analysis", "no analysis"),
     ],
 )
-def test_a_path_that_cannot_be_written_is_refused_before_anything_is_played(flag, path, words, capsys):
-    for suffix in ("gif", "png"):
-        Path(f"folder.{suffix}").mkdir()
-    kind = flag.removeprefix("--")
-    assert main(["eval", "short.yaml", flag, path.format(kind)]) == 2
-    assert words.format(kind) in capsys.readouterr().err
+def test_what_a_world_does_not_have_is_named_and_the_table_is_printed_all_the_same(scenario, flag, words, capsys):
+    value = [] if flag == "--analysis" else [f"a.{flag[2:]}"]
+    assert main(["eval", scenario, "--episodes", "1", flag, *value]) == 2
+    said = capsys.readouterr()
+    assert f"{flag}: " in said.err
+    assert words in said.err
+    assert "return" in said.out
+    assert not Path(f"a.{flag[2:]}").exists()
 
 
-@pytest.mark.usefixtures("nothing_played")
-@pytest.mark.parametrize("flag", ["--gif", "--png"])
-def test_a_world_without_a_picture_is_refused_before_anything_is_played(flag, capsys):
-    assert main(["eval", "probe_bandit", flag, f"a.{flag[2:]}"]) == 2
-    assert f"{flag}: probe_bandit (probe) has no picture" in capsys.readouterr().err
-
-
-@pytest.mark.usefixtures("nothing_played")
-def test_a_world_that_is_only_drawn_moving_says_so(capsys):
-    assert main(["eval", "horizontal_cr", "--png", "a.png"]) == 2
-    assert "has no picture; --gif draws it" in capsys.readouterr().err
+def test_pictures_that_can_be_drawn_are_drawn_beside_one_that_cannot(capsys):
+    assert main(["eval", "short.yaml", "--episodes", "1", "--html", "a.html", "--png", "a.png"]) == 2
+    assert "--html" in capsys.readouterr().err
+    assert Path("a.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_training_a_race_leaves_its_tracks(capsys, monkeypatch):

@@ -147,10 +147,6 @@ def test_eval_shows_how_episodes_ended(capsys):
     assert "alert precision" in capsys.readouterr().out
 
 
-def test_eval_refuses_what_a_world_does_not_have(tmp_path):
-    with pytest.raises(SlipstreamError, match="have no analysis of their own"):
-        evaluate(["probe_bandit", "--episodes", "1", "--analysis"])
-    with pytest.raises(SlipstreamError, match="has no page; --gif draws it"):
-        evaluate(["time_trial_oval", "--episodes", "1_000_000", "--html", str(tmp_path / "page.html")])  # at once
+def test_eval_refuses_a_page_of_another_name(tmp_path):
     with pytest.raises(SlipstreamError, match=r"must end in \.html"):
         evaluate(["head_on", "--episodes", "1", "--html", str(tmp_path / "page.txt")])

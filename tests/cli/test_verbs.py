@@ -39,7 +39,9 @@ def test_train_ends_with_a_table_and_what_to_type_next(capsys, in_an_empty_folde
     for words in ("learned", "best", f"run:    {run}", f"model:  {model}", f"slipstream eval {model}"):
         assert words in shown
     assert json.loads((run / "config.json").read_text())["seed"] == 7
-    assert len(list(read_rows(run / "metrics.jsonl"))) == 4
+    rows = list(read_rows(run / "metrics.jsonl"))
+    assert [row["updates_total"] for row in rows] == [1, 2, 3, 4, 4]  # the last row is the last evaluation's
+    assert "eval/return_mean" in rows[-1]
     for line in (line.strip() for line in shown.splitlines() if line.startswith("  slipstream ")):
         assert line.split()[1] in {verb for group in GROUPS.values() for verb in group}
 
@@ -130,7 +132,11 @@ def test_resume_continues_with_more_steps(capsys, kept):
     shutil.copytree(kept / "run", "run")
     assert main(["resume", "run", "--timesteps", "320"]) == 0
     assert "stopped after 320 steps" in capsys.readouterr().out
-    assert [row["timesteps_total"] for row in read_rows(Path("run/metrics.jsonl"))] == [32 * i for i in range(1, 11)]
+    rows = list(read_rows(Path("run/metrics.jsonl")))
+    learned = [row["timesteps_total"] for row in rows if "train/policy_loss" in row]
+    assert learned == [32 * i for i in range(1, 11)]
+    ends = [row["timesteps_total"] for row in rows if "train/policy_loss" not in row]
+    assert ends == [256]  # where it ended first; the evaluation at 320 was due anyway
     assert checkpoint.load_latest(Path("run/checkpoints")).path.name == "checkpoint_320"
 
 

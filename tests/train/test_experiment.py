@@ -41,11 +41,52 @@ def names_in(result: Result) -> set[str]:
 def test_evaluations_come_every_interval_and_once_after_the_last_update(tmp_path):
     result = run("probe_leaver", tmp_path, evaluate__evaluation_interval=3, algo__minibatch_size=8)
     evaluated = [row["updates_total"] for row in rows_of(result) if "eval/return_mean" in row]
-    assert evaluated == [3, 6]
+    assert evaluated == [3, 6, 8]
     assert {row["eval/episodes"] for row in rows_of(result) if "eval/episodes" in row} == {3.0}
     assert result.evaluation["eval/episodes"] == 3
     (finished,) = (e for e in read_rows(result.run / "events.jsonl") if e["event"] == "finished")
     assert finished["eval/return_mean"] == result.evaluation["eval/return_mean"]
+
+
+def test_the_last_evaluation_is_in_metrics_csv_events_and_log_and_may_be_the_best(tmp_path):
+    faster = {"algo__learning_rate": 0.05, "timesteps": 24 * 32, "evaluate__evaluation_interval": 23}
+    result = run("probe_target", tmp_path, **faster)
+    last = rows_of(result)[-1]
+    assert (last["updates_total"], last["timesteps_total"]) == (24, 24 * 32)
+    assert last["eval/return_mean"] == result.evaluation["eval/return_mean"] == result.counters.best_return
+    with (result.run / "training_progress.csv").open() as file:
+        assert float(list(csv.DictReader(file))[-1]["evaluation_reward_mean"]) == last["eval/return_mean"]
+    told = [e["timesteps_total"] for e in read_rows(result.run / "events.jsonl") if e["event"] == "evaluation"]
+    assert told == [23 * 32, 24 * 32]
+    assert f"best_reward_{24 * 32}" in names_in(result)
+    assert checkpoint.load(result.checkpoint).meta["counters"]["best_return"] == result.counters.best_return
+    log = (result.run / "training_log.txt").read_text()
+    assert [line for line in log.splitlines() if f"{24 * 32} steps" in line and "evaluation" in line]
+    assert f"checkpoint_{24 * 32}" in log
+
+
+def test_a_finished_run_that_is_opened_again_has_no_second_row_of_its_last_evaluation(tmp_path):
+    first = run("probe_leaver", tmp_path, evaluate__evaluation_interval=3, algo__minibatch_size=8)
+    before = metrics_hash(first.run / "metrics.jsonl")
+    again = resume(first.run, models=tmp_path / "models")
+    assert again.evaluation == first.evaluation
+    assert metrics_hash(first.run / "metrics.jsonl") == before
+
+
+def test_a_run_that_ends_below_its_best_says_where_the_best_is(tmp_path):
+    shown = Noted()
+    result = run("probe_target", tmp_path, display=shown, algo__learning_rate=0.05, timesteps=24 * 32)
+    better = [text for text in shown.notes if "best_reward_" in text]
+    assert bool(better) == (result.evaluation["eval/return_mean"] < result.counters.best_return)
+    assert better, "this seed ends below its best"
+
+
+class Noted(Quiet):
+    def __init__(self):
+        self.notes = []
+
+    def note(self, text):
+        self.notes.append(text)
 
 
 def test_no_two_evaluations_share_an_episode(tmp_path, monkeypatch):
@@ -97,6 +138,15 @@ def test_the_best_checkpoint_is_that_of_the_highest_evaluation(tmp_path):
     assert names_in(result) == {f"best_reward_{best}", f"checkpoint_{24 * 32}"}
     saved = checkpoint.load(result.run / "checkpoints" / f"best_reward_{best}")
     assert saved.meta["counters"]["best_return"] == means[best] == result.counters.best_return
+
+
+def test_several_best_checkpoints_stay_when_asked(tmp_path):
+    changes = {"algo__learning_rate": 0.05, "timesteps": 24 * 32, "checkpoint__keep_best": 3}
+    result = run("probe_target", tmp_path, **changes)
+    written = [e["path"] for e in read_rows(result.run / "events.jsonl") if e["event"] == "checkpoint"]
+    best = [name for name in written if name.startswith("best_")]
+    assert len(best) > 3
+    assert {name for name in names_in(result) if name.startswith("best_")} == set(best[-3:])
 
 
 def test_an_equal_evaluation_is_not_a_better_one(tmp_path):
@@ -168,6 +218,23 @@ def test_exports_of_the_same_second_do_not_collide(tmp_path):
     models = {run("probe_constant", tmp_path, f"run{i}", timesteps=32).model for i in range(3)}
     assert len(models) == 3
     assert all(path is not None and path.is_dir() for path in models)
+
+
+@pytest.mark.parametrize("name", ["probe_target", "probe_duration"])
+def test_what_the_first_training_worlds_did_is_written_as_csv_when_asked(name, tmp_path):
+    result = run(name, tmp_path, log__training_worlds=2, timesteps=64)
+    files = sorted(path.name for path in (result.run / "trajectories").iterdir())
+    assert files == ["train_main_000001.csv", "train_main_000002.csv"]
+    with (result.run / "trajectories" / files[0]).open() as file:
+        rows = list(csv.DictReader(file))
+    assert {row["world"] for row in rows} == {"0", "1"}
+    paid = [float(row["reward"]) for row in rows if row["paid"] == "1"]
+    episodes = [e for e in rows_of(result)[:1] if "env/return_mean" in e]
+    assert paid
+    assert np.isfinite(paid).all()
+    assert episodes
+    assert any(key.startswith("obs_") for key in rows[0])
+    assert any(key.startswith("action") for key in rows[0])
 
 
 def test_trajectories_are_written_as_csv_when_asked(tmp_path):

@@ -34,6 +34,14 @@ def test_a_streak_that_broke_within_an_evaluation_does_not_count():
     assert feed(StopConfig(zero_conflict_streak=6), [(1, 0.0, "++++++-")]) == [None]
 
 
+def test_clean_evaluations_count_evaluations_not_episodes():
+    config = StopConfig(clean_evaluations=3)
+    clean = [(1, 0.0, "++++++"), (2, 0.0, "+"), (3, 0.0, "++")]
+    assert feed(config, clean) == [None, None, "3 consecutive evaluations with clean episodes only"]
+    assert feed(config, [*clean[:2], (3, 0.0, "+++-"), *clean[:2]]) == [None] * 5
+    assert feed(config, [(1, 0.0, None)] * 4) == [None] * 4
+
+
 def test_the_target_return_must_be_reached():
     config = StopConfig(target_return=5.0)
     assert feed(config, [(1, 4.999, None)]) == [None]
