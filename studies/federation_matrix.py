@@ -1,9 +1,12 @@
 """Every learner, rule and strategy of a federation, with and without worker processes: the same bits.
 
-python studies/federation_matrix.py [--only td3,sac,dqn] [--jobs 1]     # make study-federation-matrix
+python studies/federation_matrix.py [--only td3,sac,dqn,meetings] [--jobs 1]     # make study-federation-matrix
 
 A cell is three clients that learn together for a moment, twice: collecting in their own process, and with two workers
 each. All arrays of their last checkpoints must be the same, and every round must have closed with all three.
+
+`meetings` are every way to meet, with and without privacy and secure sums, for every learner and strategy
+(federation_meetings.py): a table of rounds that closed, or why it is refused, in docs/results/federation_meetings.md.
 """
 
 from __future__ import annotations
@@ -17,11 +20,17 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from cells import Cell, asked, run_cells
+from cells import Cell, asked, run_cells, save_cells
 
 WORLDS = {"td3": "probe_target", "sac": "probe_target", "dqn": "probe_bandit"}
 RULES = ("mean", "weighted_mean", "median", "trimmed_mean", "krum", "multi_krum", "bulyan", "geometric_median")
 STRATEGIES = ("local", "average", "reset")
+MEETINGS = "meetings"
+PAGE = """# Ways to meet, privacy, secure sums and learners
+
+`make study-federation-matrix`, or `python studies/federation_matrix.py --only meetings`: three clients that have
+learned apart meet, learn on, and meet again. Numbers in brackets are the reasons below the table.
+"""
 CLIENTS = 3
 SHORT: dict[str, Any] = {
     "timesteps": 96, "learner_threads": 1, "device": "cpu", "collect.num_worlds": 4, "collect.rollout_length": 8,
@@ -73,17 +82,43 @@ def together(cell: Cell, folder: Path, workers: int) -> tuple[list[str], int]:
 
 def main() -> None:
     """Compute what is missing, and say what differs."""
-    args = asked(__doc__, "federation_matrix", list(WORLDS))
-    cells = [
-        {"algo": algo, "rule": rule, "strategy": strategy}
-        for algo in args.only
-        for rule in RULES
-        for strategy in STRATEGIES
-    ]
-    done = run_cells("federation_matrix", cells, run_cell, args.jobs, args.out)
-    bad = [cell for cell in done if not cell["same_bits"] or not cell["rounds"]]
-    print(f"{len(done)} cells, {sum(cell['rounds'] for cell in done)} rounds with all three; {len(bad)} differ: {bad}")
+    args = asked(__doc__, "federation_matrix", [*WORLDS, MEETINGS])
+    bad = []
+    if algos := [one for one in args.only if one != MEETINGS]:
+        cells = [
+            {"algo": algo, "rule": rule, "strategy": strategy}
+            for algo in algos
+            for rule in RULES
+            for strategy in STRATEGIES
+        ]
+        done = run_cells("federation_matrix", cells, run_cell, args.jobs, args.out)
+        bad = [cell for cell in done if not cell["same_bits"] or not cell["rounds"]]
+        rounds = sum(cell["rounds"] for cell in done)
+        print(f"{len(done)} cells, {rounds} rounds with all three; {len(bad)} differ: {bad}")
+    if MEETINGS in args.only:
+        bad += meetings(args.out.with_name("federation_meetings.json"))
     sys.exit(bool(bad))
+
+
+def meetings(path: Path) -> list[Cell]:
+    """All of them, again, as they take half a minute; those in which a round did not close with all three."""
+    from federation_meetings import ALGOS, ROUNDS, all_cells, as_table, learned, meet
+
+    done: list[Cell] = []
+    for algo in ALGOS:
+        clients = learned(algo)
+        done += [{**cell, **meet(cell, clients)} for cell in all_cells([algo])]
+    save_cells(path, "federation_meetings", done)
+    met = [cell for cell in done if "refused" not in cell]
+    bad = [cell for cell in met if cell["rounds"] != ROUNDS or not cell["agree"]]
+    said = (
+        f"{len(done)} combinations: {len(met) - len(bad)} closed all {ROUNDS} rounds with all three, which then "
+        f"held the same weights; {len(done) - len(met)} are refused at the start; {len(bad)} did neither."
+    )
+    table = as_table(done)
+    print(table, said, sep="\n\n")
+    path.with_suffix(".md").write_text(f"{PAGE}\n{said}\n\n{table}\n")
+    return bad
 
 
 if __name__ == "__main__":

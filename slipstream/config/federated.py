@@ -183,6 +183,8 @@ class FederatedConfig(Config):
             raise ValueError(f"secure: {found}")
         if self.distill is not None and (found := self._not_distilled()):
             raise ValueError(f"distill: {found}")
+        if self.privacy is not None and (found := self._not_private()):
+            raise ValueError(f"privacy: {found}")
         if self.dp_sgd is not None and isinstance(self.weights, str):
             raise ValueError(f"weights: {self.weights} tell of rows that dp_sgd hides; give numbers, or leave them out")
         if self.park and self.transport != "files":
@@ -195,6 +197,16 @@ class FederatedConfig(Config):
             return f"somebody must see all clients' policies, and peers of transport {self.transport} see sums"
         if self.secure or self.privacy is not None:
             return "it looks at single clients' policies, which secure and privacy are there to hide; choose one"
+        return ""
+
+    def _not_private(self) -> str:
+        """Why whole clients cannot be hidden with the other fields; "" where they can."""
+        if self.optimizer_strategy == "average":
+            return "moments of optimisers do not travel, as no noise covers them; set optimizer_strategy local or reset"
+        if isinstance(self.weights, str):
+            return f"weights by {self.weights} tell of what a client saw, so they do not travel; give numbers, or none"
+        if self.weights is not None and self.secure:
+            return "clients carry the noise of a secure sum together, so that all weigh the same; leave weights out"
         return ""
 
     def _not_secure(self) -> str:

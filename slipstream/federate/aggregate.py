@@ -579,7 +579,7 @@ def adopt(
         taken = {name: array for name, array in taken.items() if rules[name].kind not in moments.OPTIMISER}
     if mu is not None:
         targets = {name: array for name, array in taken.items() if moments.is_target_statistic(name, rules[name])}
-        weights = moments.networks(own, rules, targets)
+        weights = moments.networks(own, {name: rules[name] for name in taken}, targets)
         taken |= proximal(weights, {name: taken[name] for name in weights}, mu)
     return {**state, **taken}
 

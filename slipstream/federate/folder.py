@@ -233,6 +233,9 @@ def file_update(federation: Federation, where: Standing, update: Update, temp: P
         note_refusal(federation, where, refusal)
         return refusal
     open_round(federation, where.round, update.client)
+    if os.path.lexists(path):  # the same one, sent again: what others may have read already stays
+        temp.unlink(missing_ok=True)
+        return None
     os.rename(temp, path)
     sync_folder(path.parent)
     return None

@@ -82,6 +82,7 @@ class GossipReport(msgspec.Struct, frozen=True):
     moved: float  # distance this peer went
     ahead: int  # the latest round that a peer was seen in; larger than `round`: this one is late
     seconds: float
+    sent: bool = True  # whether arrays were given to anybody
 
 
 class Gossip:
@@ -184,7 +185,7 @@ class _Meeting:
         self._peer, self._arrays, self._number, self._waits = peer, arrays, number, waits
         self._records, self._data = describe(arrays), pack(arrays)
         self._lock = threading.Lock()
-        self._strangers, self._ahead = 0, number
+        self._strangers, self._ahead, self._sent = 0, number, False
         self._settled: set[str] = set()  # callers that wait for nothing more
         self._held: set[socket.socket] = set()  # of calls that are under way
         self.ended = threading.Event()
@@ -240,7 +241,7 @@ class _Meeting:
             said, size = receive(link, deadline)
             if not isinstance(said, Refused):
                 theirs = self._read(link, said, size, deadline)
-                send(link, Take(), deadline, self._data)
+                self._give(link, deadline)
                 said, _ = receive(link, deadline)
             if isinstance(said, Refused):
                 self._see(said.round)
@@ -284,7 +285,7 @@ class _Meeting:
                 name = said.id
                 if (difference := why_differ(self._records, said.records)) is not None:
                     raise WireError(difference)
-                send(link, Take(), deadline, self._data)
+                self._give(link, deadline)
                 said, size = receive(link, deadline)
                 if isinstance(said, Refused):
                     self.missed[name] = f"it refused: {said.reason:.200}"
@@ -308,6 +309,10 @@ class _Meeting:
                         self._strangers += 1
             except (OSError, EOFError):
                 pass  # it has gone; if it lives it calls again
+
+    def _give(self, link: socket.socket, deadline: float) -> None:
+        self._sent = True
+        send(link, Take(), deadline, self._data)
 
     def _see(self, number: int) -> None:
         with self._lock:
@@ -347,6 +352,7 @@ class _Meeting:
             moved=distance(self._arrays, mixed),
             ahead=self._ahead,
             seconds=time.monotonic() - began,
+            sent=self._sent,
         )
 
 

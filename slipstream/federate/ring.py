@@ -92,6 +92,7 @@ class RingReport(msgspec.Struct, frozen=True):
     refused: dict[str, str]  # peer: why what it sent does not count
     reason: str  # why nothing changed; empty where there is a result
     seconds: float
+    sent: bool = True  # whether arrays were given to anybody
 
 
 def clipped_mean(clients: Clients, weights: Mapping[str, float]) -> Arrays:
@@ -182,6 +183,7 @@ class Ring:
             refused=story.refused,
             reason="" if is_done else story.failures[-1],
             seconds=time.monotonic() - began,
+            sent=story.sent,
         )
         return story.result if is_done else arrays, report
 
@@ -207,6 +209,7 @@ class Ring:
         story.hello = replace(story.hello, generation=roster.generation, have="")
         try:
             group = Group(seen, self.me, self._host, self._step_s)
+            story.sent = True
             story.result, fault = group.reduce(arrays, self._merge)
             if not fault:
                 story.hello, story.held_by = replace(story.hello, have=digest(story.result)), roster.members
@@ -317,6 +320,7 @@ class _Story:
     failures: list[str] = field(default_factory=list)
     absent: dict[str, str] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
+    sent: bool = False
 
     def __post_init__(self) -> None:
         self.round = self.hello.round

@@ -163,6 +163,7 @@ class Outcome(NamedTuple):
     model: Model
     record: Record | None = None  # of the round, if it is over and somebody keeps one
     figures: Mapping[str, float] = {}  # for the metrics, where peers keep none
+    sent: bool = True  # False: nothing of the update has left the client, as far as it can tell
 
 
 Patience = Callable[[], bool]  # whether to wait on; asked again and again

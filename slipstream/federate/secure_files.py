@@ -86,7 +86,7 @@ class SecureFiles:
             if update.base != where.base:
                 # Whatever it has changed cannot be told from what the others have: nobody looks at it alone.
                 reason = "the others have gone on without it, and a change that is hidden cannot be brought up to date"
-                return Outcome(where.round, "refused", False, reason, self.catch_up(update.base))
+                return Outcome(where.round, "refused", False, reason, self.catch_up(update.base), sent=False)
             terms = make_terms(self.federation, where, update.arrays)
             return self._go_through(Client(terms, update.client), update, where, patient)
         except (OSError, FederationError) as error:  # a full disk, a share that is away, too few clients, a broken file
@@ -119,10 +119,13 @@ class SecureFiles:
                 raise FederationError(f"whoever closes round {number} did not finish in time; is it stopped?")
             time.sleep(pause)
             pause = min(1.5 * pause, LONGEST_PAUSE_S)
-        took_part = any(seat.client == update.client for seat in record.seats) and not is_back
+        counted = any(seat.client == update.client for seat in record.seats)
+        took_part = counted and not is_back
         reason = record.reason or ("" if took_part else "it came too late, or was killed in this round")
         closed = record.state == "closed"
-        return Outcome(number, record.state, took_part and closed, reason, self.catch_up(update.base), record)
+        model = self.catch_up(update.base)
+        # Of what is not in a sum that was opened, nobody has seen anything.
+        return Outcome(number, record.state, took_part and closed, reason, model, record, sent=counted and closed)
 
     def _speak(self, client: Client, update: Update, here: Path, phase: str) -> Message | None:
         """What this client says in a phase; None where it is not among those who are asked."""

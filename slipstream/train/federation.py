@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 import msgspec
+import numpy as np
 
 from slipstream.algos.protocol import Algorithm, Arrays
 from slipstream.algos.rules import rules_for
@@ -47,6 +49,11 @@ class ClientState(msgspec.Struct, frozen=True):
     last_return: float | None = None  # mean of the interval before
     best_return: float | None = None  # over all clients, of any round
     row: dict[str, float] = {}  # metrics of the last exchange, for the next report
+    # With client-level privacy: updates that have left this client (None: saved before this was counted), the last of
+    # each policy by its nonce, and what nonces and noise are made from, so that an update sent again is the same one.
+    released: int | None = None
+    sent: dict[str, str] = {}
+    secret: str = ""
 
 
 class Exchanged(NamedTuple):
@@ -76,7 +83,7 @@ class Client:
             policy: make_transport(scenario, policy, rules_for(own.state_dict()))
             for policy, own in self._learners.items()
         }
-        self.state = ClientState()
+        self.state = ClientState(released=0, secret=_new_secret(self._config))
         # What each policy goes on from: the last aggregate's weights, or the first ones.
         self._references = {policy: own.state_dict(include_optim=False) for policy, own in self._learners.items()}
         self._adapted: dict[str, Arrays] = {}  # by policy, where it had adapted to (maml)
@@ -151,6 +158,9 @@ class Client:
             last_return=mean_return,
             best_return=overall if best else self.state.best_return,
             row=row,
+            released=self.state.released,
+            sent=self.state.sent,
+            secret=self.state.secret,
         )
         return Exchanged(parked=False, best=best)
 
@@ -186,13 +196,16 @@ class Client:
             outcome = Outcome(0, "undecided", False, str(error), Model(0, base, None))
             self._report(policy, outcome)
             return outcome
-        update = Update(config.client, model.round, base, _nonce(travels, base), travels, _weight(config), facts)
+        nonce = _nonce(travels, base, self.state.secret)
+        update = Update(config.client, model.round, base, nonce, travels, _weight(config), facts)
         weights = [name for name, rule in rules.items() if rule.kind == "merge"]
         if config.privacy is not None:
             update = self._hidden(update, policy, weights)
         elif config.secure:
             update = replace(update, arrays={name: travels[name] for name in weights})
         said = transport.exchange(update, patient)
+        if config.privacy is not None and (said is None or said.sent):
+            self._count(policy, nonce)
         if said is None:
             return None
         outcome = said
@@ -209,11 +222,20 @@ class Client:
         assert self._config.privacy is not None
         privacy, start = Privacy(**self._config.privacy.model_dump()), self._references[policy]
         # Of a sum that is all anybody sees, the fewest clients it can be of carry the noise together.
-        private = private_update(update, start, names, privacy, share=self._config.needed if self._config.secure else 1)
+        share = self._config.needed if self._config.secure else 1
+        private = private_update(update, start, names, privacy, share, _noise(self.state.secret, policy, update.nonce))
         moved = apply_changes(start, private.arrays)
-        report = spent(privacy, self.state.rounds + 1)
-        self._tell("privacy", str(report), policy=policy, **msgspec.to_builtins(report))
         return replace(private, arrays={name: moved[name] for name in names})
+
+    def _count(self, policy: str, nonce: str) -> None:
+        """Say what has been spent, now that an update has left this client; one that is sent again costs nothing."""
+        if self.state.sent.get(policy) == nonce:
+            return
+        assert self._config.privacy is not None
+        released = (self.state.released or 0) + 1
+        self.state = msgspec.structs.replace(self.state, released=released, sent={**self.state.sent, policy: nonce})
+        report = spent(Privacy(**self._config.privacy.model_dump()), released)
+        self._tell("privacy", str(report), policy=policy, **msgspec.to_builtins(report))
 
     def _start(self, policy: str, like: Arrays) -> Arrays:
         """The weights that a policy went on from."""
@@ -247,7 +269,9 @@ class Client:
 
     def load(self, state: ClientState, arrays: Arrays) -> None:
         """Go on as saved."""
-        self.state = state
+        released = state.rounds * len(self._learners) if state.released is None else state.released
+        secret = state.secret or _new_secret(self._config)
+        self.state = msgspec.structs.replace(state, released=released, secret=secret)
         for policy, known in self._references.items():
             try:
                 self._refer(policy, {name: arrays[f"{policy}.{name}"] for name in known})
@@ -276,9 +300,21 @@ def _weight(config: FederatedConfig) -> float:
     return config.weights[config.client]
 
 
-def _nonce(arrays: Arrays, base: str) -> str:
-    """The same for the same update, so that one sent again after a restart is still one."""
-    return hashlib.sha256(f"{base} {content_hash(arrays)}".encode()).hexdigest()[:32]
+def _nonce(arrays: Arrays, base: str, secret: str = "") -> str:
+    """The same for the same update, so that one sent again after a restart is still one.
+
+    A hash of weights tells whoever can guess them that the guess was right; with a secret it tells nothing.
+    """
+    return hashlib.sha256(f"{secret}{base} {content_hash(arrays)}".encode()).hexdigest()[:32]
+
+
+def _new_secret(config: FederatedConfig) -> str:
+    return "" if config.privacy is None else secrets.token_hex(32)
+
+
+def _noise(secret: str, policy: str, nonce: str) -> np.random.Generator:
+    """The noise of one update: the same whenever it is sent, as the mean of several would tell what they hide."""
+    return np.random.default_rng(int(hashlib.sha256(f"{secret} {policy} {nonce}".encode()).hexdigest(), 16))
 
 
 def _news(outcome: Outcome) -> Iterator[str]:

@@ -68,10 +68,11 @@ def make_federation(scenario: Scenario, policy: str, rules: Mapping[str, Rule]) 
     config = scenario.federated
     settings = _settings(config)
     judged = frozenset(name for name, rule in rules.items() if rule.kind == "merge")
+    travels = rules.keys() if config.privacy is None else judged  # what every update has, whatever else it brings
 
     def merge(updates: Sequence[Update], base: Base | None) -> tuple[Arrays, Report]:
         names = {name for update in updates for name in update.arrays}
-        merged, report = aggregate(settings, rules_for(names | rules.keys()), updates, base)
+        merged, report = aggregate(settings, rules_for(names | travels), updates, base)
         if config.distill is None:
             return merged, report
         return distilled_round(scenario, policy, updates, merged, report)
@@ -176,7 +177,8 @@ class ByRing:
             return None
         self._next = max(update.round, report.round) + 1
         if not report.members:
-            return Outcome(update.round, "failed", False, report.reason, Model(self._next, update.base, None))
+            model = Model(self._next, update.base, None)
+            return Outcome(update.round, "failed", False, report.reason, model, sent=report.sent)
         model = Model(self._next, content_hash(merged), merged)
         figures = {"clients": float(len(report.members)), "refused": float(len(report.refused))}
         return Outcome(report.round, "closed", True, _absent(report.absent), model, figures=figures)
@@ -208,7 +210,8 @@ class ByGossip:
         self._next = max(update.round + 1, report.ahead)  # who is ahead may still wait there
         if not report.met:
             reason = _absent({**report.missed, **report.refused}) or "nobody was to be met in this round"
-            return Outcome(update.round, "failed", False, reason, Model(self._next, update.base, None))
+            model = Model(self._next, update.base, None)
+            return Outcome(update.round, "failed", False, reason, model, sent=report.sent)
         model = Model(self._next, content_hash(mixed), mixed)
         figures = {"clients": float(len(report.met) + 1), "refused": float(len(report.refused))}
         figures |= {"consensus_l2": report.consensus, "drift_l2": report.moved}

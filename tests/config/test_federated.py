@@ -25,6 +25,11 @@ TWO = {"federated.enabled": True, "federated.clients": 2}
         ({**TWO, "federated.transport": "ring"}, "there are 0"),
         ({"federated.transport": "ring", "federated.aggregator": "krum"}, "can only take the mean"),
         ({"federated.aggregator": "krumm"}, "federated.aggregator"),
+        ({"federated.privacy": {}, "federated.optimizer_strategy": "average"}, "moments of optimisers do not travel"),
+        (
+            {"federated.privacy": {}, "federated.aggregator": "weighted_mean", "federated.weights": "samples"},
+            "weights by samples",
+        ),
     ],
 )
 def test_what_cannot_work_is_refused_with_the_reason(changes, said):

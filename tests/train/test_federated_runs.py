@@ -17,6 +17,7 @@ from slipstream.config.load import override
 from slipstream.federate.folder import HISTORY
 from slipstream.federate.privacy import epsilon
 from slipstream.federate.rounds import Record
+from slipstream.federate.update_file import read_update
 from slipstream.train import checkpoint
 from slipstream.train.experiment import PARKED, Result, resume, train
 from slipstream.train.federation import Client, begin_alike
@@ -305,6 +306,7 @@ def test_with_privacy_only_weights_travel_and_every_round_says_what_it_cost(tmp_
     privacy = {"federated.privacy": {"clip_norm": 0.5, "noise_multiplier": 1.0, "delta": 1e-5}, **APART}
     scenarios = [client_of("ppo", i, 2, tmp_path / "a", **privacy) for i in range(2)]
     results = at_once(scenarios, tmp_path)
+    assert all(record.state == "closed" for record in history(tmp_path / "a")[:-1])
     travelled = load_file(next((tmp_path / "a" / "main").glob("round_*/client_0.safetensors")))
     assert {rules_for(travelled)[name].kind for name in travelled} == {"merge"}
     assert all(seat.facts == {} and seat.weight == 1 for record in history(tmp_path / "a") for seat in record.seats)
@@ -313,6 +315,66 @@ def test_with_privacy_only_weights_travel_and_every_round_says_what_it_cost(tmp_
     assert len(spent) >= 2
     assert spent == sorted(spent)
     assert spent[0] == pytest.approx(epsilon(1.0, 1.0, 1, 1e-5))
+
+
+PRIVACY = {"federated.privacy": {"clip_norm": 0.5, "noise_multiplier": 1.0, "delta": 1e-5}, **APART}
+
+
+def test_a_private_update_that_is_sent_again_is_the_same_one_and_is_counted_once(tmp_path):
+    scenario = client_of("td3", 0, 2, tmp_path, **PRIVACY, **{"federated.park": True})
+    part = build(scenario)
+    told: list[str] = []
+
+    def client() -> Client:
+        return Client(scenario, part.cast.learners, [0], lambda event, *_, **__: told.append(event))
+
+    first = client()
+    part.advance()
+    assert first.exchange(4, 128).parked
+    path = next((tmp_path / "main").glob("round_*/client_0.safetensors"))
+    sent = path.read_bytes()
+    assert first.exchange(4, 128).parked  # nobody else has come: it looks again
+    resumed = client()
+    resumed.load(first.state, first.arrays())
+    assert resumed.exchange(4, 128).parked
+    assert path.read_bytes() == sent
+    assert told == ["privacy"]
+    assert resumed.state.released == 1
+
+
+def test_what_names_a_private_update_does_not_tell_its_weights(tmp_path):
+    def nonces(**changes) -> set[str]:
+        found = set()
+        for index in range(2):  # two clients that have learned nothing: the same weights
+            part = build(client_of("td3", index, 2, tmp_path / str(changes), **changes, **{"federated.park": True}))
+            begin_alike(part.scenario, part.cast, part.env.spec)
+            Client(part.scenario, part.cast.learners, [0], lambda *_, **__: None).exchange(4, 128)
+        for path in (tmp_path / str(changes) / "main").glob("round_*/client_*.safetensors"):
+            found.add(read_update(path, 1 << 20).update.nonce)
+        return found
+
+    assert len(nonces(**APART)) == 1
+    assert len(nonces(**PRIVACY)) == 2
+
+
+@pytest.mark.parametrize("transport", ["ring", "gossip"])
+def test_an_update_that_nobody_was_there_to_hear_costs_no_privacy(transport, tmp_path):
+    peers = {str(index): f"ipc://{tmp_path / f'{index}.sock'}" for index in range(2)}
+    meeting = {"federated.transport": transport, "federated.peers": peers, "federated.timeout_s": 0.2}
+    part = build(client_of("td3", 0, 2, tmp_path, **PRIVACY, **meeting))
+    told: list[str] = []
+    client = Client(part.scenario, part.cast.learners, [0], lambda event, *_, **__: told.append(event))
+    client.exchange(4, 128)
+    client.close()
+    assert told == ["round"]
+    assert client.state.released == 0
+
+
+@pytest.mark.parametrize("hidden", [PRIVACY, {"federated.secure": True}])
+def test_a_part_of_the_aggregate_is_taken_over_where_only_weights_travel(hidden, tmp_path):
+    before, after = meet([client_of("ppo", i, 3, tmp_path, **hidden, **{"federated.merge_mu": 1.0}) for i in range(3)])
+    weights = [name for name, rule in kinds(before[0]).items() if rule == "merge"]
+    assert any((before[0][name] != after[0][name]).any() for name in weights)
 
 
 DP_SGD = {"federated.dp_sgd": {"clip_norm": 1.0, "noise_multiplier": 2.0, "delta": 1e-5}}

@@ -1,0 +1,183 @@
+"""Every way to meet, with and without privacy and secure sums, for every learner and way with moments: does it work?
+
+A meeting is three clients of one process that have learned apart, meet, learn on, and meet again. It says how many
+rounds closed with all three, or why the scenario was refused.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+
+from cells import Cell
+from learning import Parts, build, digest, scenario_of, tiny
+
+from slipstream.algos.rules import rules_for
+from slipstream.config.errors import ScenarioError
+from slipstream.config.load import override
+from slipstream.config.scenario import Scenario
+from slipstream.data.address import listen, parse_address
+from slipstream.federate.coordinator import Coordinator
+from slipstream.train.federation import Client, begin_alike
+from slipstream.train.transports import make_federation
+
+ALGOS = {
+    "ppo": "probe_bandit", "appo": "probe_bandit", "impala": "probe_target", "reinforce": "probe_bandit",
+    "sac": "probe_target", "td3": "probe_target", "dqn": "probe_bandit", "cql": "probe_target",
+}  # fmt: skip
+TRANSPORTS = ("files", "tcp", "ring", "gossip")
+STRATEGIES = ("local", "average", "reset")
+CLIENTS, ROUNDS, INTERVAL = 3, 2, 4
+PRIVACY = {"clip_norm": 1.0, "noise_multiplier": 1.0, "delta": 1e-5}
+
+
+class Learned(NamedTuple):
+    """A client's parts, and its learner as it was before any meeting."""
+
+    parts: Parts
+    state: Mapping[str, Any]
+
+
+def learned(algo: str) -> list[Learned]:
+    """Clients that began alike and have learned apart for a moment; CQL also runs online."""
+    found = []
+    for client in range(CLIENTS):
+        parts = build(scenario_of(ALGOS[algo], {**tiny(algo), "seed": 100 + client}))
+        begin_alike(override(parts.scenario, {"federated.enabled": True}), parts.cast, parts.env.spec)
+        for _ in range(3):
+            parts.advance()
+        found.append(Learned(parts, parts.learner.state_dict()))
+    return found
+
+
+def all_cells(algos: Sequence[str] = tuple(ALGOS)) -> list[Cell]:
+    """Every combination, those that are refused too."""
+    return [
+        {"algo": algo, "transport": transport, "privacy": privacy, "secure": secure, "strategy": strategy}
+        for algo, transport, privacy, secure, strategy in itertools.product(
+            algos, TRANSPORTS, ("none", "client"), (False, True), STRATEGIES
+        )
+    ]
+
+
+def meet(cell: Cell, clients: Sequence[Learned]) -> Cell:
+    """What comes of it: rounds that closed with all, updates that privacy counted, whether all agree; or a refusal."""
+    for client in clients:
+        client.parts.learner.load_state_dict(dict(client.state))
+    if why := refusal(cell, clients[0].parts.scenario):
+        return {"refused": why}
+    shelf = "/dev/shm" if os.path.isdir("/dev/shm") else None  # memory, where there is some: nothing here is to last
+    with tempfile.TemporaryDirectory(prefix="fed", dir=shelf) as folder:
+        scenarios = [_scenario(cell, one.parts.scenario, name, Path(folder)) for name, one in enumerate(clients)]
+        told: list[Mapping[str, Any]] = []
+        with coordinating(scenarios[0], clients[0].parts.learner):
+            members = [
+                Client(
+                    scenario,
+                    one.parts.cast.learners,
+                    [0],
+                    lambda event, _, **said: told.append({**said, "event": event}),
+                )
+                for scenario, one in zip(scenarios, clients, strict=True)
+            ]
+            try:
+                for number in range(1, ROUNDS + 1):
+                    with ThreadPoolExecutor(CLIENTS) as pool:
+                        list(pool.map(lambda member, n=number: member.exchange(n * INTERVAL, n * 128), members))
+                    if number < ROUNDS:
+                        for one in clients:
+                            one.parts.advance()
+            finally:
+                for member in members:
+                    member.close()
+    ended = [one for one in told if one["event"] == "round" and one["state"] == "closed" and one["took_part"]]
+    counted = [one["rounds"] for one in told if one["event"] == "privacy"]
+    why = sorted({one["reason"] for one in told if one["event"] == "round" and one["reason"]})
+    return {
+        "rounds": len(ended) // CLIENTS,
+        "counted": max(counted, default=0),
+        "agree": len({digest(_weights(one.parts.learner.state_dict())) for one in clients}) == 1,
+        **({"why": why[0]} if why else {}),
+    }
+
+
+def refusal(cell: Cell, scenario: Scenario) -> str:
+    """Why the schema refuses a combination; "" where it does not."""
+    try:
+        _scenario(cell, scenario, 0, Path("folder"))
+    except ScenarioError as error:
+        return str(error).splitlines()[-1].strip().removeprefix("override: federated: ")
+    return ""
+
+
+def _scenario(cell: Cell, scenario: Scenario, client: int, folder: Path) -> Scenario:
+    federated: dict[str, Any] = {
+        "enabled": True, "clients": CLIENTS, "client": str(client), "interval": INTERVAL, "timeout_s": 20.0,
+        "root": str(folder / "rounds"), "transport": cell["transport"], "optimizer_strategy": cell["strategy"],
+        "secure": cell["secure"], "privacy": PRIVACY if cell["privacy"] == "client" else None, "schedule": "all",
+    }  # fmt: skip
+    if cell["transport"] == "tcp":
+        federated["address"] = f"ipc://{folder / 'c.sock'}"
+    elif cell["transport"] != "files":
+        federated["peers"] = {str(peer): f"ipc://{folder / f'{peer}.sock'}" for peer in range(CLIENTS)}
+    return override(scenario, {"federated": federated})
+
+
+@contextmanager
+def coordinating(scenario: Scenario, learner: Any) -> Iterator[None]:
+    """With a coordinator beside, where the transport needs one."""
+    if scenario.federated.transport != "tcp":
+        yield
+        return
+    assert scenario.federated.address is not None
+    server, _ = listen(parse_address(scenario.federated.address), "")
+    rules = rules_for(learner.state_dict())
+    stops, lives = os.pipe()
+    coordinator = Coordinator(server, make_federation(scenario, "main", rules), "", watch=stops)
+    beside = threading.Thread(target=coordinator.run, daemon=True)
+    beside.start()
+    try:
+        yield
+    finally:
+        os.close(lives)
+        beside.join()
+        os.close(stops)
+
+
+def _weights(state: Mapping[str, Any]) -> dict[str, Any]:
+    rules = rules_for(state)
+    return {name: array for name, array in state.items() if rules[name].kind == "merge"}
+
+
+def as_table(cells: Sequence[Cell]) -> str:
+    """A line for every way to meet, a column for every algorithm: rounds that closed, or the number of a refusal."""
+    algos = list(dict.fromkeys(cell["algo"] for cell in cells))
+    lines = [
+        "| transport | privacy | secure | moments | " + " | ".join(algos) + " |",
+        "|---|---|---|---|" + "---|" * len(algos),
+    ]
+    reasons: list[str] = []
+    rows: dict[tuple[Any, ...], dict[str, str]] = {}
+    for cell in cells:
+        row = rows.setdefault((cell["transport"], cell["privacy"], cell["secure"], cell["strategy"]), {})
+        if refused := cell.get("refused"):
+            if refused not in reasons:
+                reasons.append(refused)
+            row[cell["algo"]] = f"refused ({reasons.index(refused) + 1})"
+        else:
+            row[cell["algo"]] = f"{cell['rounds']} closed"
+    for (transport, privacy, secure, strategy), row in rows.items():
+        shown = " | ".join(row.get(algo, "") for algo in algos)
+        lines.append(f"| {transport} | {privacy} | {'yes' if secure else 'no'} | {strategy} | {shown} |")
+    return "\n".join([*lines, "", *(f"{number}. {reason}" for number, reason in enumerate(reasons, 1))])

@@ -1,0 +1,42 @@
+"""Every way to meet with every privacy, secure sum, learner and way with moments: rounds close, or it is refused.
+
+Here every learner meets in every way once, with one of the ways with moments in turn; the study has all of them.
+"""
+
+import pytest
+from federation_meetings import ALGOS, ROUNDS, all_cells, as_table, learned, meet, refusal
+from learning import scenario_of
+
+WAYS = [("files", False), ("files", True), ("tcp", False), ("ring", False), ("gossip", False)]  # transport, secure
+KNOWN = {  # what works whatever the learner, as (transport, secure): privacy: strategies
+    way: {"none": ["local", "reset"] if way[1] else ["local", "average", "reset"], "client": ["local", "reset"]}
+    for way in WAYS
+}
+
+
+def test_the_schema_refuses_what_could_not_work_and_nothing_else():
+    scenario = scenario_of("probe_bandit")
+    accepted = [cell for cell in all_cells(["ppo"]) if not refusal(cell, scenario)]
+    expected = [
+        (*way, privacy, strategy)
+        for way, by_privacy in KNOWN.items()
+        for privacy, strategies in by_privacy.items()
+        for strategy in strategies
+    ]
+    found = [(cell["transport"], cell["secure"], cell["privacy"], cell["strategy"]) for cell in accepted]
+    assert sorted(found) == sorted(expected)
+
+
+@pytest.mark.parametrize("algo", ALGOS)
+def test_every_learner_closes_rounds_in_every_way_to_meet(algo):
+    clients, turn = learned(algo), list(ALGOS).index(algo)
+    done = []
+    for index, ((transport, secure), by_privacy) in enumerate(KNOWN.items()):
+        for privacy, strategies in by_privacy.items():
+            strategy = strategies[(turn + index) % len(strategies)]
+            cell = {"algo": algo, "transport": transport, "privacy": privacy, "secure": secure, "strategy": strategy}
+            done.append({**cell, **meet(cell, clients)})
+    assert [one for one in done if one.get("rounds") != ROUNDS or not one["agree"]] == []
+    # What is said to be spent is what was sent: one update a round, and nothing without privacy.
+    assert [one for one in done if one["counted"] != (ROUNDS if one["privacy"] == "client" else 0)] == []
+    assert as_table(done).count(f"{ROUNDS} closed") == len(done) == 10
