@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from types import TracebackType
@@ -75,47 +76,13 @@ class Lines:
         """Nothing to tidy."""
 
 
-class Bar:
-    """A progress bar on a terminal."""
-
-    def __init__(self) -> None:
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-        self._progress = Progress(
-            TextColumn("[bold]{task.description}"),
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[rate]}"),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[text]}"),
-        )
-        self._task = self._progress.add_task("", start=False, rate="", text="")
-        self._first, self._began = 0, 0.0
-
-    def start(self, title: str, done: int, total: int) -> None:
-        """Show the bar."""
-        self._first, self._began = done, time.monotonic()
-        self._progress.start()
-        self._progress.update(self._task, description=title, completed=done, total=total)
-        self._progress.start_task(self._task)
-
-    def advance(self, done: int, text: str) -> None:
-        """Move the bar."""
-        rate = (done - self._first) / max(time.monotonic() - self._began, 1e-9)
-        self._progress.update(self._task, completed=done, rate=f"{rate:,.0f}/s", text=text)
-
-    def note(self, text: str) -> None:
-        """Print above the bar."""
-        self._progress.console.print(text, highlight=False)
-
-    def stop(self) -> None:
-        """Leave the finished bar standing."""
-        self._progress.stop()
-
-
 def best_display(unit: str = "steps") -> Display:
     """A bar on a terminal, lines elsewhere; `unit` is what they count."""
-    return Bar() if sys.stdout.isatty() else Lines(unit)
+    if not sys.stdout.isatty() or os.environ.get("TERM", "") in ("dumb", "unknown"):
+        return Lines(unit)
+    from slipstream.train.bar import Bar
+
+    return Bar(unit)
 
 
 def clock(seconds: float) -> str:
