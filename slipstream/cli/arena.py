@@ -165,15 +165,16 @@ def _print_league(words: Sequence[str], found: League) -> None:
 
 
 def _print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=title, title_justify="left")
+    from slipstream.cli.tables import show
+
+    table = Table()
     for place, column in enumerate(columns):
         table.add_column(column, justify="right" if place else "left", overflow="fold")
     for row in rows:
         table.add_row(*row)
-    Console(width=None if Console().is_terminal else 160).print(table)
+    show(title, [table])
 
 
 # --- for programs ---

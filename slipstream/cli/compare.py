@@ -14,7 +14,6 @@ from slipstream.config.errors import ScenarioError
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from slipstream.stats import Interval
     from slipstream.view.compare import Comparison, Pair, Task
 
 CHANCE = "chance that a run of the row is better than one of the column"
@@ -25,7 +24,7 @@ def compare(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         "slipstream compare",
         description="Compare runs: on each scenario, those that try the same thing are a group and their seeds are its "
-        "repeats. Tables with IQM, mean, median and the chance that one is better than another, with 95 %% intervals.",
+        "repeats. Tables with IQM, mean, median and the chance that one is better than another, with 95 % intervals.",
         allow_abbrev=False,
     )
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="run folders, or folders of run folders")
@@ -84,63 +83,50 @@ def refuse_target(flag: str, path: Path | None) -> None:
 
 def print_comparison(done: Comparison) -> None:
     """All tables, then what the intervals are and what speaks against trusting them."""
-    from rich.console import Console
-
+    from slipstream.cli.tables import interval, make_console, matrix, show
     from slipstream.view.compare import INTERVALS
 
-    console = Console(width=None if Console().is_terminal else 160, highlight=False, markup=False)
+    console = make_console()
+    parts = ("estimate", "95 % interval")
     when = "at the end of each run" if done.at is None else f"at {done.at:,} steps"
     for task in done.tasks:
-        console.print(f"{task.name}: {done.metric} {when}")
-        console.print(_scores(task, done.lower_is_better))
+        show(f"{task.name}: {done.metric} {when}", _scores(task, done.lower_is_better), console)
+        names = [group.name for group in task.groups]
         if len(task.groups) > 1:
-            console.print(f"{task.name}: {CHANCE}")
-            console.print(_chances([group.name for group in task.groups], task.pairs))
+            show(f"{task.name}: {CHANCE}", _chances(names, task.pairs), console)
         if len(task.common) > 1:
-            console.print(f"{task.name}: IQM at steps that all runs have")
-            rows = [[group.name, *map(cell, group.on_the_way)] for group in task.groups]
-            console.print(_table(["group", *(f"{step:,}" for step in task.common)], rows))
+            cells = [[interval(value) for value in group.on_the_way] for group in task.groups]
+            forms = matrix("group", names, [f"{step:,}" for step in task.common], cells, parts, down="steps")
+            show(f"{task.name}: IQM at steps that all runs have", forms, console)
     if done.overall is not None:
         groups = done.overall.groups
-        console.print(f"all {len(done.overall.tasks)} scenarios, each from its worst run here (0) to its best (1)")
-        console.print(_table(["group", "IQM", "mean"], [[name, cell(iqm), cell(mean)] for name, iqm, mean in groups]))
-        console.print(f"all scenarios: {CHANCE}")
-        console.print(_chances([name for name, _, _ in groups], done.overall.pairs))
+        cells = [[interval(iqm), interval(mean)] for _, iqm, mean in groups]
+        forms = matrix("group", [name for name, _, _ in groups], ["IQM", "mean"], cells, parts)
+        title = f"all {len(done.overall.tasks)} scenarios, each from its worst run here (0) to its best (1)"
+        show(title, forms, console)
+        show(f"all scenarios: {CHANCE}", _chances([name for name, _, _ in groups], done.overall.pairs), console)
     console.print(INTERVALS)
     for warning in done.warnings:
         console.print(f"warning: {warning}")
 
 
-def _scores(task: Task, lower_is_better: bool) -> Table:
-    rows = []
+def _scores(task: Task, lower_is_better: bool) -> list[Table]:
+    from slipstream.cli.tables import Cell, interval, matrix
+
+    cells: list[list[Cell]] = []
     for group in task.groups:
         ends = sorted(group.scores, reverse=lower_is_better)
-        figures = [cell(group.iqm), cell(group.mean), cell(group.median)]
-        rows.append([group.name, str(len(group.runs)), *figures, f"{ends[0]:.4g}", f"{ends[-1]:.4g}"])
-    return _table(["group", "seeds", "IQM", "mean", "median", "worst", "best"], rows)
+        figures = [interval(value) for value in (group.iqm, group.mean, group.median)]
+        cells.append([(str(len(group.runs)),), *figures, (f"{ends[0]:.4g}",), (f"{ends[-1]:.4g}",)])
+    heads = ["seeds", "IQM", "mean", "median", "worst", "best"]
+    return matrix("group", [group.name for group in task.groups], heads, cells, ("estimate", "95 % interval"))
 
 
-def _chances(groups: Sequence[str], pairs: Sequence[Pair]) -> Table:
-    found = {(pair.first, pair.second): cell(pair.chance) for pair in pairs}
-    return _table(["", *groups], [[row, *(found.get((row, column), "–") for column in groups)] for row in groups])
+def _chances(groups: Sequence[str], pairs: Sequence[Pair]) -> list[Table]:
+    """Chances of the row's group; with too little room, a line for each pair."""
+    from slipstream.cli.tables import interval, plain
 
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    """What comes from a run is never taken for markup of the terminal."""
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table()
-    for k, column in enumerate(head):
-        table.add_column(Text(column), justify="right" if k else "left")
-    for row in rows:
-        table.add_row(*map(Text, row))
-    return table
-
-
-def cell(value: Interval) -> str:
-    """An estimate with its interval, where it has one."""
-    if value.low != value.low:
-        return f"{value.estimate:.3g}"
-    digits = 2 if abs(value.estimate) < 100 else 1
-    return f"{value.estimate:.{digits}f} [{value.low:.{digits}f}, {value.high:.{digits}f}]"
+    found = {(pair.first, pair.second): interval(pair.chance) for pair in pairs}
+    wide = [[row, *(" ".join(found.get((row, column), ("–",))) for column in groups)] for row in groups]
+    long = [[*pair, *cell, *[""] * (2 - len(cell))] for pair, cell in found.items()]
+    return [plain(["", *groups], wide), plain(["a run of", "beats one of", "chance", "95 % interval"], long, left=2)]

@@ -17,7 +17,7 @@ from slipstream.config.load import load
 if TYPE_CHECKING:
     from slipstream.config.scenario import Scenario
     from slipstream.evaluate.judge import Judgement
-    from slipstream.stats import Certificate, Interval
+    from slipstream.stats import Certificate
 
 
 def evaluate(argv: Sequence[str]) -> int:
@@ -273,67 +273,49 @@ def check_world(argv: Sequence[str]) -> int:
 
 def print_table(judgement: Judgement) -> None:
     """The judgement as a table with 95 % intervals."""
-    from rich.console import Console
-    from rich.table import Table
-
+    from slipstream.cli.tables import interval, matrix, show
     from slipstream.worlds.registry import headline
 
-    table = Table(
-        title=f"{judgement.scenario}: {judgement.rows[0].episodes} episodes, mean [95 % interval]", title_justify="left"
-    )
-    table.add_column("policy")
     figures = [row.figures for row in judgement.rows]
     names = ["return", *headline(judgement.kind, judgement.spec)]
     names = [name for name in names if any(row[name].estimate == row[name].estimate for row in figures)]
-    for name in names:
-        table.add_column(name.replace("_", " "), justify="right")
-    for row in judgement.rows:
-        table.add_row(row.policy, *[_cell(row.figures[name]) for name in names])
-    Console(width=None if Console().is_terminal else 160).print(table)
+    policies = [row.policy for row in judgement.rows]
+    cells = [[interval(row[name]) for name in names] for row in figures]
+    title = f"{judgement.scenario}: {judgement.rows[0].episodes} episodes, mean [95 % interval]"
+    heads = [name.replace("_", " ") for name in names]
+    show(title, matrix("policy", policies, heads, cells, ("mean", "95 % interval")))
 
 
 def print_outcomes(judgement: Judgement) -> None:
     """How many episodes of every policy ended how, with 95 % intervals of the share."""
-    from rich.console import Console
-    from rich.table import Table
+    from slipstream.cli.tables import Cell, interval, matrix, show
 
     ways = list(dict.fromkeys(name for row in judgement.rows for name in row.outcomes))
     if not ways:
         return
-    table = Table(title="how episodes ended: number, share [95 % interval]", title_justify="left")
-    table.add_column("policy")
-    for way in ways:
-        table.add_column(way, justify="right")
+    cells: list[list[Cell]] = []
     for row in judgement.rows:
         counted = [row.outcomes.get(way) for way in ways]
-        cells = ["0" if ended is None else f"{ended.episodes}, {_cell(ended.share)}" for ended in counted]
-        table.add_row(row.policy, *cells)
-    Console(width=None if Console().is_terminal else 160).print(table)
+        cells.append([("0",) if one is None else (f"{one.episodes},", *interval(one.share)) for one in counted])
+    policies = [row.policy for row in judgement.rows]
+    forms = matrix("policy", policies, ways, cells, ("episodes", "share", "95 % interval"), down="ended")
+    show("how episodes ended: number, share [95 % interval]", forms)
 
 
 def print_analysis(judgement: Judgement) -> None:
     """Figures read from whole episodes, one to a line; a dash where one is undefined."""
-    from rich.console import Console
-    from rich.table import Table
+    from slipstream.cli.tables import Cell, matrix, show
 
     names = list(judgement.rows[0].analysis)
     if not names:
         return
-    table = Table(title="read from whole episodes (docs/evaluation.md); -: undefined", title_justify="left")
-    table.add_column("figure")
-    for row in judgement.rows:
-        table.add_column(row.policy, justify="right")
+    policies = [row.policy for row in judgement.rows]
+    cells: list[list[Cell]] = []
     for name in names:
         values = [row.analysis[name] for row in judgement.rows]
-        table.add_row(name.replace("_", " "), *["-" if value != value else f"{value:.4g}" for value in values])
-    Console(width=None if Console().is_terminal else 160).print(table)
-
-
-def _cell(value: Interval) -> str:
-    if value.low != value.low:
-        return f"{value.estimate:.3g}"
-    digits = 2 if abs(value.estimate) < 100 else 1
-    return f"{value.estimate:.{digits}f} [{value.low:.{digits}f}, {value.high:.{digits}f}]"
+        cells.append([("-" if value != value else f"{value:.4g}",) for value in values])
+    forms = matrix("figure", [name.replace("_", " ") for name in names], policies, cells, ("value",), down="policy")
+    show("read from whole episodes (docs/evaluation.md); -: undefined", forms)
 
 
 def as_json(judgement: Judgement) -> str:

@@ -178,24 +178,17 @@ def _show(result: Result, scenario: Scenario) -> None:
 
 
 def _compare(scenarios: Sequence[Scenario], results: Sequence[Result]) -> None:
-    from rich.console import Console
-    from rich.table import Table
+    from slipstream.cli.tables import plain, show
 
-    table = Table(title="comparison", title_justify="left")
-    for column in ("scenario", "algorithm", "steps", "seconds", "evaluation return", "clean", "stopped because"):
-        table.add_column(column)
+    columns = ["scenario", "algorithm", "steps", "seconds", "evaluation return", "clean", "stopped because"]
+    rows = []
     for scenario, result in zip(scenarios, results, strict=True):
         clean = result.evaluation.get("eval/clean_fraction")
-        table.add_row(
-            scenario.name,
-            scenario.algo.kind,
-            f"{result.counters.steps:,}",
-            f"{result.counters.seconds:.1f}",
-            f"{result.evaluation.get('eval/return_mean', float('nan')):.2f}",
-            "–" if clean is None else f"{clean:.0%}",
-            result.reason,
-        )
-    Console(width=None if Console().is_terminal else 160).print(table)
+        about = [scenario.name, scenario.algo.kind, f"{result.counters.steps:,}", f"{result.counters.seconds:.1f}"]
+        judged = f"{result.evaluation.get('eval/return_mean', float('nan')):.2f}"
+        rows.append([*about, judged, "–" if clean is None else f"{clean:.0%}", result.reason])
+    # Each run has said why it stopped: what goes first where there is little room.
+    show("comparison", [plain(columns, rows, left=2, text=1), plain(columns[:-1], [row[:-1] for row in rows], left=2)])
 
 
 def _train_parser() -> argparse.ArgumentParser:

@@ -16,6 +16,8 @@ from slipstream.config.errors import ScenarioError, suggest
 from slipstream.config.load import load
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from slipstream.config.scenario import Scenario
     from slipstream.evaluate.shift import Effect, Place
     from slipstream.train.checkpoint import Checkpoint
@@ -193,45 +195,37 @@ def _told(done: int, total: int) -> None:
 
 
 def _print_effects(effects: Sequence[Effect], shown: Sequence[str], base: str) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
+    """A table of all figures; with too little room, one for each of them."""
+    from slipstream.cli.tables import fits, make_console, plain
     from slipstream.evaluate.shift_files import text_of
 
-    table = Table(
-        title="mean [95 % interval], and the change against the same episodes unshifted", title_justify="left"
-    )
-    for head in ("shift", "n", "policy"):
-        table.add_column(head, no_wrap=True)
-    for name in shown:
-        table.add_column(name.replace("_", " "), justify="right")
-        table.add_column("change", justify="right")
-    before = None
-    for effect in effects:
-        if before not in (None, effect.name):
-            table.add_section()
-        cells = [text_of(cell) for name in shown for cell in (effect.figures[name], effect.changes[name])]
-        first = effect.name != before
-        number = str(effect.shifts) if effect.name != base else ""
-        table.add_row(effect.name.replace("_", " ") if first else "", number if first else "", effect.policy, *cells)
-        before = effect.name
-    Console(width=None if Console().is_terminal else 190).print(table)
+    def table(names: Sequence[str]) -> Table:
+        rows, before = [], None
+        for effect in effects:
+            first = effect.name != before
+            number = str(effect.shifts) if effect.name != base and first else ""
+            cells = [text_of(cell) for name in names for cell in (effect.figures[name], effect.changes[name])]
+            rows.append([effect.name.replace("_", " ") if first else "", number, effect.policy, *cells])
+            before = effect.name
+        heads = [head for name in names for head in (name.replace("_", " "), "change")]
+        return plain(["shift", "n", "policy", *heads], rows, left=3)
+
+    console = make_console()
+    console.print("mean [95 % interval], and the change against the same episodes unshifted")
+    whole = table(shown)
+    for found in [whole] if fits(whole, console.width) else [table([name]) for name in shown]:
+        console.print(found)
 
 
 def _print_matrix(places: Sequence[Place], figure: str, episodes: int) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    from slipstream.evaluate.shift_files import text_of
+    from slipstream.cli.tables import Cell, interval, matrix, show
 
     columns = list(dict.fromkeys(place.scenario for place in places))
-    title = f"{figure.replace('_', ' ')}: {episodes} episodes per cell, mean [95 % interval]; *: trained there"
-    table = Table(title=title, title_justify="left")
-    table.add_column("policy")
-    for column in columns:
-        table.add_column(column, justify="right")
-    for policy in dict.fromkeys(place.policy for place in places):
+    policies = list(dict.fromkeys(place.policy for place in places))
+    cells: list[list[Cell]] = []
+    for policy in policies:
         own = [place for place in places if place.policy == policy]
-        cells = [text_of(p.figures[figure]) + ("*" if p.home else "") if p.figures else "-" for p in own]
-        table.add_row(policy, *cells)
-    Console(width=None if Console().is_terminal else 190).print(table)
+        known = [interval(place.figures[figure]) if place.figures else ("-",) for place in own]
+        cells.append([(*cell, "*") if place.home else cell for cell, place in zip(known, own, strict=True)])
+    title = f"{figure.replace('_', ' ')}: {episodes} episodes per cell, mean [95 % interval]; *: trained there"
+    show(title, matrix("policy", policies, columns, cells, ("mean", "95 % interval", ""), down="scenario"))

@@ -17,8 +17,7 @@ from slipstream.cli import collecting, place
 from slipstream.config.errors import ScenarioError
 
 if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
+    from rich.console import Console, Group
 
     from slipstream.config.scenario import Scenario
     from slipstream.config.sweep import Read, Sweep
@@ -156,14 +155,20 @@ def _run(work: Work, cluster: Cluster | None) -> int:
     pool = ProcessPool(work.root / LOGS, parallel, _nest(cluster))
     threads = max(1, cores // parallel) if cluster is None else 1  # an actor has one CPU
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # schedulers stop us as Ctrl+C does
+    live = Live(console=console, refresh_per_second=2, transient=True)  # what stays is printed at the end
+
+    def show(now: State, names: frozenset[str]) -> None:
+        live.update(_table(work, table(work, now, names), console.width))
+
     try:
         if console.is_terminal:
-            with Live(console=console, refresh_per_second=2) as live:
-                state = run(work, pool, threads, lambda now, names: live.update(_table(work, table(work, now, names))))
+            with live:
+                state = run(work, pool, threads, show)
         else:
             said: set[int] = set()
             state = run(work, pool, threads, lambda now, names: _say_new(work, now, said))
     except KeyboardInterrupt:
+        console.print(live.get_renderable())
         print(f"stopped; every run has saved what it has. Go on with: slipstream sweep {work.root}")
         return 130
     finally:
@@ -202,7 +207,7 @@ def _finish(work: Work, state: State, console: Console) -> int:
     from slipstream.scale.sweep import best_scenario, table
 
     rows, root = table(work, state), work.root
-    console.print(_table(work, rows))
+    console.print(_table(work, rows, console.width))
     write_csv(root / "table.csv", [_cells(row, _text) for row in rows])
     named = [{key: None if value != value else value for key, value in _cells(row).items()} for row in rows]
     head = {"format": "slipstream.sweep_table", "version": 1, "metric": work.sweep.metric.name}
@@ -222,23 +227,41 @@ def _finish(work: Work, state: State, console: Console) -> int:
     return 0
 
 
-def _table(work: Work, rows: Sequence[Row]) -> Table:
-    from rich.table import Table
+def _table(work: Work, rows: Sequence[Row], width: int) -> Group:
+    """The best trials: a column for each value, or, with too little room, all of them in one that wraps between two."""
+    from rich.console import Group
+    from rich.text import Text
 
-    from slipstream.cli.compare import cell
+    from slipstream.cli.tables import fitting, interval, plain
 
     done = sum(row.state in ("finished", "stopped", "failed") for row in rows)
-    table = Table(title=f"{work.sweep.name}: {done} of {len(rows)} trials are over", title_justify="left")
+    title = f"{work.sweep.name}: {done} of {len(rows)} trials are over"
     names = list(work.sweep.parameters)
-    for column in ("trial", *names, "state", "steps", "runs", work.sweep.metric.name):
-        table.add_column(column, justify="left" if column in ("state", *names) else "right")
+    short = _short(names)
+    wide, narrow = [], []
     for row in rows[:MOST_ROWS]:
-        score = cell(row.score) if math.isfinite(row.score.estimate) else "–"
-        values = [_text(row.values[name]) for name in names]
-        table.add_row(str(row.trial), *values, row.state, f"{row.steps:,}", str(row.runs), score)
-    if len(rows) > MOST_ROWS:
-        table.add_row("…", *[""] * len(names), f"{len(rows) - MOST_ROWS} more", "", "", "")
-    return table
+        score = " ".join(interval(row.score)) if math.isfinite(row.score.estimate) else "–"
+        values = [_brief(row.values[name]) for name in names]
+        about = [row.state, f"{row.steps:,}", str(row.runs)]
+        wide.append([str(row.trial), *values, *about, score])
+        pairs = "  ".join(f"{name}={value}" for name, value in zip(short, values, strict=True))
+        narrow.append([str(row.trial), score, row.state, f"{row.steps:,}", pairs])
+    metric = work.sweep.metric.name
+    forms = [plain(["trial", *heads, "state", "steps", "runs", metric], wide, left=0) for heads in (names, short)]
+    forms.append(plain(["trial", metric, "state", "steps", "values"], narrow, left=0, text=1))
+    more = [Text(f"and {len(rows) - MOST_ROWS} more")] if len(rows) > MOST_ROWS else []
+    return Group(Text(title), fitting(forms, width), *more)
+
+
+def _short(names: Sequence[str]) -> list[str]:
+    """The last part of each dotted name, where that says which is meant."""
+    last = [name.rpartition(".")[2] for name in names]
+    return [short if last.count(short) == 1 else name for short, name in zip(last, names, strict=True)]
+
+
+def _brief(value: Any) -> str:
+    """A value on the screen, with four figures that matter; files have all of them."""
+    return f"{value:.4g}" if isinstance(value, float) else str(_text(value)).replace(", ", ",")
 
 
 def _cells(row: Row, written: Callable[[Any], Any] = lambda value: value) -> dict[str, Any]:

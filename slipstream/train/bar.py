@@ -65,7 +65,7 @@ class Bar:
             when = f"{clock(max(0.0, (self._total - done) / rate - waited))} left" if rate > 0 else ""
         figures = [figure for figure in self._text.split(GAP) if figure]
         share = min(1.0, done / self._total) if self._total else 1.0
-        counted = f"{done:>{len(f'{self._total:,}')},}/{self._total:,} {self._unit}", f"{done:,}"
+        counted = f"{done:,}/{self._total:,} {self._unit}", f"{done:,}"
         size, shown = fit(share, counted, f"{rate:,.0f}/s" if rate > 0 else "", when, figures, options.max_width - ECHO)
         full = int(size * share)
         full_mark, rest_mark = ("#", "-") if options.ascii_only else ("━", "·")

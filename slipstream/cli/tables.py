@@ -1,0 +1,108 @@
+"""Tables on a terminal of any width: no cell is broken, and no number is cut."""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.measure import Measurement
+    from rich.table import Table
+
+    from slipstream.stats import Interval
+
+PIPED = 160  # columns where there is no terminal
+
+Cell = tuple[str, ...]  # what stands in a cell, in parts: an estimate, its interval
+
+
+def make_console() -> Console:
+    """Where tables are printed."""
+    from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() else PIPED, highlight=False, markup=False, emoji=False)
+
+
+def show(title: str, forms: Sequence[Table], console: Console | None = None) -> None:
+    """Print a title as a line of its own, and of the forms of a table the first that fits."""
+    console = console or make_console()
+    console.print(title)
+    console.print(fitting(forms, console.width))
+
+
+def fitting(forms: Sequence[Table], width: int) -> Table:
+    """The first that fits this width, or the last one: its words wrap, and if that is not enough it has no frame."""
+    for form in forms:
+        if fits(form, width):
+            return form
+    if _room(forms[-1]).minimum > width:
+        forms[-1].box, forms[-1].pad_edge = None, False
+    return forms[-1]
+
+
+def fits(table: Table, width: int) -> bool:
+    """Whether a table has room without breaking a cell."""
+    return _room(table).maximum <= width
+
+
+def _room(table: Table) -> Measurement:
+    from rich.console import Console
+
+    return Console(width=10_000).measure(table)
+
+
+def plain(columns: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1, text: int = 0) -> Table:
+    """A table as it is; the first `left` columns and the last `text` ones hold words, and only the latter may wrap."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table()
+    for k, column in enumerate(columns):
+        last = k >= len(columns) - text
+        widest = max((len(row[k]) for row in rows), default=0)
+        words = max(map(len, column.split()), default=0)
+        head = "\n".join(textwrap.wrap(column, max(widest, words, 6), break_on_hyphens=False))
+        justify = "left" if k < left or last else "right"
+        table.add_column(
+            Text(head, justify=justify),
+            justify=justify,
+            no_wrap=not last,
+            min_width=None if last else widest,
+            overflow="fold",
+        )
+    for row in rows:
+        table.add_row(*map(Text, row))
+    return table
+
+
+def matrix(
+    corner: str, names: Sequence[str], heads: Sequence[str], cells: Sequence[Sequence[Cell]], parts: Sequence[str],
+    down: str = "figure",
+) -> list[Table]:  # fmt: skip
+    """Rows by columns; and, where that is too wide, a line for each cell with its parts in columns of their own.
+
+    `down` is what the columns are called together once they go down the page.
+    """
+    wide = [[name, *(" ".join(filter(None, cell)) for cell in row)] for name, row in zip(names, cells, strict=True)]
+    long = []
+    for k, head in enumerate(heads):
+        for i, (name, row) in enumerate(zip(names, cells, strict=True)):
+            own = [part.rstrip(",") for part in (*row[k], *[""] * (len(parts) - len(row[k])))]
+            long.append([head if i == 0 else "", name, *own])
+    return [plain([corner, *heads], wide), plain([down, corner or "of", *parts], long, left=2)]
+
+
+def interval(value: Interval) -> Cell:
+    """An estimate, and its interval where it has one."""
+    if value.low != value.low:
+        return (f"{value.estimate:.3g}",)
+    digits = 2 if abs(value.estimate) < 100 else 1
+    return f"{value.estimate:.{digits}f}", f"[{value.low:.{digits}f}, {value.high:.{digits}f}]"
+
+
+def counted(number: int, what: str) -> str:
+    """A number of things, in words: 1 round, 2 rounds."""
+    return f"{number:,} {what}" + ("" if number == 1 else "s")
