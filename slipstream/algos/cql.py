@@ -23,7 +23,9 @@ from slipstream.worlds.spec import WorldSpec
 class Cql(Sac):
     """SAC with a conservative critic loss; all else is SAC's."""
 
-    traits: ClassVar[Traits] = Traits("cql", "replay", continuous=True, discrete=True, masks=True, durations=True)
+    traits: ClassVar[Traits] = Traits(
+        "cql", "replay", continuous=True, discrete=True, masks=True, durations=True, lagged=True
+    )
     config: CqlConfig
 
     def __init__(self, config: CqlConfig, spec: WorldSpec, seed: int, device: torch.device) -> None:

@@ -48,7 +48,9 @@ HUBER = 1.0  # errors beyond this count linearly
 class Dqn:
     """Values of every choice, shared by the agents of a team; the best is taken."""
 
-    traits: ClassVar[Traits] = Traits("dqn", "replay", continuous=False, discrete=True, masks=True, durations=True)
+    traits: ClassVar[Traits] = Traits(
+        "dqn", "replay", continuous=False, discrete=True, masks=True, durations=True, lagged=True
+    )
 
     def __init__(self, config: DqnConfig, spec: WorldSpec, seed: int, device: torch.device) -> None:
         self.config, self.device = config, device

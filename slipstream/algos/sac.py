@@ -62,7 +62,9 @@ class Temperature(nn.Module):
 class Sac:
     """One policy shared by the agents of a team, and its critics."""
 
-    traits: ClassVar[Traits] = Traits("sac", "replay", continuous=True, discrete=True, masks=True, durations=True)
+    traits: ClassVar[Traits] = Traits(
+        "sac", "replay", continuous=True, discrete=True, masks=True, durations=True, lagged=True
+    )
 
     def __init__(self, config: SacConfig, spec: WorldSpec, seed: int, device: torch.device) -> None:
         self.config, self.device = config, device

@@ -45,7 +45,9 @@ from slipstream.worlds.spec import WorldSpec
 class Td3:
     """One policy shared by the agents of a team, and its critics."""
 
-    traits: ClassVar[Traits] = Traits("td3", "replay", continuous=True, discrete=False, masks=False, durations=True)
+    traits: ClassVar[Traits] = Traits(
+        "td3", "replay", continuous=True, discrete=False, masks=False, durations=True, lagged=True
+    )
 
     def __init__(self, config: Td3Config, spec: WorldSpec, seed: int, device: torch.device) -> None:
         self.config, self.device = config, device

@@ -60,6 +60,35 @@ def _ends_beside(rollouts: Sequence[Rollout]) -> Ends | None:
     return Ends(np.concatenate(index)[order], blocks, arrays.get("state"), arrays.get("mask"))
 
 
+def block_of(rollout: Rollout, first: int, count: int) -> Rollout:
+    """Of a rollout `count` neighbouring worlds from the `first` on, as views: what `beside` was given."""
+    worlds = slice(first, first + count)
+    arrays = {
+        name: array[worlds] if name.split(".")[0] in BY_WORLD else array[:, worlds]
+        for name, array in rollout_arrays(replace(rollout, ends=None)).items()
+    }
+    return replace(rollout_from(arrays), ends=_ends_of(rollout, worlds))
+
+
+def _ends_of(rollout: Rollout, worlds: slice) -> Ends | None:
+    if rollout.ends is None:
+        return None
+    _, all_worlds, agents = rollout.shape
+    row, rest = np.divmod(rollout.ends.index, all_worlds * agents)
+    rest -= worlds.start * agents
+    count = (worlds.stop - worlds.start) * agents
+    mine = (rest >= 0) & (rest < count)
+    if not mine.any():
+        return None
+    ends = rollout.ends
+    return Ends(
+        (row * count + rest)[mine],
+        {name: block[mine] for name, block in ends.obs.items()},
+        None if ends.state is None else ends.state[mine],
+        None if ends.mask is None else ends.mask[mine],
+    )
+
+
 def in_order(parts: Sequence[Sequence[Episode]]) -> list[Episode]:
     """Episodes in the order they ended, and by world where they ended in the same step, whoever was faster."""
     return sorted((episode for part in parts for episode in part), key=lambda episode: (episode.step, episode.world))

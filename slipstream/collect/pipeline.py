@@ -32,6 +32,7 @@ from slipstream.data.rollout import F32, U8, Blocks
 Weights = Mapping[str, Arrays]  # by policy
 
 WATCH_S = 1.0  # between looks at whether the thread waited for still lives
+DUE = "due"  # in a saved state: the last update was not published yet, so the slab that waits for it is not collected
 CLOSE_S = 30.0  # a tick of a world may take this long when the pipeline is closed
 
 
@@ -50,10 +51,19 @@ class Pipeline:
     """A collector on its own thread; every method is called from the learner's."""
 
     def __init__(
-        self, collector: Collector, mode: Literal["free", "deterministic"], *, lag: int = 1, queue: int = 2
+        self,
+        collector: Collector,
+        mode: Literal["free", "deterministic"],
+        *,
+        lag: int = 1,
+        queue: int = 2,
+        explore: Callable[[int], None] = lambda number: None,
     ) -> None:
-        """`lag` counts updates, in deterministic mode; `queue` slabs, in free mode. Both are at least 1."""
-        self._collector = collector
+        """`lag` counts updates, in deterministic mode; `queue` slabs, in free mode. Both are at least 1.
+
+        `explore` is called on the collecting thread with the number of the slab that begins.
+        """
+        self._collector, self._explore = collector, explore
         self._copies = {name: _copy_of(name, collector) for name in collector.recorders}
         self._deterministic, self._lag, self._queue = mode == "deterministic", max(1, lag), max(1, queue)
         self._changed = Condition()  # guards all of the following
@@ -61,7 +71,7 @@ class Pipeline:
         self._published: dict[int, Weights] = {}  # by version, as long as a later slab may need them
         self._first = self._newest = 0  # versions: there at the start, published last
         self._next = 0  # number of the slab to be collected next, or now
-        self._is_collecting = self._is_paused = False
+        self._is_collecting = self._is_paused = self._was_due = False
         self._failure: BaseException | None = None
         self._stop = Event()
         self._thread: Thread | None = None
@@ -71,11 +81,8 @@ class Pipeline:
     def start(self, version: int, weights: Weights) -> None:
         """Begin to collect; after `load_state`, `version` is the one the state was saved at."""
         in_flight = len(self._slabs)
-        if self._deterministic and in_flight not in (0, self._lag + 1):
-            raise ValueError(
-                f"the saved state has {in_flight} slabs in flight where a lag of {self._lag} has {self._lag + 1}; "
-                "was the lag or the mode changed?"
-            )
+        if self._deterministic:
+            refuse_in_flight(in_flight, self._lag, self._was_due)
         self._first, self._next = version, version + in_flight
         self.publish(version, weights)
         self._thread = Thread(target=self._run, name="slipstream-collector", daemon=True)
@@ -105,16 +112,16 @@ class Pipeline:
         """The collector and the slabs in flight, once all that may be collected is; call it between updates.
 
         In deterministic mode these are the same bits whatever the threads did. No weights are needed: the next slab
-        acts with the version that the next update makes.
+        acts with the version that the next update makes, or with that of an update that is not published yet.
         """
         with self._changed:
-            if self._next - len(self._slabs) != self._newest:
-                raise RuntimeError("a slab was taken and its update not published yet, so saving now would lose it")
             self._is_paused = not self._deterministic
             try:
                 self._wait_until(lambda: not self._is_collecting and not self._may_begin())
                 state = {f"collector.{name}": array for name, array in self._collector.state_arrays().items()}
                 state["steps"] = np.array(self._collector.steps, np.int64)
+                if self._next - len(self._slabs) > self._newest:
+                    state[DUE] = np.array(1, np.uint8)
                 for number, slab in enumerate(self._slabs):
                     state |= {f"slab.{number}.{name}": array for name, array in slab_arrays(slab).items()}
             finally:
@@ -127,6 +134,7 @@ class Pipeline:
         self._collector.load_state(under(state, "collector."), int(state["steps"]))
         policies = list(self._copies)
         self._slabs.clear()
+        self._was_due = DUE in state
         while saved := under(state, f"slab.{len(self._slabs)}."):
             self._slabs.append(slab_from(saved, policies, list(self._collector.env.obs)))
 
@@ -190,10 +198,11 @@ class Pipeline:
                     return None
                 self._changed.wait(WATCH_S)
             self._is_collecting = True
-            version = self._version_for(self._next)
+            version, number = self._version_for(self._next), self._next
             weights = self._published[version]
         for name, copy in self._copies.items():
             copy.load(weights[name])
+        self._explore(number)
         return version
 
     def _collect(self, version: int) -> Slab:
@@ -218,6 +227,16 @@ class Pipeline:
         if self._deterministic:
             return self._version_for(self._next) in self._published
         return len(self._slabs) < self._queue
+
+
+def refuse_in_flight(slabs: int, lag: int, was_due: bool) -> None:
+    """Raise ValueError where a saved state has not as many slabs in flight as a lag makes; none is a fresh start."""
+    wanted = lag + 1 - was_due
+    if slabs not in (0, wanted):
+        raise ValueError(
+            f"the saved state has {slabs} slabs in flight where a lag of {lag} has {wanted}; "
+            "was the lag or the mode changed?"
+        )
 
 
 def _copy_of(policy: str, collector: Collector) -> ActingCopy:

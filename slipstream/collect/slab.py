@@ -26,6 +26,7 @@ class Slab:
     ticks: int = 0  # of all worlds
     health: Mapping[str, float] = field(default_factory=dict)  # of workers: metrics by name
     is_broken: bool = False  # some worlds could not go on where the slab before ended, and began new episodes
+    blocks: Sequence[int] = ()  # first world of each block of worlds side by side; empty: all worlds, in their order
 
 
 def copy_rollout(rollout: Rollout) -> Rollout:
@@ -37,6 +38,8 @@ def slab_arrays(slab: Slab) -> Arrays:
     """A slab as named arrays, which are its own."""
     numbers = {"version": np.array(slab.version, np.int64), "ticks": np.array(slab.ticks, np.int64)}
     arrays = {**numbers, **episode_arrays(slab.episodes)}
+    if slab.blocks:
+        arrays["blocks"] = np.array(slab.blocks, np.int64)
     for number, rollout in enumerate(slab.rollouts.values()):
         arrays |= {f"rollout.{number}.{name}": array for name, array in rollout_arrays(rollout).items()}
     return arrays
@@ -49,7 +52,9 @@ def slab_from(arrays: Arrays, policies: Sequence[str], blocks: Sequence[str]) ->
     """
     found = {name: arrays[name] for name in sorted(arrays, key=lambda name: _place(name, blocks))}
     rollouts = {policy: rollout_from(under(found, f"rollout.{i}.")) for i, policy in enumerate(policies)}
-    return Slab(int(arrays["version"]), rollouts, episodes_from(arrays), {}, int(arrays.get("ticks", 0)))
+    blocks = arrays["blocks"].tolist() if "blocks" in arrays else ()
+    ticks = int(arrays.get("ticks", 0))
+    return Slab(int(arrays["version"]), rollouts, episodes_from(arrays), {}, ticks, blocks=blocks)
 
 
 def _place(name: str, blocks: Sequence[str]) -> int:

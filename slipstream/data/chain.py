@@ -48,6 +48,7 @@ class Chain:
             for name, flat in _decision_fields(like).items()
         }
         self._out = _out_fields(like, shape[0] * shape[1])
+        self._agents, self._parts = agents, dict[int, Chain]()  # chains of fewer worlds, by their number
 
     @property
     def empty(self) -> Transitions:
@@ -77,6 +78,22 @@ class Chain:
         out = from_fields(fields)
         self._write_next(rollout, done, out)
         self._keep_unfinished(rollout)
+        return out
+
+    def extend_block(self, rollout: Rollout, first: int) -> Transitions:
+        """The same for a slab of some neighbouring worlds, from the `first` of all on."""
+        worlds = rollout.shape[1]
+        if worlds not in self._parts:
+            self._parts[worlds] = Chain(rollout, self._gamma, self._n_step)
+        part = self._parts[worlds]
+        columns = slice(first * self._agents, (first + worlds) * self._agents)
+        kept = [(self._carry[name], part._carry[name]) for name in self._carry]
+        kept += [(self._slab[name][: self._kept], part._slab[name][: self._kept]) for name in self._slab]
+        for mine, its in kept:
+            its[:] = mine[:, columns]
+        out = part.extend(rollout)
+        for mine, its in kept:
+            mine[:, columns] = its
         return out
 
     def _take(self, name: str, flat: NDArray[Any], index: I64, out: NDArray[Any]) -> None:

@@ -275,7 +275,8 @@ class Session:
             self._interrupts = interrupts
             try:
                 reason = self._exchange()  # where a run was parked before a round
-                self.source.begin(self.counters.updates)
+                if reason is None:
+                    self.source.begin(self.counters.updates)
                 for quarantine in self.quarantines.values():
                     quarantine.trust()
                 reason = reason or self._already_done()
@@ -341,8 +342,10 @@ class Session:
         if is_best:
             self._write(checkpoint.best_path(self.run.checkpoints, self.counters.steps), "best")
         if self._is_due():
-            reason = self._exchange() or reason
-            self.source.publish(self.counters.updates)
+            parked = self._exchange()
+            reason = parked or reason
+            if parked is None:
+                self.source.publish(self.counters.updates)
         if reason is None and self.counters.steps >= self.scenario.timesteps:
             reason = f"the budget of {self.scenario.timesteps:,} steps is spent"
         most = self.scenario.stop.episodes
@@ -400,7 +403,7 @@ class Session:
         before = {name: weights(learner) for name, learner in watched.items()}
         with arithmetic(arithmetic_of(self.scenario)):
             stats = {
-                name: feed.learn(slab.rollouts.get(name), progress) | lag | paid.get(name, {})
+                name: feed.learn(slab.rollouts.get(name), progress, slab.blocks) | lag | paid.get(name, {})
                 for name, feed in self.feeds.items()
             }
         moved = {name: diagnose(before[name], weights(learner)) for name, learner in watched.items()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from slipstream.algos.dqn import Dqn
 from slipstream.algos.protocol import Algorithm, Arrays, Progress, ReplayAlgorithm, RolloutAlgorithm, Stats
+from slipstream.collect.merge import block_of
 from slipstream.collect.slab import rollout_arrays, under
 from slipstream.config.algos.offpolicy import ReplayLearnerConfig
 from slipstream.config.algos.schedule import schedule_at
@@ -38,8 +39,8 @@ class Feed(Protocol):
     def replay(self) -> ReplayStore | None:
         """What a checkpoint must keep beside the arrays."""
 
-    def learn(self, rollout: Rollout | None, progress: Progress) -> Stats:
-        """Take in a slab, if there is one, and make one update."""
+    def learn(self, rollout: Rollout | None, progress: Progress, blocks: Sequence[int] = ()) -> Stats:
+        """Take in a slab, if there is one, and make one update; `blocks` as in `Slab`."""
 
     def spent(self) -> PrivacyReport | None:
         """What the gradient steps so far have told of any one row; None where none is hidden."""
@@ -68,7 +69,7 @@ class RolloutFeed:
     def __init__(self, learner: RolloutAlgorithm, quarantine: Quarantine) -> None:
         self._learner, self._quarantine = learner, quarantine
 
-    def learn(self, rollout: Rollout | None, progress: Progress) -> Stats:
+    def learn(self, rollout: Rollout | None, progress: Progress, blocks: Sequence[int] = ()) -> Stats:
         """One update, unless something in the slab is not finite."""
         assert rollout is not None
         arrays = _read_by_learners(rollout)
@@ -126,7 +127,7 @@ class ReplayFeed:
         self._draws = 0
         self._owed = 0.0  # gradient steps, by the training intensity
 
-    def learn(self, rollout: Rollout | None, progress: Progress) -> Stats:
+    def learn(self, rollout: Rollout | None, progress: Progress, blocks: Sequence[int] = ()) -> Stats:
         """Add what is new, then take the gradient steps that the steps of the worlds have earned.
 
         A slab with something that is not finite is set aside whole, with the spans that reach into it; the world goes
@@ -138,12 +139,13 @@ class ReplayFeed:
             if names := not_finite(arrays):
                 self._chain.forget()
                 return self._quarantine.keep(arrays, names, progress)
-            new = self._chain.extend(rollout)
-            self._learner.observe(new)
-            self.replay.add(new)
+            for new in _chained(self._chain, rollout, blocks):
+                self._learner.observe(new)
+                self.replay.add(new)
+                rows += len(new)
             if self._served is not None and (means := rollout.reward_means):
                 self._served.report(means["r_total"])
-            rows, is_warm = len(new), progress.steps >= self._config.learning_starts
+            is_warm = progress.steps >= self._config.learning_starts
         due = self._earn() if is_warm and len(self.replay) else 0
         stats, last = self._descend(due, progress)
         size = {"rows": float(rows), "replay_size": float(len(self.replay)), **self._telemetry()}
@@ -295,6 +297,15 @@ def _private(
     private = PrivateGradients(weights, config.activation, Privacy(**asked.model_dump()), config.batch_size)
     learner.private = private
     return private
+
+
+def _chained(chain: Chain, rollout: Rollout, blocks: Sequence[int]) -> Iterator[Transitions]:
+    """What a slab finishes: of all worlds at once, or block by block, where any may be there twice or not at all."""
+    if not blocks:
+        yield chain.extend(rollout)
+    size = rollout.shape[1] // max(1, len(blocks))
+    for place, first in enumerate(blocks):
+        yield chain.extend_block(block_of(rollout, place * size, size), first)
 
 
 def _read_by_learners(rollout: Rollout) -> Arrays:

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from slipstream import _core
-from slipstream.algos.protocol import Algorithm, action_table, refuse_mismatch
+from slipstream.algos.protocol import Algorithm, Progress, action_table, refuse_mismatch
 from slipstream.algos.registry import ALGORITHMS
 from slipstream.collect.shaping import Shaping
 from slipstream.collect.teams import Team
@@ -169,7 +169,7 @@ def make_cast(scenario: Scenario, spec: WorldSpec) -> Cast:
     for index, (name, agents) in enumerate(assigned.items()):
         policy = scenario.policies[name]
         if isinstance(policy, LearningPolicy):
-            learner, table = _learner(scenario, name, spec, index)
+            learner, table = make_learner(scenario, name, spec, index)
             learners[name] = learner
             actor = learner.actor_spec()
             records[name] = PolicyRecord(
@@ -291,9 +291,16 @@ def refuse_other_world(policy: Policy, spec: WorldSpec, where: str) -> None:
         )
 
 
-def _learner(
+def progress_at(scenario: Scenario, update: int) -> Progress:
+    """Where a run stands when the slab of this number, counted from its first, begins."""
+    steps = update * scenario.rollout_steps
+    return Progress(min(1.0, steps / scenario.timesteps), update, steps)
+
+
+def make_learner(
     scenario: Scenario, name: str, spec: WorldSpec, index: int
 ) -> tuple[Algorithm, tuple[tuple[float, ...], ...]]:
+    """A policy's learner and its action table; `index` is the policy's place among all, and part of its seed."""
     algo = scenario.algo_of(name)
     assert algo is not None
     kind = ALGORITHMS[algo.kind]
@@ -302,7 +309,8 @@ def _learner(
     if scenario.collect.overlap != "none" and not kind.traits.lagged:
         raise ScenarioError(
             f"collect.overlap: '{scenario.collect.overlap}' collects with an older policy than the one that learns, "
-            f"but {kind.traits.name} (policies.{name}) cannot learn from that; set it to none, or use impala or appo"
+            f"but {kind.traits.name} (policies.{name}) cannot learn from that; set it to none, or use one that can: "
+            + ", ".join(name for name, kind in ALGORITHMS.items() if kind.traits.lagged)
         )
     if isinstance(algo, ReplayLearnerConfig) and algo.replay.dataset is not None and algo.replay.n_step > 1:
         raise ScenarioError(

@@ -15,10 +15,11 @@ from slipstream.collect.pool import Tell
 from slipstream.collect.serial import Collector
 from slipstream.collect.slab import Slab
 from slipstream.collect.teams import Team
+from slipstream.config.algos.offpolicy import ReplayLearnerConfig
 from slipstream.config.errors import CheckpointError, ScenarioError
 from slipstream.config.scenario import Scenario
-from slipstream.train.acting import ActingNetwork
-from slipstream.train.setup import Cast, gammas
+from slipstream.train.acting import ActingLearner, ActingNetwork
+from slipstream.train.setup import Cast, gammas, make_learner, progress_at
 from slipstream.train.workers import ByWorkers, MakeWorkplace
 from slipstream.worlds.vec_env import VecEnv
 
@@ -69,8 +70,8 @@ def make_source(
         return NoWorlds()
     if scenario.collect.workers:
         return ByWorkers(scenario, worlds, cast, tell, make_home)
-    overlap, device = scenario.collect.overlap, torch.device(scenario.device)
-    teams = cast.teams if overlap == "none" else [acting_copy(team, cast.learners, device) for team in cast.teams]
+    overlap = scenario.collect.overlap
+    teams = cast.teams if overlap == "none" else [acting_copy(team, scenario, worlds, cast) for team in cast.teams]
     collector = Collector(
         worlds,
         teams,
@@ -81,8 +82,14 @@ def make_source(
     )
     if overlap == "none":
         return InTurn(collector, cast.learners, heed)
+
+    def explore(number: int) -> None:
+        for team in teams:
+            if isinstance(team.player, ActingNetwork | ActingLearner):
+                team.player.explore(progress_at(scenario, number))
+
     lag, queue = scenario.collect.lag, scenario.collect.prefetch
-    return Beside(Pipeline(collector, overlap, lag=lag, queue=queue), cast.learners)
+    return Beside(Pipeline(collector, overlap, lag=lag, queue=queue, explore=explore), cast.learners)
 
 
 class InTurn:
@@ -126,12 +133,14 @@ class Beside:
 
     def __init__(self, pipeline: Pipeline, learners: Learners) -> None:
         self._pipeline, self._learners = pipeline, learners
+        self._loaded: Arrays | None = None  # what a run that has not begun yet would go on from
 
     def _weights(self) -> dict[str, Arrays]:
         return {name: learner.actor_arrays() for name, learner in self._learners.items()}
 
     def begin(self, version: int) -> None:
         """Start the thread."""
+        self._loaded = None
         try:
             self._pipeline.start(version, self._weights())
         except ValueError as error:  # slabs in flight that another setting collected
@@ -139,6 +148,8 @@ class Beside:
 
     def take(self, progress: Progress) -> Slab:
         """The oldest slab not yet learned from."""
+        for learner in self._learners.values():
+            learner.explore(progress)  # as their copies did: a learner reports it
         return self._pipeline.take()
 
     def publish(self, version: int) -> None:
@@ -151,11 +162,12 @@ class Beside:
 
     def state_arrays(self) -> Arrays:
         """Worlds, open decisions and slabs in flight."""
-        return self._pipeline.state_arrays()
+        return self._pipeline.state_arrays() if self._loaded is None else self._loaded
 
     def load_state(self, state: Arrays) -> None:
         """Go on exactly (in deterministic mode)."""
         self._pipeline.load_state(state)
+        self._loaded = state
 
     def close(self) -> None:
         """Stop the thread."""
@@ -188,8 +200,11 @@ class NoWorlds:
         """Nothing."""
 
 
-def acting_copy(team: Team, learners: Learners, device: torch.device) -> Team:
+def acting_copy(team: Team, scenario: Scenario, worlds: VecEnv, cast: Cast) -> Team:
     """The same team with a copy acting for the learner."""
     if not team.learns:
         return team
-    return replace(team, player=ActingNetwork(learners[team.policy].actor_spec(), device))
+    if isinstance(scenario.algo_of(team.policy), ReplayLearnerConfig):  # how it explores is more than its network
+        return replace(team, player=ActingLearner(make_learner(scenario, team.policy, worlds.spec, 0)[0]))
+    device = torch.device(scenario.device)
+    return replace(team, player=ActingNetwork(cast.learners[team.policy].actor_spec(), device))

@@ -27,6 +27,7 @@ from slipstream.collect.memory import Board, Shelf, ShelfPlan, make_memory, shar
 from slipstream.collect.merge import beside, in_order, join_states, split_state
 from slipstream.collect.messages import Collect, Restart
 from slipstream.collect.nursery import Nursery
+from slipstream.collect.pipeline import DUE, refuse_in_flight
 from slipstream.collect.pool import Delivery, Hand, Home, Life, Pool, Tell, ThreadLife
 from slipstream.collect.serial import team_rollout
 from slipstream.collect.slab import Slab, rollout_arrays, slab_arrays, slab_from, under
@@ -35,7 +36,7 @@ from slipstream.config.load import override, to_plain
 from slipstream.config.scenario import Scenario
 from slipstream.data.layout import Layout, layout_of
 from slipstream.train import crew
-from slipstream.train.setup import Cast
+from slipstream.train.setup import Cast, progress_at
 from slipstream.worlds.vec_env import VecEnv
 
 ROOM = 65_536  # bytes for names and numbers beside the arrays that are shared
@@ -78,10 +79,12 @@ class ByWorkers:
         self._overlap, self._lag = collect.overlap, 0 if collect.overlap == "none" else collect.lag
         self._slots = {"none": 1, "deterministic": self._lag + 1, "free": collect.prefetch}[collect.overlap]
         self._states: list[Arrays] | None = None  # to begin from
+        self._loaded: Arrays | None = None  # what a run that has not begun yet would go on from
         self._waiting: deque[Waiting] = deque()
         self._first = self._newest = 0  # versions: there at the start, published last
         self._next = self._turn = 0  # numbers of slabs: to be asked for next, to be taken next
         self._asked = Counter[int]()  # slabs, by worker, in free mode
+        self._begun = 0  # slabs that are not asked for, because they were collected before
         self._home: Workplace | None = None
         self._pool: Pool | None = None
         self._taken_at = monotonic()
@@ -91,12 +94,14 @@ class ByWorkers:
     def begin(self, version: int) -> None:
         """Start the workers."""
         in_flight = len(self._waiting)
-        if self._overlap == "deterministic" and in_flight not in (0, self._lag + 1):
-            raise CheckpointError(
-                f"collect.overlap, collect.lag: the saved state has {in_flight} slabs in flight where a lag of "
-                f"{self._lag} has {self._lag + 1}; was the lag or the mode changed?"
-            )
+        if self._overlap == "deterministic":
+            try:
+                refuse_in_flight(in_flight, self._lag, self._loaded is not None and DUE in self._loaded)
+            except ValueError as error:
+                raise CheckpointError(f"collect.overlap, collect.lag: {error}") from None
+        self._loaded = None
         self._first, self._next, self._turn = version, version + in_flight, version + in_flight
+        self._begun = version + in_flight
         collect = self._scenario.collect
         plans = [self._plan(len(share)) for share in self._shares]
         self._home = self._make_home(self._scenario, self._shares, plans, layout_of(self._weights()), self._lag + 2)
@@ -128,13 +133,13 @@ class ByWorkers:
             return
         self._board.write(version, self._weights())
         while self._overlap == "deterministic" and (wanted := max(self._first, self._next - self._lag)) <= version:
-            self._ask_all(wanted, Progress(0.0, 0))
+            self._ask_all(wanted, progress_at(self._scenario, self._next))
 
     def take(self, progress: Progress) -> Slab:
         """The next slab."""
+        for learner in self._cast.learners.values():
+            learner.explore(progress)  # as workers do: a learner reports it
         if self._overlap == "none":
-            for learner in self._cast.learners.values():
-                learner.explore(progress)  # as workers do: a learner reports it
             self._board.write(self._newest, self._weights())
             self._share_phases()
             self._ask_all(self._newest, progress)
@@ -155,6 +160,8 @@ class ByWorkers:
 
     def state_arrays(self) -> Arrays:
         """What one collector of all worlds, in turn with the learner or beside it, would save."""
+        if self._loaded is not None:
+            return self._loaded
         pool = self._running()
         pool.wait(lambda: not any(hand.orders for hand in pool.hands))
         while pool.delivered:
@@ -165,12 +172,15 @@ class ByWorkers:
             return state
         steps = state.pop("steps")
         saved = {f"collector.{name}": array for name, array in state.items()} | {"steps": steps}
+        if self._overlap == "deterministic" and self._next - len(self._waiting) > self._newest:
+            saved[DUE] = np.array(1, np.uint8)
         for number, (slab, _) in enumerate(self._waiting):
             saved |= {f"slab.{number}.{name}": array for name, array in slab_arrays(slab).items()}
         return saved
 
     def load_state(self, state: Arrays) -> None:
         """Go on exactly, with any number of workers."""
+        self._loaded = state
         collector = state if self._overlap == "none" else under(state, "collector.") | {"steps": state["steps"]}
         self._states = split_state(collector, self._worlds, self._shares)
         policies, blocks = list(self._cast.learners), list(self._worlds.obs)
@@ -186,14 +196,17 @@ class ByWorkers:
     # --- asking ---
 
     def _ask_all(self, version: int, progress: Progress) -> None:
-        where = (progress.fraction, progress.update, progress.steps)
         for worker in range(len(self._shares)):
-            self._running().order(worker, Collect(self._next, self._next % self._slots, version, where))
+            order = Collect(self._next, self._next % self._slots, version, _where(progress))
+            self._running().order(worker, order)
         self._next += 1
 
     def _ask_freely(self, slots: Sequence[tuple[int, int]]) -> None:
         for worker, slot in slots:
-            self._running().order(worker, Collect(self._asked[worker], slot, None))
+            # Whoever is fastest: budgets and schedules count what all workers collect.
+            number = self._begun + self._asked.total() // len(self._shares)
+            where = _where(progress_at(self._scenario, number))
+            self._running().order(worker, Collect(self._asked[worker], slot, None, where))
             self._asked[worker] += 1
 
     def _share_phases(self) -> None:
@@ -257,6 +270,7 @@ class ByWorkers:
             ticks=sum(part.ticks for part in parts),
             health=self._health(found),
             is_broken=any(part.is_broken for part in parts),
+            blocks=self._blocks([delivery.worker for delivery in found]),
         )
         pool = self._running()
         for delivery in found:
@@ -264,6 +278,10 @@ class ByWorkers:
             delivery.release()
         is_free = self._overlap == "free"
         return Waiting(slab, [(d.worker, d.ready.slot) for d in found] if is_free else [])
+
+    def _blocks(self, workers: Sequence[int]) -> Sequence[int]:
+        """Whose worlds stand side by side where it is not everybody's, each once."""
+        return () if workers == list(range(len(self._shares))) else [self._shares[i].start for i in workers]
 
     def _health(self, found: Sequence[Delivery]) -> dict[str, float]:
         """Of the workers, as metrics."""
@@ -296,6 +314,10 @@ class ByWorkers:
         episodes = 8 * ticks * worlds * (4 + 2 * spec.num_agents + len(spec.stats))
         state = rows + len(self._worlds.snapshot()) + 64 * self._worlds.num_worlds + ROOM
         return ShelfPlan(worlds, rollouts, self._slots, extra_bytes=2 * rows + episodes + state, state_bytes=state)
+
+
+def _where(progress: Progress) -> tuple[float, int, int]:
+    return (progress.fraction, progress.update, progress.steps)
 
 
 # --- where workers run ---

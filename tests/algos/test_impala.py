@@ -305,7 +305,7 @@ def learned_with_lag(kind: str, task: str, lag: int) -> float:
     """Train a probe with every rollout `lag` updates old; the share of the best return that is missing."""
     scenario = scenario_of(f"probe_{task}", {"seed": 1, "algo.kind": kind})
     parts = build(scenario)
-    teams = [acting_copy(team, parts.cast.learners, torch.device("cpu")) for team in parts.cast.teams]
+    teams = [acting_copy(team, parts.scenario, parts.env, parts.cast) for team in parts.cast.teams]
     ticks, steps = scenario.collect.rollout_length, scenario.rollout_steps
     collector = Collector(parts.env, teams, ticks, scenario.seed, {"main": 0.9}, parts.cast.shaping)
     with Pipeline(collector, "deterministic", lag=lag) as pipeline:

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from learning import TINY, build, scenario_of
 
+from slipstream.collect.merge import beside, block_of
 from slipstream.data.chain import Chain
 from slipstream.data.rollout import Rollout, allocate_rollout
 from slipstream.data.transitions import Transitions, to_fields
@@ -86,6 +87,24 @@ def test_every_slab_yields_the_spans_it_completes_and_no_other_row(length, count
         spoil(slab)
         due = {s: row for s, row in expected.items() if row.known_at // length == k}
         assert_same(told, due)
+
+
+@pytest.mark.parametrize("n_step", [1, 3])
+def test_blocks_of_worlds_in_any_order_are_chained_each_with_its_own_past(n_step):
+    """As free workers deliver: in every slab some worlds may come twice and others not at all."""
+    length, worlds, size = 3, 4, 2
+    history = live(10 * length, worlds * 2, seed=4)
+    expected = outcomes(history, 0.9, n_step)
+    whole = slabs(history, length, worlds, 2)
+    by_block = [[block_of(slab, first, size) for slab in whole] for first in (0, size)]
+    chain = Chain(allocate_rollout(spec(), length, worlds, 2, discrete=True, choices=CHOICES), 0.9, n_step)
+    told: dict[Sight, Expected] = {}
+    for order in ([0, 0], [1, 0], [1, 1], [0, 1], [0, 0], [1, 1], [0, 0], [1, 0], [0, 1], [1, 1]):
+        slab = beside([by_block[which].pop(0) for which in order])
+        for place, which in enumerate(order):
+            told |= read(chain.extend_block(block_of(slab, place * size, size), which * size))
+    assert not by_block[0]
+    assert_same(told, expected)
 
 
 def test_made_up_lives_contain_what_the_reference_is_for():

@@ -93,11 +93,14 @@ def cases() -> dict[str, Scenario]:
     found["several"] = recast(scenario_of("probe_leaver", PPO), three, teams)
 
     found |= {kind: learned_by(kind) for kind in ALGORITHMS}
-    for kind, algorithm in ALGORITHMS.items():
-        for lag in (1, 2) if algorithm.traits.lagged else ():
+    for kind in ("appo", "impala"):
+        for lag in (1, 2):
             beside = {"collect.overlap": "deterministic", "collect.lag": lag}
             found[f"{kind}_lag_{lag}"] = learned_by(kind, changes=beside)
             found[f"{kind}_lag_{lag}_durations"] = learned_by(kind, "probe_alternating", beside)
+    beside = {"collect.overlap": "deterministic", "collect.lag": 2}
+    found |= {f"{kind}_lag_2": learned_by(kind, changes=beside) for kind in ("sac", "td3", "cql")}
+    found["dqn_lag_2_durations"] = learned_by("dqn", "probe_alternating", beside, **PRIORITISED)
     found["dqn_durations"] = learned_by("dqn", "probe_duration", **PRIORITISED)
     found["dqn_alternating"] = learned_by("dqn", "probe_alternating", **PRIORITISED, dueling=True)
     found["dqn_masked"] = learned_by("dqn", "probe_bandit", **PRIORITISED, values={"kind": "quantile", "quantiles": 3})

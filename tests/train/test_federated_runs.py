@@ -24,6 +24,7 @@ from slipstream.train.federation import Client, begin_alike
 from slipstream.train.metrics import metrics_hash, read_rows
 
 WORLD = {"td3": "probe_target", "sac": "probe_target", "dqn": "probe_bandit", "ppo": "probe_bandit"}
+WORLD["impala"] = "probe_bandit"
 RULES = ("mean", "weighted_mean", "median", "trimmed_mean", "krum", "multi_krum", "bulyan", "geometric_median")
 OPTIMISER = ("first_moment", "second_moment", "optim_step")
 APART = {"federated.defence": {"clip_norm": None, "max_norm": None, "min_cosine": None}}
@@ -163,10 +164,22 @@ def history(root: Path, policy: str = "main") -> list[Record]:
     return [msgspec.json.decode(line, type=Record) for line in lines]
 
 
-@pytest.mark.parametrize("kind", ["td3", "ppo"])
-def test_clients_that_take_turns_are_bit_for_bit_those_that_run_at_once(kind, tmp_path):
-    together = [client_of(kind, i, 2, tmp_path / "a") for i in range(2)]
-    apart = [client_of(kind, i, 2, tmp_path / "b") for i in range(2)]
+BESIDE = {"collect.overlap": "deterministic", "collect.lag": 2}
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes"),
+    [
+        ("td3", {}),
+        ("ppo", {}),
+        ("td3", BESIDE),
+        ("dqn", {**BESIDE, "collect.workers": 2, "collect.mode": "thread"}),
+        ("impala", {**BESIDE, "evaluate.evaluation_interval": 1}),
+    ],
+)
+def test_clients_that_take_turns_are_bit_for_bit_those_that_run_at_once(kind, changes, tmp_path):
+    together = [client_of(kind, i, 2, tmp_path / "a", **changes) for i in range(2)]
+    apart = [client_of(kind, i, 2, tmp_path / "b", **changes) for i in range(2)]
     runs = [result.run for result in at_once(together, tmp_path / "together")]
     turns = in_turns(apart, tmp_path / "turns")
     assert [fingerprint(run) for run in runs] == [fingerprint(run) for run in turns]

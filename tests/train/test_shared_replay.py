@@ -64,6 +64,15 @@ def test_a_run_starts_a_service_of_its_own_and_goes_on_exactly_after_an_interrup
     assert not [child for child in psutil.Process().children() if "-m slipstream" in " ".join(child.cmdline())]
 
 
+def test_workers_that_collect_while_it_learns_feed_a_service_the_bits_of_a_local_replay(tmp_path):
+    beside = {"collect.overlap": "deterministic", "collect.lag": 2}
+    local = train(scenario_of("probe_target", {**tiny("td3"), **beside}), root=tmp_path, models=tmp_path / "models")
+    shared = {**beside, "collect.workers": 2, "collect.mode": "thread", "algo.replay.kind": "service"}
+    served = train(scenario_of("probe_target", {**tiny("td3"), **shared}), root=tmp_path, models=tmp_path / "models")
+    found = [(path / "arrays.safetensors").read_bytes() for path in (local.checkpoint, served.checkpoint)]
+    assert found[0] == found[1]
+
+
 def test_a_run_whose_own_service_is_killed_starts_it_again_and_tells(tmp_path):
     parts = build(scenario_of("probe_bandit", tiny("dqn", **{"replay.kind": "service", "replay.prioritised": {}})))
     (feed,) = parts.feeds.values()

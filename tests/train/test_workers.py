@@ -92,6 +92,9 @@ CASES = {
     "sac": lambda: learned_by("sac", "head_on", {"world.max_episode_steps": 12}, **{"replay.n_step": 3}),
     "td3": lambda: learned_by("td3"),
     "dqn_durations": lambda: learned_by("dqn", "probe_alternating", **{"replay.n_step": 3}),
+    "sac_lag": lambda: learned_by("sac", "head_on", {**LAGGED, "world.max_episode_steps": 12}, **{"replay.n_step": 3}),
+    "td3_lag": lambda: learned_by("td3", changes=LAGGED),
+    "dqn_lag": lambda: learned_by("dqn", "probe_alternating", LAGGED, **{"replay.n_step": 3, "replay.prioritised": {}}),
     "impala_lag": lambda: learned_by("impala", "probe_alternating", LAGGED),
     "appo_lag": lambda: learned_by("appo", "head_on", {**LAGGED, "world.max_episode_steps": 12}),
 }
@@ -150,6 +153,21 @@ def test_free_workers_spend_the_budget_and_nobody_lags_too_far(tmp_path):
     assert result.counters.steps == 256
     assert all(0 <= row["collector/policy_lag_max"] <= 4 for row in rows if "collector/policy_lag_max" in row)
     assert once_each(half) > 10
+
+
+@pytest.mark.parametrize("kind", ["sac", "td3", "dqn"])
+def test_free_workers_feed_a_learner_from_replay(kind, tmp_path):
+    """Spans of three decisions are chained world by world, whoever's worlds stand side by side in a slab."""
+    free = {"overlap": "free", "lag": 4, "prefetch": 2, "mode": "thread"}
+    world = "probe_bandit" if kind == "dqn" else "probe_target"
+    scenario = scenario_of(world, {**tiny(kind, **{"replay.n_step": 3, "replay.kind": "local"})})
+    half = run(scenario, tmp_path, "run", StopAfter(4), workers=2, **free)
+    result = resume(half, models=tmp_path / "models")
+    rows = list(read_rows(half / "metrics.jsonl"))
+    assert [row["timesteps_total"] for row in rows] == [32 * i for i in range(1, 9)]
+    assert result.counters.steps == 256
+    assert all(0 <= row["collector/policy_lag_max"] <= 6 for row in rows if "collector/policy_lag_max" in row)
+    assert rows[-1]["train/gradient_steps"] == 8
 
 
 def once_each(folder: Path) -> int:
