@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import textwrap
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -65,7 +65,7 @@ def plain(columns: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1, 
         widest = max((len(row[k]) for row in rows), default=0)
         words = max(map(len, column.split()), default=0)
         head = "\n".join(textwrap.wrap(column, max(widest, words, 6), break_on_hyphens=False))
-        justify = "left" if k < left or last else "right"
+        justify: Literal["left", "right"] = "left" if k < left or last else "right"
         table.add_column(
             Text(head, justify=justify),
             justify=justify,
