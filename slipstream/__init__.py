@@ -3,6 +3,7 @@
 import slipstream
 env = slipstream.make("head_on", num_worlds=256, seed=1)     # a batch of native worlds
 checkpoint = slipstream.train("head_on", timesteps=100_000)  # the path of the final checkpoint
+slipstream.resume(checkpoint, timesteps=200_000)             # goes on where it ended
 policy = slipstream.load_policy(checkpoint)                  # acts without world or config
 action = policy.act(env.obs["obs"])
 """
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from slipstream.worlds.vec_env import VecEnv
 
 __version__ = "0.1.0"
-__all__ = ["load_policy", "make", "train"]
+__all__ = ["load_policy", "make", "resume", "train"]
 
 # Imports are inside the functions: `import slipstream` and `slipstream --help` must not load torch.
 # Except this one, of an empty package: a package takes its name in its parent when it is first imported, and after the
@@ -76,6 +77,20 @@ def train(scenario: str | Scenario, algo: str | None = None, timesteps: int | No
         changes["timesteps"] = timesteps
     loaded = load(scenario, changes) if isinstance(scenario, str) else override(scenario, changes)
     return run(loaded, display=best_display()).checkpoint
+
+
+def resume(path: str | Path, timesteps: int | None = None, force: bool = False) -> Path:
+    """Continue a run and return the path of its final checkpoint.
+
+    Args:
+        path: The run's folder, or one of its checkpoints.
+        timesteps: A new budget, counted from the run's beginning; else the one it was begun with.
+        force: Where a checkpoint is named and the run has later ones: put those aside, with the metrics since.
+    """
+    from slipstream.train.experiment import resume as run
+    from slipstream.train.progress import best_display
+
+    return run(Path(path), timesteps=timesteps, force=force, display=best_display()).checkpoint
 
 
 def load_policy(path: str | Path, name: str | None = None) -> Policy:

@@ -21,7 +21,16 @@ MAY_IMPORT = {
     "train": {"config", "stats", "worlds", "nets", "data", "algos", "collect", "federate", "_core"},
     "evaluate": {"config", "stats", "worlds", "nets", "data", "algos", "collect", "train"},
     "scale": {"config", "stats", "worlds", "data", "collect", "train", "federate"},
-    "view": {"config", "stats", "worlds", "train.run_folder", "train.metrics", "train.progress", "data.disk"},
+    "view": {
+        "config",
+        "stats",
+        "worlds",
+        "train.run_folder",
+        "train.metrics",
+        "train.progress",
+        "train.signals",
+        "data.disk",
+    },
     "cli": {
         "config",
         "stats",

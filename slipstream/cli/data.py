@@ -58,8 +58,9 @@ def _record_parser(parser: argparse.ArgumentParser) -> None:
 
 def _record(args: argparse.Namespace) -> int:
     from slipstream.train.dataset_file import check_target, save_dataset
-    from slipstream.train.progress import Interrupts, best_display
+    from slipstream.train.progress import best_display
     from slipstream.train.record import record
+    from slipstream.train.signals import Interrupts
 
     display = best_display("transitions")
 

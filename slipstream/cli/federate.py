@@ -160,7 +160,7 @@ def _run(root: Path, what: Plan, begin: Spawn | None) -> int:
             console.print(_table(watched, root))
     except KeyboardInterrupt:
         print(f"stopped; every replica has saved what it has. Go on with: slipstream federate {root}")
-        return 130
+        raise
     failed = [one.replica.name for one in watched if one.state == "failed"]
     rounds = _print_rounds(root)
     if failed:

@@ -2,60 +2,48 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from importlib import import_module
+from typing import cast
 
 from slipstream import __version__
-from slipstream.cli import (
-    arena,
-    compare,
-    data,
-    export,
-    federate,
-    judge,
-    log,
-    look,
-    replay,
-    report,
-    run,
-    scenarios,
-    shift,
-    sweep,
-    view,
-    watch,
-)
 from slipstream.config.errors import SlipstreamError, suggest
+from slipstream.train.signals import catching
 
 Verb = Callable[[Sequence[str]], int]
 
-GROUPS: dict[str, dict[str, tuple[Verb, str]]] = {
+# By group: each verb, the function of slipstream.cli that does it, and what it is for.
+GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     "run": {
-        "train": (run.train, "train one or several scenarios"),
-        "resume": (run.resume, "continue a run exactly where it stopped"),
-        "sweep": (sweep.sweep, "try a scenario with many values, and find the best"),
+        "train": ("run.train", "train one or several scenarios"),
+        "resume": ("run.resume", "continue a run exactly where it stopped"),
+        "sweep": ("sweep.sweep", "try a scenario with many values, and find the best"),
     },
     "judge": {
-        "eval": (judge.evaluate, "play a trained policy beside the scripted ones, with intervals"),
-        "certify": (judge.certify, "show that a rate is above a bar, with a stated chance of error"),
-        "shift": (shift.shift, "try policies in changed worlds, or on other scenarios, with paired intervals"),
-        "arena": (arena.arena, "let policies play against each other: who is stronger, with Elo ratings"),
-        "compare": (compare.compare, "compare runs by algorithm or setting, with intervals over seeds"),
-        "report": (report.report, "write one HTML file about runs: curves, figures, replays, problem signs"),
-        "bench": (judge.bench, "measure how fast a scenario's worlds step here"),
-        "check-world": (judge.check_world, "check that a world keeps its contract"),
+        "eval": ("judge.evaluate", "play a trained policy beside the scripted ones, with intervals"),
+        "certify": ("judge.certify", "show that a rate is above a bar, with a stated chance of error"),
+        "shift": ("shift.shift", "try policies in changed worlds, or on other scenarios, with paired intervals"),
+        "arena": ("arena.arena", "let policies play against each other: who is stronger, with Elo ratings"),
+        "compare": ("compare.compare", "compare runs by algorithm or setting, with intervals over seeds"),
+        "report": ("report.report", "write one HTML file about runs: curves, figures, replays, problem signs"),
+        "bench": ("judge.bench", "measure how fast a scenario's worlds step here"),
+        "check-world": ("judge.check_world", "check that a world keeps its contract"),
     },
     "share": {
-        "federate": (federate.federate, "run several replicas that learn together, and watch over them"),
-        "export": (export.export, "write a policy as ONNX for other programs, and check that it acts the same"),
-        "dataset": (data.dataset, "record, describe, merge or import experience to learn from offline"),
-        "replay": (replay.replay, "serve a replay that several runs share, or show how one stands"),
+        "federate": ("federate.federate", "run several replicas that learn together, and watch over them"),
+        "export": ("export.export", "write a policy as ONNX for other programs, and check that it acts the same"),
+        "dataset": ("data.dataset", "record, describe, merge or import experience to learn from offline"),
+        "replay": ("replay.replay", "serve a replay that several runs share, or show how one stands"),
     },
     "look": {
-        "watch": (watch.watch, "follow a run on the terminal, live or finished"),
-        "view": (view.view, "show runs in a browser: curves, replays, comparisons, federations"),
-        "scenarios": (scenarios.scenarios, "list or describe scenarios; make, check, draw and import them"),
-        "log": (log.log, "write a run's metrics for TensorBoard or W&B, live or afterwards"),
-        "drmario": (look.drmario, "play Dr. Mario in the terminal, record games and play them again"),
+        "watch": ("watch.watch", "follow a run on the terminal, live or finished"),
+        "view": ("view.view", "show runs in a browser: curves, replays, comparisons, federations"),
+        "scenarios": ("scenarios.scenarios", "list or describe scenarios; make, check, draw and import them"),
+        "log": ("log.log", "write a run's metrics for TensorBoard or W&B, live or afterwards"),
+        "drmario": ("look.drmario", "play Dr. Mario in the terminal, record games and play them again"),
     },
 }
 
@@ -63,6 +51,22 @@ GROUPS: dict[str, dict[str, tuple[Verb, str]]] = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb; returns the exit code. Mistakes of the user are one sentence and exit code 2."""
     words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        with catching(to_the_end=argv is None):
+            return _run(words)
+    except KeyboardInterrupt as stop:
+        with suppress(OSError):  # the terminal may be gone
+            print(f"slipstream: interrupted{f' ({stop})' if str(stop) else ''}", file=sys.stderr)
+        return 128 + getattr(stop, "number", signal.SIGINT)
+
+
+def function(name: str) -> Verb:
+    """The function of a verb; only now is what it needs imported, when signals are heard already."""
+    module, own = name.split(".")
+    return cast(Verb, getattr(import_module(f"slipstream.cli.{module}"), own))
+
+
+def _run(words: list[str]) -> int:
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"]
     verbs = {name: verb for group in GROUPS.values() for name, (verb, _) in group.items()}
@@ -79,15 +83,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         return 2
     try:
-        return verbs[words[0]](words[1:])
+        return function(verbs[words[0]])(words[1:])
     except SlipstreamError as error:
         if debug:
             raise
         print(f"slipstream: {error}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        print("slipstream: interrupted", file=sys.stderr)
-        return 130
     except BrokenPipeError:  # the reader of our output went away, as `head` does
         sys.stderr.close()
         return 0

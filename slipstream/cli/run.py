@@ -5,7 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from collections.abc import Sequence
+import sys
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,15 +61,17 @@ def train(argv: Sequence[str]) -> int:
             return debug.debug(scenarios[0], runs=known.runs, models=known.models, out=known.out)
         return watch.train_watched(["train", *argv], scenarios[0], known.runs, known.out)
     results: list[Result] = []
+    went_well = True
     with place.place(known, max(scenario.collect.workers for scenario in scenarios)) as where:
         scenarios = [_for_place(scenario, where) for scenario in scenarios]
         for scenario in scenarios:
             results.append(_train_one(scenario, known, where))
+            went_well &= _show(results[-1], scenario)
             if results[-1].interrupted:  # a person who stops one run does not want the next to begin
                 break
     if len(results) > 1:
         _compare(scenarios[: len(results)], results)
-    return _code(results[-1])
+    return _code(results[-1]) if went_well else 1
 
 
 def scenario_of(words: Sequence[str]) -> Scenario:
@@ -81,11 +86,18 @@ def scenario_of(words: Sequence[str]) -> Scenario:
 
 
 def resume(argv: Sequence[str]) -> int:
-    """Continue a run from its newest good checkpoint."""
+    """Continue a run from its newest good checkpoint, or from the one that is named."""
     parser = argparse.ArgumentParser(
         "slipstream resume", description="Continue a run exactly where it stopped.", allow_abbrev=False
     )
-    parser.add_argument("run", type=Path, help="the run's folder, such as runs/head_on_ppo_20261115-120000")
+    parser.add_argument(
+        "run", type=Path, help="the run's folder, such as runs/head_on_ppo_20261115-120000, or one of its checkpoints"
+    )
+    parser.add_argument(
+        "--force",
+        action="store_true",
+        help="with a checkpoint that is not the newest: put later checkpoints and metrics aside and go on from it",
+    )
     parser.add_argument("--timesteps", type=whole_number, help="new budget in steps, counted from the run's beginning")
     parser.add_argument("--models", type=Path, default=Path("models"), help="where the final model is written")
     parser.add_argument("--ui", choices=watch.UIS[:3], default="plain", help=watch.UI_HELP)
@@ -93,25 +105,28 @@ def resume(argv: Sequence[str]) -> int:
     log.add_flags(parser)
     args = parser.parse_args(argv)
     if args.ui == "tui" and watch.is_terminal():
-        return watch.resume_watched(["resume", *argv], args.run)
+        from slipstream.train.resuming import named
+
+        return watch.resume_watched(["resume", *argv], named(args.run)[0])
     targets = log.asked_for(args)
     from slipstream.train.experiment import resume as continue_run
     from slipstream.train.progress import Quiet, best_display
+    from slipstream.train.resuming import named
     from slipstream.view.exporters import exporters
 
     display = Quiet() if args.ui == "none" else best_display()
-    workers = load(args.run / "scenario.yaml").collect.workers if args.on else 0
+    workers = load(named(args.run)[0] / "scenario.yaml").collect.workers if args.on else 0
     with place.place(args, workers) as where:
         result = continue_run(
             args.run,
             timesteps=args.timesteps,
+            force=args.force,
             models=args.models,
             display=display,
             followers=exporters(targets),
             place=where,
         )
-    _show(result, load(result.run / "scenario.yaml"))
-    return _code(result)
+    return _code(result) if _show(result, load(result.run / "scenario.yaml")) else 1
 
 
 def _code(result: Result) -> int:
@@ -135,7 +150,7 @@ def _train_one(scenario: Scenario, known: argparse.Namespace, where: Place) -> R
     from slipstream.train.progress import Quiet, best_display
     from slipstream.view.exporters import exporters
 
-    result = run(
+    return run(
         scenario,
         root=known.runs,
         models=known.models,
@@ -144,17 +159,33 @@ def _train_one(scenario: Scenario, known: argparse.Namespace, where: Place) -> R
         followers=exporters(targets),
         place=where,
     )
-    _show(result, scenario)
-    return result
 
 
-def _show(result: Result, scenario: Scenario) -> None:
-    """The end of a run as a person wants it: a table, a picture and what to type next."""
-    if result.model is None:  # interrupted: the loop has said how to go on
-        return
+def _show(result: Result, scenario: Scenario) -> bool:
+    """The end of a run as a person wants it: a table, a picture and what to type next; whether all of it went well."""
+    if result.interrupted:  # the loop has said how to go on
+        return True
+    failures = list(result.failures)
+    said = [f"run:    {result.run}", *([f"model:  {result.model}"] if result.model is not None else [])]
+    judged = result.run if result.model is None else result.model
     if scenario.evaluate.evaluation_interval is None:  # who wants no evaluation is not given one
-        print(f"run:    {result.run}\nmodel:  {result.model}\njudge it: slipstream eval {result.model}")
-        return
+        said += [f"judge it: slipstream eval {judged}", f"look at it: slipstream view {result.run}"]
+    else:
+        said += _judged(result, scenario, failures)
+        said += [
+            "look further:",
+            f"  slipstream eval {judged} --episodes 500",
+            f"  slipstream resume {result.run} --timesteps {2 * max(result.counters.steps, 1)}",
+            f"  slipstream view {result.run}   (or report, for one HTML file)",
+        ]
+    print("\n".join(said))
+    if failures:
+        print(f"slipstream: not all of the end could be written: {', '.join(failures)}; see above", file=sys.stderr)
+    return not failures
+
+
+def _judged(result: Result, scenario: Scenario, failures: list[str]) -> list[str]:
+    """Judge the final policy beside scripts, and keep table and picture; each is tried, whatever became of others."""
     from slipstream.cli.judge import print_table
     from slipstream.data.disk import replace_file
     from slipstream.evaluate.judge import as_plain, judge
@@ -162,19 +193,32 @@ def _show(result: Result, scenario: Scenario) -> None:
     from slipstream.train.saved_cast import load_cast
     from slipstream.worlds.registry import draw
 
-    judgement = judge(scenario, load_cast(result.run)[1], episodes=100)
-    print_table(judgement)
-    kept = {"steps": result.counters.steps, **as_plain(judgement)}
-    replace_file(result.run / JUDGEMENT_FILE, json.dumps(kept, indent=2, allow_nan=False).encode(), durable=False)
-    seen = judgement.frames, judgement.backdrop
-    picture = draw(judgement.kind, judgement.spec, *seen, result.run / "tracks.png", scenario.name)
-    print(f"run:    {result.run}")
-    print(f"model:  {result.model}")
-    if picture is not None:
-        print(f"tracks: {picture}")
-    print("look further:")
-    print(f"  slipstream eval {result.model} --episodes 500")
-    print(f"  slipstream resume {result.run} --timesteps {2 * max(result.counters.steps, 1)}")
+    judgement, picture = None, None
+    with _attempting("the judgement", failures):
+        judgement = judge(scenario, load_cast(result.run)[1], episodes=100)
+        print_table(judgement)
+    if judgement is not None:
+        with _attempting(JUDGEMENT_FILE, failures):
+            kept = {"steps": result.counters.steps, **as_plain(judgement)}
+            text = json.dumps(kept, indent=2, allow_nan=False).encode()
+            replace_file(result.run / JUDGEMENT_FILE, text, durable=False)
+        with _attempting("tracks.png", failures):
+            seen = judgement.frames, judgement.backdrop
+            picture = draw(judgement.kind, judgement.spec, *seen, result.run / "tracks.png", scenario.name)
+    return [f"tracks: {picture}"] if picture is not None else []
+
+
+@contextmanager
+def _attempting(what: str, failures: list[str]) -> Iterator[None]:
+    """A part of the end whose failure is told and takes no other part with it."""
+    try:
+        yield
+    except BrokenPipeError:  # nobody reads on
+        raise
+    except Exception as error:
+        failures.append(what)
+        traceback.print_exc()
+        print(f"slipstream: {what} failed: {type(error).__name__}: {error}", file=sys.stderr)
 
 
 def _compare(scenarios: Sequence[Scenario], results: Sequence[Result]) -> None:

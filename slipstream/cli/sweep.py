@@ -6,7 +6,6 @@ import argparse
 import math
 import os
 import secrets
-import signal
 import sys
 from collections.abc import Callable, Sequence
 from datetime import datetime
@@ -154,7 +153,6 @@ def _run(work: Work, cluster: Cluster | None) -> int:
     )
     pool = ProcessPool(work.root / LOGS, parallel, _nest(cluster))
     threads = max(1, cores // parallel) if cluster is None else 1  # an actor has one CPU
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # schedulers stop us as Ctrl+C does
     live = Live(console=console, refresh_per_second=2, transient=True)  # what stays is printed at the end
 
     def show(now: State, names: frozenset[str]) -> None:
@@ -170,9 +168,7 @@ def _run(work: Work, cluster: Cluster | None) -> int:
     except KeyboardInterrupt:
         console.print(live.get_renderable())
         print(f"stopped; every run has saved what it has. Go on with: slipstream sweep {work.root}")
-        return 130
-    finally:
-        signal.signal(signal.SIGTERM, before)
+        raise
     return _finish(work, state, console)
 
 

@@ -2,7 +2,8 @@
 
 It is started afresh, never forked from a run (whose threads and locks a child would inherit), and has one thread, so
 that forking it is safe. A worker begins in milliseconds, because torch is there already. When the run that holds the
-other end of its socket is gone, by whatever death, the nursery kills its children and ends.
+other end of its socket is gone, by whatever death, the nursery kills its children and ends. Signals that ask a program
+to end (Ctrl+C, SIGTERM, SIGHUP) may come to a whole group or session: they are for the run, and nobody here heeds them.
 
     python -m slipstream.collect.nursery DESCRIPTOR MODULE      MODULE.main(payload, descriptors) is a worker's life
 """
@@ -17,8 +18,9 @@ import socket
 import subprocess
 import sys
 import traceback
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from threading import Thread
 from time import monotonic
 
 import msgspec
@@ -163,9 +165,12 @@ class Nursery:
 
 def main() -> None:
     """Fork a worker for every message, until the run is gone."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
     control = socket.socket(fileno=int(sys.argv[1]))
     control.set_inheritable(False)
-    module = importlib.import_module(sys.argv[2])
+    with _ending_with(control):
+        module = importlib.import_module(sys.argv[2])
     children: dict[int, int] = {}  # descriptor -> pid
     while True:
         for ready in select.select([control.fileno(), *children], [], [])[0]:
@@ -185,6 +190,27 @@ def main() -> None:
                 pid = children.pop(ready)
                 os.close(ready)
                 _say(control, Died(pid, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])), [])
+
+
+@contextmanager
+def _ending_with(control: socket.socket) -> Iterator[None]:
+    """End this process if the run goes while it imports, which takes seconds; afterwards there is one thread again."""
+    done, stop = os.pipe()
+
+    def watch() -> None:
+        look = select.poll()
+        look.register(control, select.POLLRDHUP)  # not what is sent: that waits
+        look.register(done, select.POLLIN)
+        if done not in dict(look.poll()):
+            os._exit(0)
+
+    thread = Thread(target=watch)
+    thread.start()
+    yield
+    os.write(stop, b".")
+    thread.join()
+    os.close(done)
+    os.close(stop)
 
 
 def _request(control: socket.socket) -> tuple[bytes, list[int]]:
@@ -207,7 +233,6 @@ def _live(life: object, payload: bytes, descriptors: Sequence[int], not_mine: Se
     try:
         for descriptor in not_mine:
             os.close(descriptor)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
         life(payload, descriptors)
         code = 0
     except BaseException:

@@ -60,7 +60,7 @@ class Home(Protocol):
 class Tell(Protocol):
     """Hears what happens to workers."""
 
-    def __call__(self, event: str, sentence: str, **fields: object) -> None:
+    def __call__(self, event: str, sentence: str, /, **fields: object) -> None:
         """An event for programs, a sentence for people."""
 
 

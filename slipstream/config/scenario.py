@@ -104,8 +104,8 @@ class CollectConfig(Config):
     overlap: Literal["none", "deterministic", "free"] = Field(
         "none",
         description="Collect while the learner learns (workers, or a thread), for algorithms that can learn from an "
-        "older policy (all but ppo and reinforce): deterministic (always `lag` updates behind, so the bits do not depend on timing) or free "
-        "(whoever is fastest).",
+        "older policy (all but ppo and reinforce): deterministic (always `lag` updates behind, so the bits do not "
+        "depend on timing) or free (whoever is fastest).",
     )
     lag: Count = Field(
         1,

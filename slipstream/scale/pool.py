@@ -19,6 +19,7 @@ import msgspec
 from slipstream.collect.nursery import Life, Nursery
 from slipstream.train.replicas import Running, stop
 from slipstream.train.run_folder import is_being_written
+from slipstream.train.signals import held
 from slipstream.train.supervision import MAX_DEATHS, deaths_after, newest_checkpoint
 
 REFUSED = 2  # exit code of a run that would end in the same way if it were tried again
@@ -104,7 +105,8 @@ class ProcessPool:
         for order, deaths in ready[: self._max_parallel - len(self._children)]:
             self._waiting.remove((order, deaths))
             saved = newest_checkpoint(Path(order.run))
-            self._children.append(_Child(order, self._nest.begin(order, self._log(order)), saved, deaths))
+            with held():  # or nobody would know of it
+                self._children.append(_Child(order, self._nest.begin(order, self._log(order)), saved, deaths))
         return ended
 
     def close(self) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +19,7 @@ from slipstream.config.records import from_json
 from slipstream.scale.pool import REFUSED, Order
 from slipstream.train import experiment
 from slipstream.train.run_folder import is_being_written
+from slipstream.train.signals import Stopped, catching, hear_again
 from slipstream.train.supervision import newest_checkpoint
 
 
@@ -42,13 +42,16 @@ def main(payload: bytes, descriptors: Sequence[int] = ()) -> None:
     order = from_json(payload, Order)
     for stream in (1, 2) if descriptors else ():
         os.dup2(descriptors[0], stream)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    hear_again()
     sys.argv = ["slipstream", "train", order.scenario, "--seed", str(order.seed), "--out", order.run]  # for metadata
     try:
-        work(order)
+        with catching():
+            work(order)
     except SlipstreamError as error:
         print(f"slipstream: {error}", file=sys.stderr, flush=True)
         os._exit(REFUSED)
+    except Stopped as stop:  # before it had begun, or when it had ended
+        os._exit(128 + stop.number)
 
 
 if __name__ == "__main__":

@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -28,7 +28,7 @@ from slipstream.config.records import from_value
 from slipstream.config.scenario import EVALUATED_RULES, Scenario
 from slipstream.data.disk import replace_file
 from slipstream.nets.torsos import arithmetic
-from slipstream.train import checkpoint, run_folder
+from slipstream.train import checkpoint, crash, resuming, run_folder
 from slipstream.train.checkpoint import Checkpoint
 from slipstream.train.curriculum import CurriculumState
 from slipstream.train.diagnostics import diagnose, weights
@@ -42,16 +42,18 @@ from slipstream.train.metrics import MetricsWriter, cut_back
 from slipstream.train.overseer import Overseer
 from slipstream.train.phases import Phases
 from slipstream.train.place import HERE, Place
-from slipstream.train.progress import Display, Interrupts, Quiet, clock
+from slipstream.train.progress import Display, Quiet, Unfailing, clock
 from slipstream.train.quarantine import Quarantine
-from slipstream.train.replay_files import SegmentRecord, check_segments
+from slipstream.train.replay_files import SegmentRecord
 from slipstream.train.replays import Replays
 from slipstream.train.rows import episode_end, episode_summary, named, plain_trajectory, training_trajectory
 from slipstream.train.run_folder import RunFolder
 from slipstream.train.setup import Cast, arithmetic_of, choose_threads, make_cast, make_training_worlds, resolve
+from slipstream.train.signals import Interrupts, Stopped
 from slipstream.train.source import make_source
 from slipstream.train.stopping import StopState, after_evaluation, stop_rows
 from slipstream.train.tracks import as_track
+from slipstream.worlds.figures import plain
 from slipstream.worlds.registry import keep_records, proportions, trajectory_csv
 from slipstream.worlds.vec_env import VecEnv
 
@@ -81,11 +83,12 @@ class Result:
     run: Path
     checkpoint: Path
     model: Path | None  # None when interrupted, or when there was no room for it
-    interrupted: bool  # by Ctrl+C or SIGTERM, because it does not wait for a round, or because it was to pause
+    interrupted: bool  # by a signal, because it does not wait for a round, or because it was to pause
     reason: str
     counters: Counters
     stop: StopState
     evaluation: Mapping[str, float]  # eval/… of the last evaluation
+    failures: tuple[str, ...] = ()  # what could not be done at its end, and why
 
 
 def train(
@@ -110,65 +113,85 @@ def train(
     cast = make_cast(scenario, worlds.spec)
     if scenario.federated.has_others:
         begin_alike(scenario, cast, worlds.spec)
-    now = datetime.now().astimezone()
-    with run_folder.create(
-        root,
-        scenario.name,
-        scenario.algo.kind,
-        now,
-        scenario_yaml=dump(scenario),
-        config=to_plain(scenario),
-        metadata=run_folder.describe_run(seed=scenario.seed, command=sys.argv, now=now),
-        out=out,
-    ) as run:
-        shown = display or Quiet()
-        session = Session(scenario, run, worlds, cast, shown, models, None, followers, overseer, pause_at, place)
-        return session.run_to_end(f"training {scenario.name} with {scenario.algo.kind} in {run.path}")
+    now, shown = datetime.now().astimezone(), display or Quiet()
+    with (
+        Interrupts() if overseer is None else overseer.interrupts as interrupts,
+        run_folder.create(
+            root,
+            scenario.name,
+            scenario.algo.kind,
+            now,
+            scenario_yaml=dump(scenario),
+            config=to_plain(scenario),
+            metadata=run_folder.describe_run(seed=scenario.seed, command=sys.argv, now=now),
+            out=out,
+        ) as run,
+        crash.told(run, shown.note),
+    ):
+        session = Session(
+            scenario, run, worlds, cast, shown, models, interrupts, None, followers, overseer, pause_at, place
+        )
+        result = session.run_to_end(f"training {scenario.name} with {scenario.algo.kind} in {run.path}")
+    return _unless_stopped(result, interrupts)
 
 
 def resume(
     path: Path,
     *,
     timesteps: int | None = None,
+    force: bool = False,
     models: Path = Path("models"),
     display: Display | None = None,
     followers: Sequence[Follower] = (),
     pause_at: int | None = None,
     place: Place = HERE,
 ) -> Result:
-    """Continue a run from its newest good checkpoint, to its budget or to `timesteps` steps in all."""
-    with run_folder.open_existing(path) as run:
-        checkpoint.clean_stray(run.checkpoints)
-        latest = checkpoint.load_latest(run.checkpoints, lambda found: check_segments(run.path / "replay", found.meta))
-        for skipped in latest.skipped:
-            (display or Quiet()).note(f"{skipped.path.name} is not usable and was passed over: {skipped.reason}")
-        checkpoint.set_aside(latest.skipped)
+    """Continue a run from its newest good checkpoint, to its budget or to `timesteps` steps in all.
+
+    A run that has none begins again. `path` may also name one of its checkpoints; where there are later ones, they and
+    what was reported since are put aside with `force`, and else it is refused.
+    """
+    folder, wanted = resuming.named(path)
+    shown = display or Quiet()
+    with Interrupts() as interrupts, run_folder.open_existing(folder) as run:
         scenario = resolve(load(run.path / run_folder.SCENARIO_FILE))
+        saved = resuming.find(run, wanted, force, shown.note)
         if timesteps is not None:
-            scenario = _extended(scenario, latest.checkpoint, timesteps, display or Quiet())
+            scenario = _extended(scenario, saved, timesteps, shown)
             replace_file(run.path / run_folder.SCENARIO_FILE, dump(scenario).encode())
             replace_file(run.path / run_folder.CONFIG_FILE, to_json(scenario).encode())
-        shown, saved = display or Quiet(), latest.checkpoint
-        worlds = make_training_worlds(scenario, reward_parts=bool(saved.meta.get("reward_parts")))
+        worlds = make_training_worlds(scenario, reward_parts=saved is not None and bool(saved.meta.get("reward_parts")))
         scenario = choose_threads(scenario, worlds.spec)
         cast = make_cast(scenario, worlds.spec)
-        session = Session(scenario, run, worlds, cast, shown, models, saved, followers, pause_at=pause_at, place=place)
+        if saved is None and scenario.federated.has_others:
+            begin_alike(scenario, cast, worlds.spec)
+        session = Session(
+            scenario, run, worlds, cast, shown, models, interrupts, saved, followers, pause_at=pause_at, place=place
+        )
         run_folder.begin_session(run, sys.argv, datetime.now().astimezone(), session.counters.steps)
         if not worlds.exact_resume:
             session.display.note(
                 f"{worlds.spec.name} cannot be saved in mid-episode: its worlds go on with their next episodes"
             )
-        return session.run_to_end(f"resuming {scenario.name} at step {session.counters.steps:,} in {run.path}")
+        with crash.told(run, shown.note):
+            result = session.run_to_end(f"resuming {scenario.name} at step {session.counters.steps:,} in {run.path}")
+    return _unless_stopped(result, interrupts)
 
 
-def _extended(scenario: Scenario, saved: Checkpoint, timesteps: int, display: Display) -> Scenario:
+def _unless_stopped(result: Result, interrupts: Interrupts) -> Result:
+    """What came of a run; a signal that came when it had ended already is for whoever would go on now."""
+    if interrupts.number is not None and not result.interrupted:
+        raise Stopped(interrupts.number)
+    return result
+
+
+def _extended(scenario: Scenario, saved: Checkpoint | None, timesteps: int, display: Display) -> Scenario:
     """The scenario with a larger budget; a rule that has ended the run once will not end it again at once."""
-    counters = saved.meta.get("counters")
-    done = int(counters.get("steps", 0)) if isinstance(counters, dict) else 0  # what is wrong with it is said later
+    done = 0 if saved is None else resuming.steps_of(saved)
     if timesteps <= done:
         raise ScenarioError(f"--timesteps {timesteps}: this run has already done {done} steps; ask for more than that")
     changes: dict[str, Any] = {"timesteps": timesteps}
-    if rule := saved.meta.get("ended_by_rule"):
+    if saved is not None and (rule := saved.meta.get("ended_by_rule")):
         changes |= {f"stop.{name}": None for name in EVALUATED_RULES}
         display.note(f"the run had ended early ({rule}); its stopping rules are off from here on")
     return override(scenario, changes)
@@ -185,6 +208,7 @@ class Session:
         cast: Cast,
         display: Display,
         models: Path,
+        interrupts: Interrupts,
         saved: Checkpoint | None = None,
         followers: Sequence[Follower] = (),
         overseer: Overseer | None = None,
@@ -192,17 +216,19 @@ class Session:
         place: Place = HERE,
     ) -> None:
         self.followers, self.overseer, self.pause_at = followers, overseer, pause_at
-        self.scenario, self.run, self.cast, self.display, self.models = scenario, run, cast, display, models
-        self.worlds = worlds
+        self.scenario, self.run, self.cast, self.models = scenario, run, cast, models
+        self.display, self._interrupts = Unfailing(display, interrupts), interrupts
+        self.worlds, self._is_new = worlds, saved is None
         with ExitStack() as parts:  # what must be closed, also where not all of it can be made
             parts.callback(worlds.close)
             self._make_parts(saved, place, parts)
             self._parts = parts.pop_all()
-        self.writer = MetricsWriter(run.path, display.note)
+        self.writer = MetricsWriter(run.path, self.display.note)
         self._began = time.monotonic() - self.counters.seconds
         self._saved_at = self.counters.steps
         self._seconds: dict[str, float] = {}
         self._lost_records = False
+        self._failures: list[str] = []
 
     def _make_parts(self, saved: Checkpoint | None, place: Place, parts: ExitStack) -> None:
         """Learners, worlds and what lies between them, where a checkpoint left them."""
@@ -271,15 +297,17 @@ class Session:
             self._tell("federated: this run is the only client, so every round is skipped")
         if self.overseer is not None:
             self.overseer.begin(self.worlds, scenario.collect.rollout_length)
-        with self.writer, Interrupts() if self.overseer is None else self.overseer.interrupts as interrupts:
-            self._interrupts = interrupts
+        interrupts = self._interrupts
+        with self.writer:
             try:
                 reason = self._exchange()  # where a run was parked before a round
                 if reason is None:
                     self.source.begin(self.counters.updates)
                 for quarantine in self.quarantines.values():
                     quarantine.trust()
-                reason = reason or self._already_done()
+                if self._is_new:
+                    self._save()  # from here on it can be resumed
+                reason = reason or self._already_done() or interrupts.signal
                 while reason is None:
                     reason = self._advance()
                     reason = self._problem() or reason or interrupts.signal
@@ -295,12 +323,21 @@ class Session:
             self._say_goodbye(reason, finished)
             with self.writer.surviving_full_disk("metadata"):
                 end = datetime.now().astimezone()
-                run_folder.end_session(self.run, end, self.counters.seconds, reason, self.counters.steps)
+                seconds, steps = self.counters.seconds, self.counters.steps
+                run_folder.end_session(self.run, end, seconds, reason, steps, interrupted=not finished)
             self._hear(follower.end() for follower in self.followers)
         if problem is not None:
             raise TrainingError(problem)
         return Result(
-            self.run.path, self.newest, model, not finished, reason, self.counters, self.stop, self.evaluation
+            run=self.run.path,
+            checkpoint=self.newest,
+            model=model,
+            interrupted=not finished,
+            reason=reason,
+            counters=self.counters,
+            stop=self.stop,
+            evaluation=self.evaluation,
+            failures=tuple(self._failures),
         )
 
     def _already_done(self) -> str | None:
@@ -407,7 +444,7 @@ class Session:
                 for name, feed in self.feeds.items()
             }
         moved = {name: diagnose(before[name], weights(learner)) for name, learner in watched.items()}
-        return {name: found | moved.get(name, {}) for name, found in stats.items()}
+        return {name: plain(found | moved.get(name, {}), f"policy '{name}'") for name, found in stats.items()}
 
     def _problem(self) -> str | None:
         """Why training has to be given up, if so."""
@@ -427,7 +464,7 @@ class Session:
         self._tell(sentence)
         self.writer.event("quarantine", self.counters.steps, **event)
 
-    def _announce(self, event: str, sentence: str, **fields: Any) -> None:
+    def _announce(self, event: str, sentence: str, /, **fields: Any) -> None:
         """An event for programs, a sentence for people."""
         self._tell(sentence)
         self.writer.event(event, self.counters.steps, **fields)
@@ -660,13 +697,27 @@ class Session:
             self.writer.log(f"saved {path.name}")
 
     def _finish(self, reason: str) -> Path | None:
-        """Evaluate the final weights, and export them."""
-        self._evaluate_last()
-        self._tell_better()
+        """Evaluate the final weights and export them; what fails is told, and takes nothing else with it."""
+        with self._attempting("the last evaluation"):
+            self._evaluate_last()
+            self._tell_better()
+        model = None
+        with self._attempting("the model"), self.writer.surviving_full_disk("export"):
+            model = export(self, reason)
         self.writer.event("finished", self.counters.steps, reason=reason, **self.evaluation)
-        with self.writer.surviving_full_disk("export"):
-            return export(self, reason)
-        return None
+        return model
+
+    @contextmanager
+    def _attempting(self, what: str) -> Iterator[None]:
+        """A part of the end whose failure must not take the others with it."""
+        try:
+            yield
+        except Exception as error:
+            self._failures.append(what)
+            told = crash.describe(error)
+            sentence = f"{what} failed: {told['kind']}: {told['message']}"
+            self._announce("end_failed", sentence, what=what, **told)
+            self.writer.log(crash.last_lines(error))
 
     def _tell_better(self) -> None:
         """Name the checkpoint of a better evaluation than the last one, where there is one."""

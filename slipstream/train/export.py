@@ -7,6 +7,7 @@ import itertools
 import os
 import secrets
 import shutil
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -36,6 +37,7 @@ def export(session: Session, reason: str) -> Path:
         "kind": "model",
         "scenario": to_plain(scenario),
         "algorithm": scenario.algo.kind,
+        "run": str(session.run.path.absolute()),
         "reason": reason,
         "counters": msgspec.to_builtins(counters),
         "evaluation": dict(session.evaluation),
@@ -45,19 +47,21 @@ def export(session: Session, reason: str) -> Path:
     new = session.models / f"unfinished-{secrets.token_hex(8)}"
     try:
         checkpoint.save(new, Checkpoint(arrays, record))
-        path = _claim(new, name)
+        replace_file(new / "metadata.json", msgspec.json.format(msgspec.json.encode(record), indent=2))
+        return _claim(new, name, lambda path: _readme(session, path, reason))
     except BaseException:
         shutil.rmtree(new, ignore_errors=True)
         raise
-    replace_file(path / "metadata.json", msgspec.json.format(msgspec.json.encode(record), indent=2))
-    replace_file(path / "README.txt", _readme(session, path, reason).encode())
-    return path
 
 
-def _claim(new: Path, name: str) -> Path:
-    """Give a folder its name, or the next one that is free; two runs that end in the same second get two names."""
+def _claim(new: Path, name: str, page: Callable[[Path], str]) -> Path:
+    """Give a folder its name, or the next one that is free; two runs that end in the same second get two names.
+
+    The page in it tells the name, so it is written before each try: the folder appears with all that belongs in it.
+    """
     for attempt in itertools.count(1):
         path = new.with_name(name if attempt == 1 else f"{name}-{attempt}")
+        replace_file(new / "README.txt", page(path).encode())
         try:
             os.rename(new, path)  # fails where a folder with something in it has that name
         except OSError as error:

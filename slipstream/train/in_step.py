@@ -40,6 +40,7 @@ from slipstream.config.scenario import Scenario
 from slipstream.data.rollout import Rollout
 from slipstream.data.transitions import Sample, Transitions, from_fields, to_fields
 from slipstream.nets.torsos import arithmetic
+from slipstream.train import signals
 from slipstream.train.setup import arithmetic_of, choose_threads, make_cast, make_training_worlds
 
 dist: Any = torch.distributed  # its stubs leave out what is used here
@@ -364,5 +365,6 @@ def _sample_arrays(sample: Sample) -> Arrays:
 
 
 if __name__ == "__main__":
+    signals.ignore()  # they are for the run
     Thread(target=_end_with, args=(int(sys.argv[1]),), daemon=True).start()
     follow(from_json(sys.stdin.buffer.read(), Job))

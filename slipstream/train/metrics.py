@@ -117,7 +117,7 @@ class MetricsWriter:
         self._progress.add(_csv_line(cells))
         self._flush()
 
-    def event(self, kind: str, timesteps_total: int, **fields: Any) -> None:
+    def event(self, kind: str, timesteps_total: int, /, **fields: Any) -> None:
         """Add something that happened, such as "episode_end" or "checkpoint_written", to events.jsonl."""
         event = {"event": kind, "timesteps_total": timesteps_total, "time": _now(), **fields}
         self._events.add(_json_line(event))

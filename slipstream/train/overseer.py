@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from slipstream.train.progress import Interrupts
+from slipstream.train.signals import Interrupts
 from slipstream.worlds.vec_env import VecEnv
 
 

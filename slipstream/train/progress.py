@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import time
-from types import TracebackType
-from typing import Protocol, Self
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Protocol
+
+from slipstream.train.signals import Interrupts, silence
 
 LINE_EVERY_S = 5.0  # between lines where there is no terminal
+NO_READER = "nobody reads its output any more"
 
 
 class Display(Protocol):
@@ -76,6 +81,48 @@ class Lines:
         """Nothing to tidy."""
 
 
+class Unfailing:
+    """Another display, as long as it can be written: who shows a run must not end it unsaved.
+
+    A pipe or a terminal that is gone (`| head`, a dropped connection) asks the run to save and end, as a signal does.
+    """
+
+    def __init__(self, shown: Display, interrupts: Interrupts) -> None:
+        self._shown, self._interrupts = shown, interrupts
+
+    def start(self, title: str, done: int, total: int) -> None:
+        """Show an empty (or resumed) bar."""
+        with self._surviving():
+            self._shown.start(title, done, total)
+
+    def advance(self, done: int, text: str) -> None:
+        """Show progress."""
+        with self._surviving():
+            self._shown.advance(done, text)
+
+    def note(self, text: str) -> None:
+        """Say something."""
+        with self._surviving():
+            self._shown.note(text)
+
+    def stop(self) -> None:
+        """Leave the screen tidy."""
+        with self._surviving():
+            self._shown.stop()
+
+    @contextmanager
+    def _surviving(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if error.errno not in (errno.EPIPE, errno.EIO):
+                raise
+            self._shown = Quiet()
+            self._interrupts.signal = self._interrupts.signal or NO_READER
+            with suppress(OSError, ValueError):
+                silence(sys.stdout.fileno())
+
+
 def best_display(unit: str = "steps") -> Display:
     """A bar on a terminal, lines elsewhere; `unit` is what they count."""
     if not sys.stdout.isatty() or os.environ.get("TERM", "") in ("dumb", "unknown"):
@@ -91,36 +138,3 @@ def clock(seconds: float) -> str:
     hours, rest = divmod(whole, 3600)
     minutes, secs = divmod(rest, 60)
     return f"{hours}:{minutes:02d}:{secs:02d}" if hours else f"{minutes}:{secs:02d}"
-
-
-class Interrupts:
-    """While active, the first Ctrl+C or SIGTERM only raises a flag; the second ends the program at once."""
-
-    def __init__(self) -> None:
-        self.signal: str | None = None
-
-    def __enter__(self) -> Self:
-        import signal
-        import threading
-
-        self._old: dict[int, object] = {}
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._old[number] = signal.signal(number, self._on_signal)
-        return self
-
-    def _on_signal(self, number: int, frame: object) -> None:
-        import os
-        import signal
-
-        if self.signal is not None:
-            os._exit(128 + number)
-        self.signal = "Ctrl+C" if number == signal.SIGINT else "SIGTERM"
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        import signal
-
-        for number, handler in self._old.items():
-            signal.signal(number, handler)  # type: ignore[arg-type]

@@ -6,7 +6,6 @@ import argparse
 import os
 import select
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -17,6 +16,7 @@ from typing import Protocol
 from slipstream.config.errors import ScenarioError, SlipstreamError
 from slipstream.data.address import listen, parse_address
 from slipstream.data.service import Rules, Service
+from slipstream.train import signals
 from slipstream.train.replay_snapshot import Snapshots
 
 SOCKET, TOKEN = "replay.sock", "token"
@@ -32,7 +32,7 @@ def serve(
     watch: int | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> None:
-    """Serve until SIGTERM, Ctrl+C, a client's Close, or the end of what is watched; from the snapshot in `folder`."""
+    """Serve until a signal, a client's Close, or the end of what is watched; from the snapshot in `folder`."""
     snapshots = None if folder is None else Snapshots(folder)
     try:
         tables = {} if snapshots is None else snapshots.load()
@@ -42,9 +42,8 @@ def serve(
         def stop(number: int, frame: object) -> None:
             service.stopping = True
 
-        signal.signal(signal.SIGTERM, stop)
-        # Ctrl+C at a terminal goes to a run and to its own service alike, and the run still needs it.
-        signal.signal(signal.SIGINT, stop if watch is None else signal.SIG_IGN)
+        if watch is None:
+            signals.listen(stop)
         rows = sum(len(lane.replay) for table in tables.values() for lane in table.lanes)
         say(f"{BEGINS}{where}" + (f", with {rows:,} rows from {folder}" if rows else ""))
         try:
@@ -103,9 +102,10 @@ class OwnService:
         if self._host is not None:
             command += ["--host", self._host]
         # Its standard input is a pipe that only this process holds: the child ends at its end.
-        # It stays in this session: Linux shares out processor time by session.
+        # Signals are for the run, which still needs it, so it has a group of its own; but it stays in this session,
+        # since Linux shares out processor time by session.
         output = None if self._host is None else subprocess.PIPE
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=output)
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=output, process_group=0)
         if (said := self._process.stdout) is not None and select.select([said], [], [], START_S)[0]:
             self.address = said.readline().decode().strip() or self.address
         return self.address
@@ -163,5 +163,6 @@ def _print_address(text: str) -> None:
 
 
 if __name__ == "__main__":
+    signals.ignore()  # it ends with the run that holds its standard input
     os.umask(0o077)
     sys.exit(main(sys.argv[1:]))

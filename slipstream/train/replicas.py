@@ -24,6 +24,7 @@ import msgspec
 from slipstream.config.errors import FederationError
 from slipstream.config.records import from_json
 from slipstream.data.disk import replace_file
+from slipstream.train.signals import held
 from slipstream.train.supervision import MAX_DEATHS, deaths_after, end_with_parent, newest_checkpoint
 
 PARKED_CODE = 75  # exit code of a run that waits for others (EX_TEMPFAIL: try again later)
@@ -182,7 +183,8 @@ def supervise(root: Path, what: Plan, show: Show, begin: Spawn | None = None) ->
         while any(one.state in ("waiting", "running", "parked") for one in watched):
             if what.coordinator and (coordinator is None or coordinator.poll() is not None):
                 verb = ["federate", "serve", *what.coordinator]
-                coordinator = spawn(root, "coordinator", verb, what.replicas[0].variables)
+                with held():
+                    coordinator = spawn(root, "coordinator", verb, what.replicas[0].variables)
             for one in watched:
                 _look_at(one, root)
             _start_some(watched, what.max_parallel, root, begin)
@@ -223,7 +225,8 @@ def _start_some(watched: Sequence[Watched], max_parallel: int, root: Path, begin
 def _start(one: Watched, root: Path, begin: Spawn) -> None:
     one.saved = newest_checkpoint(one.replica.folder(root))
     one.starts += 1
-    one.process = begin(root, one.replica.name, one.replica.verb(root), one.replica.variables)
+    with held():  # or nobody would know of it
+        one.process = begin(root, one.replica.name, one.replica.verb(root), one.replica.variables)
     one.state = "running"
 
 
@@ -251,7 +254,7 @@ def begin_process(words: Sequence[str], log: Path, variables: Mapping[str, str])
             stdout=file,
             stderr=file,
             env={**os.environ, **variables},
-            process_group=0,  # Ctrl+C reaches them through us, once
+            process_group=0,  # signals reach them through us, once
             preexec_fn=end_with_parent(),
         )
 

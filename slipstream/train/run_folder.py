@@ -11,7 +11,7 @@ import os
 import platform
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -99,6 +99,8 @@ def create(
             _refuse_used(path)
             _fill(path, scenario_yaml, config, metadata)
         except BaseException:
+            if out is None:
+                _remove_empty(path)
             os.close(fd)
             raise
     return RunFolder(path, fd)
@@ -185,6 +187,13 @@ def _fill(path: Path, scenario_yaml: str, config: Mapping[str, Any], metadata: M
         raise
 
 
+def _remove_empty(path: Path) -> None:
+    """Take back a folder of our own in which there is nothing but its lock."""
+    with suppress(OSError):
+        (path / LOCK_FILE).unlink()
+        path.rmdir()
+
+
 def _new_folder(root: Path, name: str) -> Path:
     root.mkdir(parents=True, exist_ok=True)
     for attempt in range(1, 1000):
@@ -266,14 +275,28 @@ def begin_session(run: RunFolder, command: Sequence[str], now: datetime, timeste
     replace_file(run.path / METADATA_FILE, _pretty(record))
 
 
-def end_session(run: RunFolder, now: datetime, wall_time_s: float, outcome: str, timesteps: int) -> None:
-    """Add to metadata.json how the present session ended, such as "timesteps reached" or "Ctrl+C"."""
+def end_session(
+    run: RunFolder,
+    now: datetime,
+    wall_time_s: float,
+    outcome: str,
+    timesteps: int,
+    *,
+    interrupted: bool = False,
+    crashed: Mapping[str, str] | None = None,
+) -> None:
+    """Add to metadata.json how the present session ended, such as "timesteps reached" or "Ctrl+C".
+
+    `interrupted`: it is to be gone on with. `crashed`: the kind and the message of the error that ended it.
+    """
     record = read_metadata(run.path)
     record["sessions"][-1] |= {
         "ended_at": _utc(now),
         "wall_time_s": wall_time_s,
         "outcome": outcome,
         "timesteps_at_end": timesteps,
+        **({"interrupted": True} if interrupted else {}),
+        **({"crashed": dict(crashed)} if crashed else {}),
     }
     replace_file(run.path / METADATA_FILE, _pretty(record))
 

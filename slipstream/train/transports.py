@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -31,6 +30,7 @@ from slipstream.federate.rounds import Federation, Model, Outcome, Patience, Rul
 from slipstream.federate.secure_files import SecureFiles
 from slipstream.federate.server_optim import ServerStep
 from slipstream.federate.update import Arrays, Update
+from slipstream.train import signals
 from slipstream.train.distillation import distilled_round
 from slipstream.train.replay_service import read_token
 from slipstream.train.setup import make_cast, make_training_worlds
@@ -133,7 +133,7 @@ def _settings(config: FederatedConfig) -> Settings:
 
 
 def serve(scenario: Scenario, say: Callable[[str], None]) -> None:
-    """Coordinate a scenario's federation (transport tcp) until Ctrl+C or SIGTERM; goes on where an earlier one was."""
+    """Coordinate a scenario's federation (transport tcp) until a signal ends it; goes on where an earlier one was."""
     config = scenario.federated
     (policy, *others) = shared_policies(scenario)
     if others or config.address is None:
@@ -151,8 +151,7 @@ def serve(scenario: Scenario, say: Callable[[str], None]) -> None:
     def stop(number: int, frame: object) -> None:
         coordinator.stopping = True
 
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, stop)
+    signals.listen(stop)
     say(f"coordinating {config.clients} clients of {scenario.name} ({policy}) at {address}")
     coordinator.run()
 

@@ -137,7 +137,8 @@ def _run(story: Story, judged: Sequence[Judged], index: int, room: int) -> Itera
 def _headline(story: Story) -> str:
     about = story.about
     outcome = (about.sessions[-1].get("outcome") if about.sessions else None) or "no word of its end"
-    state = {"running": "goes on", "finished": f"finished: {outcome}", "stopped": f"stopped: {outcome}"}[story.state]
+    outcome = outcome.removeprefix("crashed: ")
+    state = "goes on" if story.state == "running" else f"{story.state}: {outcome}"
     algos = " + ".join(about.algos) or "no learner"
     return f"{about.scenario} with {algos}, seed {_seed(story)}; {story.steps:,} of {about.timesteps:,} steps; {state}"
 

@@ -30,7 +30,7 @@ EVENTS, LOG_LINES = 500, 500  # kept, of the newest
 FIRST_LOOK_BYTES = 256 * 1024  # of events and log
 LEDGER_FILE = "certificates.jsonl"  # train/certify.py writes it
 
-State = Literal["running", "finished", "stopped"]
+State = Literal["running", "finished", "stopped", "crashed"]
 
 
 @dataclass(frozen=True)
@@ -68,11 +68,17 @@ def about(path: Path) -> About:
 
 
 def state_of(path: Path, sessions: tuple[Mapping[str, Any], ...]) -> State:
-    """Whether a process writes the run now; "stopped" is one that was killed, or ended by a signal to go on later."""
+    """Whether a process writes the run now, or how the last one ended.
+
+    "crashed" ended by an error; "stopped" was killed, or ended by a signal or to make room, to go on later.
+    """
     if _is_locked(path / LOCK_FILE):
         return "running"
-    outcome = sessions[-1].get("outcome") if sessions else None
-    return "stopped" if outcome in (None, "Ctrl+C", "SIGTERM") else "finished"
+    last = sessions[-1] if sessions else {}
+    if last.get("crashed"):
+        return "crashed"
+    outcome = last.get("outcome")
+    return "stopped" if last.get("interrupted") or outcome in (None, "Ctrl+C", "SIGTERM") else "finished"
 
 
 def _is_locked(path: Path) -> bool:

@@ -94,6 +94,16 @@ KINDS = {
         "stuck in a slow world wants a larger collect.deadline_s; one that dies in an environment of your own has its "
         "traceback in training_log.txt.",
     ),
+    "crashed": Kind(
+        "the run crashed",
+        "training_log.txt has the end of the traceback. Mend what it names: an environment of your own (slipstream "
+        "check-world), a setting, memory or disk. Then slipstream resume RUN goes on from the last checkpoint.",
+    ),
+    "end_failed": Kind(
+        "something at the end could not be written",
+        "The last checkpoint is whole, and training_log.txt has the end of the traceback. Mend what it names; then "
+        "slipstream resume RUN writes the end again, and slipstream eval RUN judges the policy.",
+    ),
 }
 
 
@@ -105,6 +115,20 @@ class Sign:
     found: str
     first: int  # steps between which it was seen
     last: int
+
+
+def crashes(session: Mapping[str, Any], events: Sequence[Row]) -> list[Sign]:
+    """The error that ended a run's last session, if one did, and what failed when a run ended."""
+    signs = []
+    if isinstance(error := session.get("crashed"), dict):
+        steps = int(session.get("timesteps_at_end", 0))
+        signs.append(Sign("crashed", f"{error.get('kind')}: {error.get('message')}", steps, steps))
+    for event in events:
+        if event.get("event") == "end_failed":
+            steps = int(event.get("timesteps_total", 0))
+            found = f"{event.get('what')}: {event.get('kind')}: {event.get('message')}"
+            signs.append(Sign("end_failed", found, steps, steps))
+    return signs
 
 
 def find_signs(

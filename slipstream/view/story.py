@@ -18,7 +18,7 @@ from slipstream.view.charts import Chart, Line
 from slipstream.view.history import STEPS, Curve, Row
 from slipstream.view.reports import Events, read_evaluations, read_events
 from slipstream.view.run import About, RunReader, State
-from slipstream.view.signs import Sign, find_signs
+from slipstream.view.signs import Sign, crashes, find_signs
 from slipstream.worlds import registry
 
 MOST_TRACKS = 6  # of a run: the newest, and others evenly before it
@@ -113,7 +113,8 @@ def read_story(path: Path) -> Story:
     curves = dict(reader.history.curves) | _curves(evaluations)
     tracks = read_tracks(path)
     last = evaluations[-1] if evaluations else {}
-    told = events.of("quarantine", "worker_died", "worker_stuck")
+    told = events.of("quarantine", "worker_died", "worker_stuck", "end_failed")
+    last_session = about.sessions[-1] if about.sessions else {}
     return Story(
         about=about,
         state=reader.state,
@@ -123,7 +124,10 @@ def read_story(path: Path) -> Story:
         evaluated_at=int(last.get(STEPS, 0)),
         episodes=int(last.get("eval/episodes", 0)),
         judged=read_judgement(path, reader.steps),
-        signs=tuple(find_signs(curves, about.config, events.counts, told)),
+        signs=(
+            *crashes(last_session if reader.state == "crashed" else {}, told),
+            *find_signs(curves, about.config, events.counts, told),
+        ),
         events=events,
         certificates=tuple(reader.certificates.values()),
         records=_records(about),

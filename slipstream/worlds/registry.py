@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from slipstream.config.errors import ScenarioError, suggest
 from slipstream.worlds.canvas import Renderer
+from slipstream.worlds.figures import plain
 from slipstream.worlds.recorded import Recorded
 from slipstream.worlds.shift import Shifts
 from slipstream.worlds.spec import WorldSpec
@@ -129,7 +130,7 @@ def analyse(
 ) -> dict[str, float]:
     """Figures that this kind of world reads from recorded episodes; NaN where one is undefined."""
     own = getattr(family(config.kind), "analyse", None)
-    return {} if own is None else cast("dict[str, float]", own(config, spec, played, baseline))
+    return {} if own is None else plain(own(config, spec, played, baseline), f"world '{config.kind}'")
 
 
 def trajectory_csv(config: WorldConfig, spec: WorldSpec, played: Recorded, number: int) -> str | None:

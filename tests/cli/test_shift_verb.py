@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from slipstream.cli.judge import evaluate
-from slipstream.cli.main import GROUPS
+from slipstream.cli.main import GROUPS, function
 from slipstream.cli.shift import shift
 from slipstream.config.errors import SlipstreamError
 from slipstream.config.load import SCENARIOS
@@ -34,7 +34,7 @@ def alone(page: str) -> None:
 
 
 def test_shift_is_a_verb_that_judges():
-    assert GROUPS["judge"]["shift"][0] is shift
+    assert function(GROUPS["judge"]["shift"][0]) is shift
 
 
 def test_shift_tables_pictures_and_a_page(trained, tmp_path, capsys):

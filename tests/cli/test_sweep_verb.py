@@ -163,7 +163,7 @@ def test_a_sweep_that_is_stopped_saves_every_run_and_one_that_cannot_begin_has_s
         return real(self)
 
     monkeypatch.setattr(ProcessPool, "poll", poll)
-    assert main(["sweep", str(task.root)]) == 130
+    assert main(["sweep", str(task.root)]) == 128 + signal.SIGTERM
     said = capsys.readouterr().out
     assert f"Go on with: slipstream sweep {task.root}" in said
     assert "trial 0, seed 42, 0 steps: failed: " in said

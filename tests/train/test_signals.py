@@ -13,7 +13,7 @@ from learning import python, signal_while_held
 
 from slipstream.train import checkpoint
 from slipstream.train.metrics import read_rows
-from slipstream.train.progress import Interrupts
+from slipstream.train.signals import Interrupts
 
 ENDLESS = ["train", "probe_leaver", "--timesteps", "1e9", "--checkpoint-every", "1e9", "--out", "run"]
 ENDLESS += ["--collect.num-worlds", "4", "--collect.rollout-length", "8", "--learner-threads", "1"]

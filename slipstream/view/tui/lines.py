@@ -40,4 +40,5 @@ def follow(path: Path, every_s: float, say: Callable[[str], None]) -> None:
         time.sleep(every_s)
         reader.refresh()
     outcome = reader.about.sessions[-1].get("outcome") if reader.about.sessions else None
-    say(printable(f"{reader.state}: {outcome or 'the process that worked on it ended without saying why'}"))
+    told = (outcome or "the process that worked on it ended without saying why").removeprefix("crashed: ")
+    say(printable(f"{reader.state}: {told}"))

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from slipstream.train.progress import Interrupts
+from slipstream.train.signals import Interrupts
 from slipstream.worlds.spec import WorldSpec
 from slipstream.worlds.vec_env import F32, F64, Backdrop, VecEnv
 

@@ -27,7 +27,8 @@ ROUNDS = 100  # of a federation that are listed
 def headline(reader: RunReader, width: int, doing: str = "") -> Text:
     """What runs, how far it is, how fast, and how long it will take; `doing` is what the viewer has asked of it."""
     about, last = reader.about, reader.history.last
-    state = {"running": "bold green", "finished": "bold cyan", "stopped": "bold yellow"}[reader.state]
+    colours = {"running": "bold green", "finished": "bold cyan", "stopped": "bold yellow", "crashed": "bold red"}
+    state = colours[reader.state]
     text = Text(no_wrap=True, overflow="ellipsis")
     text.append(printable(f"{about.scenario} "), "bold").append(printable(f"{'+'.join(about.algos)}  "), QUIET)
     text.append(reader.state, state).append(f"  {doing}" if doing else "", "bold yellow")
