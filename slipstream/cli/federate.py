@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import os
 import secrets
 import sys
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from slipstream.cli import log, place
 from slipstream.config.errors import FederationError
@@ -18,9 +20,11 @@ from slipstream.config.names import check_name
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from slipstream.config.scenario import Scenario
     from slipstream.train.replicas import Plan, Spawn, Watched
 
 HOME = Path("federations")
+REPEAT = 2
 SMOKE = ("convoy_lock_td3", "--collect.num-worlds", "2", "--algo.learning-starts", "500", "--algo.batch-size", "64")
 USAGE = """slipstream federate SCENARIO [options] [--field.of.the.scenario VALUE …]
        slipstream federate FOLDER            go on with a federation that was stopped
@@ -63,31 +67,68 @@ def federate(argv: Sequence[str]) -> int:
 
 
 def _plan(words: Sequence[str], known: argparse.Namespace) -> tuple[Plan, Path]:
-    from slipstream.cli.run import scenario_of
     from slipstream.train.replicas import plan
 
-    scenario = scenario_of(words)  # what is wrong is refused here, once, not by every replica
+    given = _variables()
+    repeat = known.repeat if known.repeat is not None else int(given.get("FED_TOTAL_CLIENTS", REPEAT))
+    if repeat < 2:
+        raise FederationError(f"--repeat {repeat}: a federation has at least two replicas")
+    scenario = _checked(words, given, repeat)  # what is wrong is refused here, once, not by every replica
     now = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
-    root = (known.root or HOME / f"{scenario.name}_{now}").absolute()
+    root = (known.root or Path(given.get("FED_ROOT", HOME / f"{scenario.name}_{now}"))).absolute()
     base = known.seed_base
     if base is None:
         base = secrets.randbelow(2**31) if known.auto_seed else scenario.seed
-    seeds = [base + index * known.seed_step for index in range(known.repeat)]
-    if known.repeat < 1:
-        raise FederationError(f"--repeat {known.repeat}: at least one replica is needed, and two to learn together")
-    parallel = known.repeat if known.max_parallel is None else known.max_parallel
+    seeds = [base + index * known.seed_step for index in range(repeat)]
+    parallel = repeat if known.max_parallel is None else known.max_parallel
     prefix = known.wandb_prefix or "client-"
     check_name(f"{prefix}0", "--wandb-prefix")
     return plan(
         words,
         root,
-        repeat=known.repeat,
+        repeat=repeat,
         max_parallel=parallel,
         seeds=seeds,
         prefix=prefix,
         transport=scenario.federated.transport,
         exports=_exports(known, root),
+        given=given,
     ), root
+
+
+def _variables() -> dict[str, str]:
+    """FED_… variables that are set: two stand for --root and --repeat, and the others reach all replicas."""
+    from slipstream.config.federated import VARIABLES, from_environment
+
+    given = {name: os.environ[name] for name in VARIABLES if os.environ.get(name)}
+    values = from_environment(given)
+    if "FED_CLIENT_ID" in given or values.get("federated.enabled") is False:
+        name = "FED_CLIENT_ID" if "FED_CLIENT_ID" in given else "FED_ENABLED"
+        raise FederationError(
+            f"{name}={given[name]}: federate starts all clients and names them itself; unset it, or start this client "
+            "alone with: slipstream train"
+        )
+    return given
+
+
+def _checked(words: Sequence[str], given: Mapping[str, str], repeat: int) -> Scenario:
+    """What the first replica would train; addresses stand in for those that replicas get."""
+    from slipstream.cli.run import scenario_of
+
+    places = {"FED_ADDRESS": "ipc://c.sock", "FED_PEERS": ",".join(f"{one}=ipc://{one}.sock" for one in range(repeat))}
+    own = {"FED_ENABLED": "1", "FED_TOTAL_CLIENTS": str(repeat), "FED_CLIENT_ID": "0"}
+    scenario = scenario_of(words, {**os.environ, **places, **given, **own})
+    federated = scenario.federated
+    for field, found, wanted, flag in (
+        ("clients", federated.clients, repeat, f"--repeat {federated.clients} says how many learn together"),
+        ("client", federated.client, "0", "the replicas are named 0, 1, … by themselves"),
+        ("enabled", federated.enabled, True, "replicas that learn apart are started by slipstream sweep"),
+    ):
+        if found != wanted:
+            raise FederationError(f"--federated.{field} {found}: {flag}; leave it out")
+    if any(word.split("=")[0] == "--federated.root" for word in words):
+        raise FederationError(f"--federated.root {federated.root}: replicas meet under --root; give that instead")
+    return scenario
 
 
 def _exports(known: argparse.Namespace, root: Path) -> list[str]:
@@ -109,7 +150,7 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("--repeat", type=int, default=2, metavar="N", help="replicas that learn together (default: 2)")
+    add("--repeat", type=int, metavar="N", help=f"replicas that learn together (default: {REPEAT})")
     add("--max-parallel", type=int, metavar="N", help="replicas that run at a time; fewer take turns (default: all)")
     add("--auto-seed", action="store_true", help="draw the first seed, unless --seed-base gives it")
     add("--seed-base", type=int, metavar="SEED", help="seed of the first replica (default: the scenario's)")
@@ -163,6 +204,8 @@ def _run(root: Path, what: Plan, begin: Spawn | None) -> int:
         raise
     failed = [one.replica.name for one in watched if one.state == "failed"]
     rounds = _print_rounds(root)
+    if not rounds:
+        print(f"no round was closed: {_why_none(root)}", file=sys.stderr)
     if failed:
         print(f"failed: {', '.join(failed)}; see {root / 'logs'}", file=sys.stderr)
     return 1 if failed or not rounds else 0
@@ -207,15 +250,29 @@ def _say_changes(watched: Sequence[Watched], shown: dict[str, str]) -> None:
 
 def _closed(root: Path) -> dict[str, int]:
     """Rounds that have closed, by policy, as the replicas tell."""
+    found: dict[str, set[int]] = {}
+    for row in _round_events(root):
+        if row.get("state") == "closed":
+            found.setdefault(row["policy"], set()).add(row["round"])
+    return {policy: len(rounds) for policy, rounds in sorted(found.items())}
+
+
+def _round_events(root: Path) -> Iterator[dict[str, Any]]:
+    """What replicas tell of rounds."""
     from slipstream.train.metrics import read_rows
     from slipstream.train.replicas import RUNS
 
-    found: dict[str, set[int]] = {}
-    for events in (root / RUNS).glob("*/events.jsonl"):
-        for row in read_rows(events):
-            if row.get("event") == "round" and row.get("state") == "closed":
-                found.setdefault(row["policy"], set()).add(row["round"])
-    return {policy: len(rounds) for policy, rounds in sorted(found.items())}
+    for events in sorted((root / RUNS).glob("*/events.jsonl")):
+        yield from (row for row in read_rows(events) if row.get("event") == "round")
+
+
+def _why_none(root: Path) -> str:
+    """The commonest reason that replicas tell, and how often."""
+    told = Counter(str(row.get("reason")) for row in _round_events(root) if row.get("reason"))
+    if not told:
+        return "no replica came to the end of an interval; set a shorter federated.interval, or train longer"
+    reason, count = told.most_common(1)[0]
+    return f"{reason} (told {count} {'time' if count == 1 else 'times'})"
 
 
 def _print_rounds(root: Path) -> int:

@@ -7,7 +7,7 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from slipstream.train.experiment import Result
     from slipstream.train.place import Place
 
+LAUNCHER_FLAGS = ("--repeat", "--max-parallel", "--auto-seed", "--seed-base", "--seed-step")  # of federate and sweep
 PUBLISHED = ("head_on", "parallel", "t_formation", "canonical_crossing", "converging")  # what `all` stands for
 
 
@@ -44,6 +45,7 @@ def train(argv: Sequence[str]) -> int:
         print(f"\nfields of {names[0]}, with its values:")
         cli_overrides(_scenario(names[0], known, None), ["--help"], prog=f"slipstream train {names[0]}")
         return 0
+    _refuse_launcher_flags(names, fields)
     algos = [_algorithm(word) for word in known.algo] if known.algo else [None]
     if known.out is not None and len(names) * len(algos) > 1:
         raise ScenarioError(f"--out {known.out}: one folder cannot hold {len(names) * len(algos)} runs; leave it out")
@@ -74,7 +76,16 @@ def train(argv: Sequence[str]) -> int:
     return _code(results[-1]) if went_well else 1
 
 
-def scenario_of(words: Sequence[str]) -> Scenario:
+def _refuse_launcher_flags(names: Sequence[str], fields: Sequence[str]) -> None:
+    for word in fields:
+        if word.split("=")[0] in LAUNCHER_FLAGS:
+            raise ScenarioError(
+                f"{word}: one run is trained here; several that learn together: slipstream federate {names[0]} "
+                f"--repeat 3; several that do not: slipstream sweep (docs/sweeps.md)"
+            )
+
+
+def scenario_of(words: Sequence[str], environment: Mapping[str, str] = os.environ) -> Scenario:
     """What `slipstream train WORDS` would train, where they name one scenario."""
     names, rest = _leading_words(words)
     if len(names) != 1:
@@ -82,7 +93,7 @@ def scenario_of(words: Sequence[str]) -> Scenario:
     (name,) = names
     known, fields = _train_parser().parse_known_args(rest)
     algo = _algorithm(known.algo[0]) if known.algo else None
-    return cli_overrides(_scenario(name, known, algo), fields, prog=f"slipstream train {name}")
+    return cli_overrides(_scenario(name, known, algo, environment), fields, prog=f"slipstream train {name}")
 
 
 def resume(argv: Sequence[str]) -> int:
@@ -266,7 +277,9 @@ def _train_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _scenario(name: str, known: argparse.Namespace, algo: str | None) -> Scenario:
+def _scenario(
+    name: str, known: argparse.Namespace, algo: str | None, environment: Mapping[str, str] = os.environ
+) -> Scenario:
     changes: dict[str, Any] = {}
     if algo is not None:
         changes["algo.kind"] = algo
@@ -286,7 +299,7 @@ def _scenario(name: str, known: argparse.Namespace, algo: str | None) -> Scenari
                 f"--num-workers {known.num_workers}: cannot be negative; 0 or 1 is the learner's own thread"
             )
         changes["collect.world_threads"] = max(1, known.num_workers)
-    changes |= dict(collecting.changes(known)) | from_environment(os.environ)
+    changes |= dict(collecting.changes(known)) | from_environment(environment)
     if known.log_trajectories:
         changes["log.log_trajectories"] = True
     return load(name, changes, preset=known.preset)

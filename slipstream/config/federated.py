@@ -15,6 +15,9 @@ Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 Count = Annotated[int, Field(ge=1)]
 Positive = Annotated[float, Field(gt=0)]
 
+LINEAR = ("mean", "weighted_mean")
+ROBUST_CLIENTS = 3  # of two that differ, nobody can say which one lies
+
 
 class ServerConfig(Config):
     """A step from the last aggregate towards the new one, in place of taking it whole."""
@@ -168,6 +171,8 @@ class FederatedConfig(Config):
             raise ValueError("agents: an empty list shares nothing; name policies, or leave it out to share all")
         if self.weights is not None and self.aggregator != "weighted_mean":
             raise ValueError(f"weights: are read by weighted_mean only, but the aggregator is {self.aggregator}")
+        if self.has_others and (found := self._never_closes()):
+            raise ValueError(found)
         if self.quorum is not None and self.quorum > self.clients:
             raise ValueError(f"quorum: {self.quorum} of {self.clients} clients can never be reached")
         if self.transport == "tcp" and self.has_others and self.address is None:
@@ -190,6 +195,23 @@ class FederatedConfig(Config):
         if self.park and self.transport != "files":
             raise ValueError("park: only where clients meet in a folder (transport files) can one of them be away")
         return self
+
+    def _never_closes(self) -> str:
+        """Why no round could ever close with so many clients; "" where one can."""
+        stands = self.aggregator in LINEAR or (self.liars == 0 and self.aggregator != "median")
+        if self.clients < ROBUST_CLIENTS and not stands:
+            against = f" against {self.liars} liars" if self.liars else ""
+            return (
+                f"aggregator: {self.aggregator}{against} needs at least {ROBUST_CLIENTS} clients, and here are "
+                f"{self.clients}, so that no round could close; take more clients, or the aggregator mean"
+            )
+        if isinstance(self.weights, dict):
+            known = ", ".join(self.weights) or "nobody"
+            if self.client not in self.weights or len(self.weights) < self.clients:
+                return f"weights: every one of {self.clients} clients needs a number; they are for {known}"
+            if not any(self.weights.values()):
+                return "weights: all are 0, so that nobody would count"
+        return ""
 
     def _not_distilled(self) -> str:
         """Why nothing can be distilled with the other fields; "" where it can."""

@@ -329,7 +329,7 @@ def _finish(
     return Record(
         version=VERSION,
         round=closing.round,
-        state="failed" if failure else "closed",
+        state="closed" if not failure else "failed" if closing.is_held else "not_held",
         reason=failure,
         base=closing.base,
         aggregate=digest,

@@ -1,6 +1,8 @@
 """A round, from its first update to its record: values, and decisions as pure functions of them.
 
-    open -> closing -> closed, or failed: below quorum, or nothing could be made of the updates
+    open -> closing -> closed
+                       failed: below quorum, or nothing could be made of the updates
+                       not_held: so many clients have finished that the others are no quorum
 
 A round is decided when all expected clients were heard, or at its deadline; a failed one changes no model. An update
 says which aggregate it goes on from. If newer ones have closed since, it is late: refused, or taken with what it
@@ -109,6 +111,7 @@ class Closing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     dropouts: tuple[str, ...]  # took part in the round before, not heard in this one
     duration_s: float | None  # None: opened before this machine was started
     failure: str  # why nothing will be aggregated; "" if it will
+    is_held: bool = True  # False: those who have not finished are no quorum
 
 
 class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -116,8 +119,8 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     version: int
     round: int
-    state: Literal["closed", "failed"]
-    reason: str  # of the failure
+    state: Literal["closed", "failed", "not_held"]
+    reason: str  # why it has failed, or was not held
     base: str  # hash of the aggregate before it; "" for none
     aggregate: str  # hash of its own; "" when it failed
     aggregator: str
@@ -157,7 +160,7 @@ class Outcome(NamedTuple):
     """What became of a round, for one client; whatever it is, the client takes part in the next."""
 
     round: int
-    state: Literal["closed", "failed", "refused", "undecided"]
+    state: Literal["closed", "failed", "not_held", "refused", "undecided"]
     took_part: bool
     reason: str  # why it failed, or why the client did not take part
     model: Model
@@ -244,6 +247,7 @@ def decide(
     if len(seats) < rules.quorum:
         failure = f"{len(seats)} updates were accepted where {rules.quorum} are the quorum"
         failure += f" and {len(refusals)} refused" if refusals else ""
+    finished = why_not_held(rules, gone, heard) if failure else ""
     before = standing.last.seats if standing.last is not None else ()
     came = {seat.client for seat in seats} | {refusal.client for refusal in refusals}
     return Closing(
@@ -255,8 +259,18 @@ def decide(
         quarantine=_quarantine_after(standing.round, quarantine, refusals, federation.defence),
         dropouts=tuple(sorted({seat.client for seat in before} - came)),
         duration_s=duration_s,
-        failure=failure,
+        failure=finished or failure,
+        is_held=not finished,
     )
+
+
+def why_not_held(rules: Rules, gone: Collection[str], heard: Collection[str]) -> str:
+    """That so many clients have finished that the others are no quorum; "" where they are."""
+    finished = sorted(set(gone) - set(heard))
+    if rules.clients - len(finished) >= rules.quorum:
+        return ""
+    who = f"client {finished[0]}" if len(finished) == 1 else f"clients {', '.join(finished)}"
+    return f"{who} had finished, and the quorum is {rules.quorum} of {rules.clients}"
 
 
 def admit(update: Update, standing: Standing, rules: Rules) -> int | Refusal:

@@ -30,7 +30,18 @@ from slipstream.data.arrays_file import content_hash
 from slipstream.data.disk import replace_file
 from slipstream.federate import disk, folder
 from slipstream.federate.files import FIRST_PAUSE_S, LONGEST_PAUSE_S
-from slipstream.federate.rounds import VERSION, Federation, Model, Outcome, Patience, Record, Seat, Standing, always
+from slipstream.federate.rounds import (
+    VERSION,
+    Federation,
+    Model,
+    Outcome,
+    Patience,
+    Record,
+    Seat,
+    Standing,
+    always,
+    why_not_held,
+)
 from slipstream.federate.secure import (
     Client,
     Inbox,
@@ -238,6 +249,8 @@ def _end(federation: Federation, number: int, clients: Sequence[str], arrays: Ar
     """Write what came of a round."""
     where = folder.standing(federation)
     before = where.last.seats if where.last is not None else ()
+    came = senders(folder.round_folder(federation, number), PHASES[0][0])
+    finished = why_not_held(federation.rules, folder.gone(federation), came) if arrays is None else ""
     if arrays is not None:
         folder.write_aggregate(federation, number, arrays)
     folder.end_round(
@@ -245,8 +258,8 @@ def _end(federation: Federation, number: int, clients: Sequence[str], arrays: Ar
         Record(
             version=VERSION,
             round=number,
-            state="closed" if arrays is not None else "failed",
-            reason=failure,
+            state="closed" if arrays is not None else "not_held" if finished else "failed",
+            reason=finished or failure,
             base=where.base,
             aggregate=content_hash(arrays) if arrays is not None else "",
             aggregator=federation.aggregator,

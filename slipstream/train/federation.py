@@ -252,6 +252,7 @@ class Client:
         what = {
             "closed": "is closed" if outcome.took_part else f"was closed without this run: {outcome.reason}",
             "failed": f"has failed, and nothing changes: {outcome.reason}",
+            "not_held": f"was not held: {outcome.reason}",
             "refused": f"has refused this run's update: {outcome.reason}",
             "undecided": f"was not decided in time, and this run goes on alone until the next: {outcome.reason}",
         }[outcome.state]
@@ -294,9 +295,6 @@ def _weight(config: FederatedConfig) -> float:
     """What this client counts, where numbers were given."""
     if not isinstance(config.weights, Mapping):
         return 1.0
-    if config.client not in config.weights:
-        known = ", ".join(config.weights)
-        raise FederationError(f"federated.weights: there is none for client '{config.client}' (they are for {known})")
     return config.weights[config.client]
 
 

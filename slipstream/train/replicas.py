@@ -124,8 +124,12 @@ def plan(
     prefix: str,
     transport: str = "files",
     exports: Sequence[str] = (),
+    given: Mapping[str, str] = {},
 ) -> Plan:
-    """Replicas of `slipstream train WORDS`, which meet in the root's own folder, or by sockets in it."""
+    """Replicas of `slipstream train WORDS`, which meet in the root's own folder, or by sockets in it.
+
+    `given`: variables that every replica gets, where they say nothing else than what is settled here.
+    """
     if max_parallel < 1:
         raise FederationError(f"--max-parallel {max_parallel}: at least one replica must run at a time")
     if repeat < 2:
@@ -136,11 +140,13 @@ def plan(
             "--federated.transport files they may take turns"
         )
     parks = ["--federated.park"] if max_parallel < repeat else []
-    meeting = {"FED_ENABLED": "1", "FED_TOTAL_CLIENTS": str(repeat), "FED_ROOT": str(root / ROUNDS)}
+    settled = {"FED_ENABLED": "1", "FED_TOTAL_CLIENTS": str(repeat), "FED_ROOT": str(root / ROUNDS)}
+    meeting = {**settled, **given, **settled}
     if transport == "tcp":
-        meeting["FED_ADDRESS"] = f"ipc://{root / 'coordinator.sock'}"
+        meeting.setdefault("FED_ADDRESS", f"ipc://{root / 'coordinator.sock'}")
     elif transport != "files":
-        meeting["FED_PEERS"] = ",".join(f"{index}=ipc://{root / f'{index}.sock'}" for index in range(repeat))
+        own = ",".join(f"{index}=ipc://{root / f'{index}.sock'}" for index in range(repeat))
+        meeting.setdefault("FED_PEERS", own)
     replicas = tuple(
         Replica(
             name=f"{prefix}{index}",

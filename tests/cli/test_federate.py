@@ -12,6 +12,7 @@ import msgspec
 import psutil
 import pytest
 
+from slipstream.cli import federate
 from slipstream.cli.main import main
 from slipstream.config.errors import FederationError
 from slipstream.federate.rounds import Record
@@ -61,6 +62,10 @@ def test_the_smoke_command_has_a_dry_run_too(capsys):
         (["--repeat", "3", "--max-parallel", "2", "--federated.transport", "ring"], "must all run at once"),
         (["--repeat", "2", "--federated.aggregator", "krumm"], "krum"),
         (["--repeat", "2", "--wandb-prefix", "../"], "not a name"),
+        (["--repeat", "2", "--federated.aggregator", "median"], "no round could close"),
+        (["--repeat", "2", "--federated.clients", "3"], "--repeat 3"),
+        (["--repeat", "2", "--federated.client", "1"], "--federated.client"),
+        (["--repeat", "2", "--federated.root", "elsewhere"], "give that instead"),
     ],
 )
 def test_what_cannot_work_is_refused_before_anything_is_started(argv, said, capsys, tmp_path):
@@ -73,6 +78,57 @@ def test_what_cannot_work_is_refused_before_anything_is_started(argv, said, caps
     printed = capsys.readouterr()
     assert said in printed.err + printed.out
     assert not root.exists()
+
+
+def test_variables_of_a_launch_by_hand_reach_the_launcher_and_its_replicas(monkeypatch, capsys, tmp_path):
+    monkeypatch.setenv("FED_ROOT", str(tmp_path / "trial"))
+    monkeypatch.setenv("FED_TOTAL_CLIENTS", "3")
+    monkeypatch.setenv("FED_INTERVAL", "9")
+    assert main(["federate", *WORDS, "--dry-run"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 3
+    assert all(f"FED_ROOT={tmp_path}/trial/rounds" in line and "FED_INTERVAL=9" in line for line in lines)
+    # The command line beats the environment.
+    assert main(["federate", *WORDS, "--repeat", "2", "--root", str(tmp_path / "other"), "--dry-run"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2
+    assert all(f"FED_TOTAL_CLIENTS=2 FED_ROOT={tmp_path}/other/rounds" in line for line in lines)
+
+
+@pytest.mark.parametrize(("variable", "text"), [("FED_CLIENT_ID", "1"), ("FED_ENABLED", "0"), ("FED_INTERVAL", "many")])
+def test_a_variable_that_the_launcher_cannot_follow_is_answered(variable, text, monkeypatch, capsys):
+    monkeypatch.setenv(variable, text)
+    assert main(["federate", *WORDS, "--dry-run"]) == 2
+    assert variable in capsys.readouterr().err
+
+
+def test_several_replicas_asked_of_train_are_answered_with_the_launcher(capsys):
+    assert main(["train", "probe_target", "--repeat", "3"]) == 2
+    assert "slipstream federate probe_target --repeat" in capsys.readouterr().err
+
+
+def told_events(root: Path, rows: list[dict]) -> None:
+    folder = root / "runs" / "client-0"
+    folder.mkdir(parents=True)
+    (folder / "events.jsonl").write_bytes(b"".join(msgspec.json.encode(row) + b"\n" for row in rows))
+
+
+def test_where_no_round_closed_the_commonest_reason_is_on_the_screen(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(replicas, "supervise", lambda *_: [])
+    failed = {"event": "round", "policy": "main", "state": "failed", "took_part": False}
+    reasons = ["a rare one", "too few", "too few"]
+    told_events(tmp_path / "f", [{**failed, "round": n, "reason": why} for n, why in enumerate(reasons, 1)])
+    what = plan(WORDS, tmp_path / "f", repeat=2, max_parallel=2, seeds=[1, 2], prefix="client-")
+    assert federate._run(tmp_path / "f", what, None) == 1
+    assert "no round was closed: too few (told 2 times)" in capsys.readouterr().err
+
+
+def test_one_closed_round_is_told_as_one(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(replicas, "supervise", lambda *_: [])
+    told_events(tmp_path / "f", [{"event": "round", "policy": "main", "state": "closed", "round": 1, "reason": ""}])
+    what = plan(WORDS, tmp_path / "f", repeat=2, max_parallel=2, seeds=[1, 2], prefix="client-")
+    assert federate._run(tmp_path / "f", what, None) == 0
+    assert "1 round closed" in capsys.readouterr().out
 
 
 def test_a_folder_in_use_is_refused(tmp_path):

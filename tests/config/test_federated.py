@@ -1,11 +1,14 @@
 """The federated block: what is refused, who is shared, and which variables of the environment stand for what."""
 
+from contextlib import nullcontext
+
 import pytest
 
 from slipstream.config.errors import ScenarioError
 from slipstream.config.federated import VARIABLES, from_environment
 from slipstream.config.load import load
 from slipstream.config.scenario import shared_policies
+from slipstream.federate.aggregate import BELOW, ladder
 
 TWO = {"federated.enabled": True, "federated.clients": 2}
 
@@ -37,6 +40,22 @@ def test_what_cannot_work_is_refused_with_the_reason(changes, said):
         load("convoy_lock_td3", changes)
 
 
+@pytest.mark.parametrize("rule", ["mean", "weighted_mean", *BELOW, "median"])
+def test_a_rule_is_refused_at_the_start_exactly_where_no_round_could_ever_close(rule):
+    for clients in (2, 3, 4):
+        for liars in (0, 1, 2):
+            changes = {"federated.enabled": True, "federated.clients": clients, "federated.liars": liars}
+            can_close = ladder(rule, liars, clients) is not None
+            with nullcontext() if can_close else pytest.raises(ScenarioError, match="no round could close"):
+                load("convoy_lock_td3", {**changes, "federated.aggregator": rule})
+
+
+@pytest.mark.parametrize("weights", [{"0": 1.0}, {"1": 1.0, "2": 1.0}, {"0": 0.0, "1": 0.0}])
+def test_weights_that_leave_somebody_or_everybody_out_are_refused_at_the_start(weights):
+    with pytest.raises(ScenarioError, match="weights"):
+        load("convoy_lock_td3", {**TWO, "federated.aggregator": "weighted_mean", "federated.weights": weights})
+
+
 def test_all_that_learn_are_shared_unless_some_are_named():
     assert shared_policies(load("gaplock_team")) == tuple(
         name for name, policy in load("gaplock_team").policies.items() if policy.kind == "learning"
@@ -62,7 +81,7 @@ def test_every_variable_reaches_its_field():
         "FED_CHECKPOINT_AFTER_SYNC": "false",
         "FED_OPTIMIZER_STRATEGY": "average",
         "FED_TIMEOUT": "12.5",
-        "FED_WEIGHTS": "a:2,b:1",
+        "FED_WEIGHTS": "a:2,b:1,2:4",
         "FED_AGENTS": "attacker",
         "FED_ADDRESS": "ipc://fed.sock",
         "FED_PEERS": "a=ipc://a.sock,b=tcp://127.0.0.1:7001",
@@ -73,7 +92,8 @@ def test_every_variable_reaches_its_field():
     assert (found.interval, found.first_round, found.timeout_s) == (7, 4, 12.5)
     assert (found.checkpoint_after_sync, found.optimizer_strategy) == (False, "average")
     assert (found.address, found.peers) == ("ipc://fed.sock", {"a": "ipc://a.sock", "b": "tcp://127.0.0.1:7001"})
-    assert (found.aggregator, found.weights, found.agents) == ("weighted_mean", {"a": 2.0, "b": 1.0}, ("attacker",))
+    weights = {"a": 2.0, "b": 1.0, "2": 4.0}
+    assert (found.aggregator, found.weights, found.agents) == ("weighted_mean", weights, ("attacker",))
 
 
 def test_weights_without_names_are_by_index():

@@ -233,6 +233,29 @@ def test_a_client_that_has_left_is_not_waited_for_until_it_sends_again(root):
     assert folder.accounted(made, 3) == frozenset()
 
 
+def test_a_round_after_the_others_have_finished_was_not_held_and_is_no_failure(root):
+    made = f.federation(root)
+    closed_round(made)
+    for client in "bc":
+        folder.mark_gone(made, client)
+    where = folder.standing(made)
+    f.file_now(made, f.update_of("a", where.round, where.base))
+    with folder.locked(made, 0.0):
+        record = folder.advance(made, where.round, overdue=False)
+    assert record.state == "not_held"
+    assert "b, c had finished" in record.reason
+    assert folder.standing(made).base == where.base
+    history = [json.loads(line)["state"] for line in (made.folder / folder.HISTORY).read_text().splitlines()]
+    assert history == ["closed", "not_held"]
+
+
+def test_a_round_that_some_were_too_late_for_has_failed(root):
+    made = f.federation(root)
+    folder.mark_gone(made, "c")
+    f.file_now(made, f.update_of("a", 1))
+    assert f.close_now(made).state == "failed"
+
+
 def test_an_update_that_is_changed_after_the_decision_fails_the_round_and_names_the_client(root):
     made = f.federation(root)
     for client in "abc":

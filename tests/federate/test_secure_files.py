@@ -213,6 +213,15 @@ def test_those_who_have_left_are_not_waited_for(made):
     assert {outcome.took_part for outcome in told.values()} == {True}
 
 
+def test_a_secure_round_after_the_others_have_finished_was_not_held(made):
+    transport = SecureFiles(made, lambda update: update.weight)
+    for client in "bcde":
+        transport.leave(client)
+    outcome = transport.exchange(update_of("a"))
+    assert outcome.state == "not_held"
+    assert not outcome.sent
+
+
 def test_plain_and_secure_clients_do_not_meet(made):
     other = Federation(made.folder, made.rules, no_aggregate, "mean")
     with pytest.raises(FederationError, match="the others of this federation have secure mean"):
