@@ -57,26 +57,57 @@ def make(
     return worlds
 
 
-def train(scenario: str | Scenario, algo: str | None = None, timesteps: int | None = None, **overrides: Any) -> Path:
+def train(
+    scenario: str | Scenario,
+    algo: str | None = None,
+    timesteps: int | None = None,
+    *,
+    out: str | Path | None = None,
+    runs: str | Path = "runs",
+    models: str | Path = "models",
+    preset: str | None = None,
+    gpu: bool | None = None,
+    checkpoint_every: int | None = None,
+    log_trajectories: bool | None = None,
+    **overrides: Any,
+) -> Path:
     """Train a scenario and return the path of its final checkpoint.
 
     Args:
         scenario: A name, a YAML file or a loaded scenario.
         algo: The algorithm, where it is not the scenario's own.
         timesteps: Budget in environment steps.
-        **overrides: Any field of the scenario; nested ones as dicts (`algo__learning_rate=1e-3` also works).
+        out: Folder of the run, new or empty; without it one is made under `runs`.
+        runs: Where run folders are made.
+        models: Where the final model is written.
+        preset: Hyper-parameters: published, published_cpu or published_gpu.
+        gpu: Use a GPU, or do not; without it, if there is one.
+        checkpoint_every: Steps between periodic checkpoints.
+        log_trajectories: Write the track of every evaluation episode as CSV.
+        **overrides: Any field of the scenario, such as `seed=7`; nested ones with two underscores
+            (`algo__learning_rate=1e-3`, `world__cars__0__mass_scale=1.1`) or as dicts.
     """
+    from slipstream.config.errors import ScenarioError
     from slipstream.config.load import load, override
     from slipstream.train.experiment import train as run
     from slipstream.train.progress import best_display
 
-    changes: dict[str, Any] = {key.replace("__", "."): value for key, value in overrides.items()}
-    if algo is not None:
-        changes["algo.kind"] = algo.lower()
-    if timesteps is not None:
-        changes["timesteps"] = timesteps
-    loaded = load(scenario, changes) if isinstance(scenario, str) else override(scenario, changes)
-    return run(loaded, display=best_display()).checkpoint
+    given = {
+        "algo.kind": None if algo is None else algo.lower(),
+        "timesteps": timesteps,
+        "device": None if gpu is None else ("cuda" if gpu else "cpu"),
+        "checkpoint.checkpoint_every": checkpoint_every,
+        "log.log_trajectories": log_trajectories,
+    }
+    changes = overrides | {path: value for path, value in given.items() if value is not None}
+    if isinstance(scenario, str):
+        loaded = load(scenario, changes, preset)
+    elif preset is not None:
+        raise ScenarioError(f"preset {preset}: is laid over a scenario while it is loaded; give load(…, preset=…) it")
+    else:
+        loaded = override(scenario, changes)
+    folder = None if out is None else Path(out)
+    return run(loaded, root=Path(runs), models=Path(models), out=folder, display=best_display()).checkpoint
 
 
 def resume(path: str | Path, timesteps: int | None = None, force: bool = False) -> Path:

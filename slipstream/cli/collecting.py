@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from slipstream.config.errors import ScenarioError
 
 SHORTHANDS = {
-    "workers": "processes that collect (0: the learner's own)",
+    "workers": "processes that collect (0: the learner's own); threads that step worlds are --num-workers of train",
     "prefetch": "with --collect.overlap free: rollouts of each worker that may wait for the learner",
     "seed_stride": "worlds of other libraries: distance between the seeds of neighbours",
 }

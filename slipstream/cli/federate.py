@@ -53,7 +53,15 @@ def federate(argv: Sequence[str]) -> int:
         what = read_plan(Path(words[0]))
         with _where(args, what) as begin:
             return _run(Path(words[0]), what, begin)
-    known, fields = _parser().parse_known_args(words[1:])
+    asks_help = {"-h", "--help"} & set(words)
+    known, fields = _parser().parse_known_args([word for word in words[1:] if word not in ("-h", "--help")])
+    if asks_help:
+        from slipstream.cli.run import scenario_of, show_fields
+
+        scenario = scenario_of([words[0], *fields])
+        _parser().print_help()
+        show_fields(scenario, "federate")
+        return 0
     for word in fields:
         if word.split("=")[0] in ("--out", "--models", "--runs"):
             raise FederationError(f"{word}: every replica gets a folder of its own under --root; give that instead")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import sys
@@ -17,14 +18,13 @@ from slipstream.config.algos import KINDS
 from slipstream.config.errors import ScenarioError, suggest
 from slipstream.config.federated import from_environment
 from slipstream.config.load import load, override
-from slipstream.config.overrides import cli_overrides
+from slipstream.config.overrides import cli_changes
 
 if TYPE_CHECKING:
     from slipstream.config.scenario import Scenario
     from slipstream.train.experiment import Result
     from slipstream.train.place import Place
 
-LAUNCHER_FLAGS = ("--repeat", "--max-parallel", "--auto-seed", "--seed-base", "--seed-step")  # of federate and sweep
 PUBLISHED = ("head_on", "parallel", "t_formation", "canonical_crossing", "converging")  # what `all` stands for
 
 
@@ -37,23 +37,18 @@ def train(argv: Sequence[str]) -> int:
         parser.print_help()
         return 0
     if not names:
-        raise ScenarioError("train: name a scenario first, as in: slipstream train head_on --timesteps 100_000")
+        raise ScenarioError(_name_it_first("train", rest))
     names = list(PUBLISHED) if names == ["all"] else names
     known, fields = parser.parse_known_args([word for word in rest if word not in ("-h", "--help")])
-    if asks_help:
-        parser.print_help()
-        print(f"\nfields of {names[0]}, with its values:")
-        cli_overrides(_scenario(names[0], known, None), ["--help"], prog=f"slipstream train {names[0]}")
-        return 0
-    _refuse_launcher_flags(names, fields)
     algos = [_algorithm(word) for word in known.algo] if known.algo else [None]
     if known.out is not None and len(names) * len(algos) > 1:
         raise ScenarioError(f"--out {known.out}: one folder cannot hold {len(names) * len(algos)} runs; leave it out")
-    scenarios = [
-        cli_overrides(_scenario(name, known, algo), fields, prog=f"slipstream train {name}")
-        for name in names
-        for algo in algos
-    ]
+    scenarios = [_scenario(name, known, algo, fields) for name in names for algo in algos]
+    if asks_help:
+        parser.print_help()
+        for scenario in scenarios:
+            show_fields(scenario, "train")
+        return 0
     if known.ui in ("tui", "debug") and watch.is_terminal():
         if len(scenarios) > 1:
             raise ScenarioError(f"--ui {known.ui}: shows one run, and {len(scenarios)} are asked for; leave it out")
@@ -76,24 +71,24 @@ def train(argv: Sequence[str]) -> int:
     return _code(results[-1]) if went_well else 1
 
 
-def _refuse_launcher_flags(names: Sequence[str], fields: Sequence[str]) -> None:
-    for word in fields:
-        if word.split("=")[0] in LAUNCHER_FLAGS:
-            raise ScenarioError(
-                f"{word}: one run is trained here; several that learn together: slipstream federate {names[0]} "
-                f"--repeat 3; several that do not: slipstream sweep (docs/sweeps.md)"
-            )
-
-
 def scenario_of(words: Sequence[str], environment: Mapping[str, str] = os.environ) -> Scenario:
     """What `slipstream train WORDS` would train, where they name one scenario."""
     names, rest = _leading_words(words)
+    if not names:
+        raise ScenarioError(_name_it_first("federate", rest))
     if len(names) != 1:
         raise ScenarioError(f"name one scenario first, as in head_on; here are {len(names)}")
     (name,) = names
     known, fields = _train_parser().parse_known_args(rest)
-    algo = _algorithm(known.algo[0]) if known.algo else None
-    return cli_overrides(_scenario(name, known, algo, environment), fields, prog=f"slipstream train {name}")
+    return _scenario(name, known, _algorithm(known.algo[0]) if known.algo else None, fields, environment)
+
+
+def show_fields(scenario: Scenario, verb: str) -> None:
+    """The second half of a help page: what can be set in this scenario, and what is."""
+    from slipstream.config.fields_help import print_fields
+
+    print(f"\nfields of {scenario.name} with {scenario.algo.kind}, and their values:\n")
+    print_fields(scenario, f"slipstream {verb} {scenario.name}")
 
 
 def resume(argv: Sequence[str]) -> int:
@@ -264,7 +259,12 @@ def _train_parser() -> argparse.ArgumentParser:
     add("--seed", type=int, help="seed of everything drawn in training")
     add("--checkpoint-every", type=whole_number, metavar="STEPS", help="steps between periodic checkpoints")
     add("--gpu", action=argparse.BooleanOptionalAction, default=None, help="use a GPU; default: if there is one")
-    add("--num-workers", type=int, metavar="N", help="threads that step the worlds (0 or 1: the learner's own)")
+    add(
+        "--num-workers",
+        type=int,
+        metavar="N",
+        help="threads that step the worlds (0 or 1: the learner's own); processes that collect are --collect-workers",
+    )
     collecting.add_flags(parser)
     add("--log-trajectories", action="store_true", help="write the track of every evaluation episode as CSV")
     add("--out", type=Path, help="folder of the run; must be new or empty")
@@ -277,9 +277,24 @@ def _train_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _name_it_first(verb: str, rest: Sequence[str]) -> str:
+    """What to say where no scenario is named; --scenario NAME is how other programs have it."""
+    named = [after for word, after in itertools.pairwise(rest) if word == "--scenario"]
+    named += [word.partition("=")[2] for word in rest if word.startswith("--scenario=")]
+    name = named[0] if named else "head_on"
+    found = "--scenario is no flag: " if named else ""
+    example = f"slipstream {verb} {name}" + ("" if named else " --timesteps 100_000")
+    return f"{verb}: {found}name a scenario first, as in: {example}"
+
+
 def _scenario(
-    name: str, known: argparse.Namespace, algo: str | None, environment: Mapping[str, str] = os.environ
+    name: str,
+    known: argparse.Namespace,
+    algo: str | None,
+    fields: Sequence[str] = (),
+    environment: Mapping[str, str] = os.environ,
 ) -> Scenario:
+    """The scenario as the flags have it; `fields` are those that set its own fields."""
     changes: dict[str, Any] = {}
     if algo is not None:
         changes["algo.kind"] = algo
@@ -302,7 +317,14 @@ def _scenario(
     changes |= dict(collecting.changes(known)) | from_environment(environment)
     if known.log_trajectories:
         changes["log.log_trajectories"] = True
-    return load(name, changes, preset=known.preset)
+    scenario = load(name, changes, preset=known.preset)
+    if not fields:
+        return scenario
+    changed = cli_changes(scenario, fields)
+    kind = changed.get("algo", {}).get("kind", scenario.algo.kind)
+    if kind != scenario.algo.kind:  # with the settings tuned for it, as --algo has them
+        scenario = load(name, {**changes, "algo.kind": _algorithm(kind)}, preset=known.preset)
+    return override(scenario, changed)
 
 
 def _best_device() -> str:

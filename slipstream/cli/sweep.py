@@ -40,11 +40,12 @@ def sweep(argv: Sequence[str]) -> int:
         raise ScenarioError("name a sweep first: its file, or the name of one that comes with Slipstream")
     if (Path(words[0]) / "sweep.yaml").is_file():
         return _go_on(Path(words[0]), words[1:])
-    known, fields = _parser().parse_known_args(words[1:])
-    return _begin(words[0], known, fields)
+    asks_help = bool({"-h", "--help"} & set(words))
+    known, fields = _parser().parse_known_args([word for word in words[1:] if word not in ("-h", "--help")])
+    return _begin(words[0], known, fields, asks_help)
 
 
-def _begin(name: str, known: argparse.Namespace, fields: Sequence[str]) -> int:
+def _begin(name: str, known: argparse.Namespace, fields: Sequence[str], asks_help: bool = False) -> int:
     from slipstream.config.load import override
     from slipstream.config.overrides import cli_overrides
     from slipstream.config.sweep import check_budget, load_sweep
@@ -57,6 +58,12 @@ def _begin(name: str, known: argparse.Namespace, fields: Sequence[str]) -> int:
         read = read._replace(base=override(read.base, shorthands))
     if fields:
         read = read._replace(base=cli_overrides(read.base, fields, prog=f"slipstream sweep {name}"))
+    if asks_help:
+        from slipstream.cli.run import show_fields
+
+        _parser().print_help()
+        show_fields(read.base, "sweep")
+        return 0
     check_budget(read)
     _check_values(read)
     now = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")

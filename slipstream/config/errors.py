@@ -52,7 +52,12 @@ class RunFolderError(SlipstreamError):
 
 def suggest(word: str, options: Iterable[str]) -> str:
     """Returns "; did you mean 'x'?" for the option closest to `word`, or nothing when none is close."""
-    known = list(options)
-    by_lower = {option.lower(): option for option in known}
+    found = closest(word, options)
+    return f"; did you mean '{found}'?" if found else ""
+
+
+def closest(word: str, options: Iterable[str]) -> str:
+    """The option that `word` is likely a misspelling of; "" when none is close."""
+    by_lower = {option.lower(): option for option in options}
     close = difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=0.6)
-    return f"; did you mean '{by_lower[close[0]]}'?" if close else ""
+    return by_lower[close[0]] if close else ""

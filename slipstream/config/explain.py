@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import re
-import types
-import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from slipstream.config.errors import suggest
+from slipstream.config.errors import closest, suggest
 from slipstream.config.names import NAME_PATTERN
+from slipstream.config.renamed import replacement
 from slipstream.config.scenario import Scenario, dotted
+from slipstream.config.schema import annotation_at, inner, keys, kinds, members, pick
 from slipstream.config.yaml import KeyPath
 
 
@@ -44,7 +44,7 @@ def explain(
 def meaning(path: KeyPath, tree: Mapping[str, Any]) -> str | None:
     """What the schema says about a key of a scenario; None where it says nothing."""
     try:
-        model = _pick(*_annotation_at(tree, path[:-1]))
+        model = pick(*annotation_at(tree, path[:-1], Scenario))
         return None if model is None else model.model_fields[str(path[-1])].description
     except (KeyError, IndexError, TypeError):
         return None
@@ -55,7 +55,7 @@ def _locate(loc: Sequence[str | int], tree: Any, missing: bool) -> KeyPath:
     path: list[str | int] = []
     for i, part in enumerate(loc):
         is_key = isinstance(tree, Mapping) and part in tree
-        is_index = isinstance(tree, (list, tuple)) and isinstance(part, int)
+        is_index = isinstance(tree, (list, tuple)) and isinstance(part, int) and part < len(tree)
         if is_key or is_index:
             tree = tree[part]
         elif not (missing and i == len(loc) - 1):
@@ -74,17 +74,17 @@ def _sentence(item: Any, path: KeyPath, tree: Any, schema: type[BaseModel]) -> s
     """The whole sentence for mistakes that are not about one value's type or range."""
     kind, context = item["type"], item.get("ctx", {})
     if kind == "extra_forbidden":
-        return _unknown_key(path, tree, schema)
+        return f"unknown key; {unknown_key(path, tree, schema)}"
     if kind == "missing":
-        model = _pick(*_annotation_at(tree, path[:-1], schema))
+        model = pick(*annotation_at(tree, path[:-1], schema))
         meaning = model.model_fields[str(path[-1])].description if model else None
         return f"is required ({meaning.rstrip('.')})" if meaning else "is required"
     if kind == "union_tag_not_found":
-        return f"needs a kind: {_either(_kinds(_annotation_at(tree, path, schema)[0]))}"
+        return f"needs a kind: {_either(kinds(annotation_at(tree, path, schema)[0]))}"
     if kind == "union_tag_invalid":
-        return _unknown_kind(path, context["tag"], _kinds(_annotation_at(tree, path, schema)[0]))
+        return _unknown_kind(path, context["tag"], kinds(annotation_at(tree, path, schema)[0]))
     if kind == "literal_error" and path[-1:] == ("kind",):
-        return _unknown_kind(path[:-1], str(item["input"]), _kinds(_annotation_at(tree, path[:-1], schema)[0]))
+        return _unknown_kind(path[:-1], str(item["input"]), kinds(annotation_at(tree, path[:-1], schema)[0]))
     if kind == "value_error":
         found = _value_at(tree, path)
         return f"{'' if isinstance(found, Mapping) else f'found {_show(found)}: '}{context['error']}"
@@ -94,33 +94,72 @@ def _sentence(item: Any, path: KeyPath, tree: Any, schema: type[BaseModel]) -> s
 
 
 def _unknown_kind(path: KeyPath, found: str, known: list[str]) -> str:
-    what = {"world": "world", "algo": "algorithm", "method": "method"}.get(str(path[-1]), "policy")
-    what = "parameter" if path[0] == "parameters" else what
+    what = {"policies": "policy", "parameters": "parameter"}.get(str(path[0]), str(path[-1]))
+    what = {"algo": "algorithm"}.get(str(path[-1]), what)
     return f"there is no {what} of kind '{found}' (there is {', '.join(known)}){suggest(found, known)}"
 
 
-def _unknown_key(path: KeyPath, tree: Any, schema: type[BaseModel]) -> str:
-    """Names the closest key here, else the same key elsewhere in the file, else all keys here."""
-    key = str(path[-1])
-    model = _pick(*_annotation_at(tree, path[:-1], schema))
-    fields = [name for name in model.model_fields if name != "kind"] if model else []
-    if len(path) == 1 and schema is Scenario:
-        fields = ["includes", *fields]  # read before the rest
-    if hint := suggest(key, fields):
-        return f"unknown key{hint}"
-    elsewhere = [place for place in _all_keys(tree, schema) if place.rpartition(".")[2] == key]
+def unknown_key(path: KeyPath, tree: Any, schema: type[BaseModel], as_flag: bool = False) -> str:
+    """What to write instead of a key that is not there, as a key or as a flag of the command line.
+
+    In this order: the key that replaced a former word or stands for another library's, the kind that has such a key,
+    the same key elsewhere, the closest key here, all keys here.
+    """
+    key, spell = str(path[-1]), flag_of if as_flag else _quoted
+    around, value = annotation_at(tree, path[:-1], schema)
+    model = pick(around, value)
+    own = [name for name in model.model_fields if name != "kind"] if model else []
+    if schema is Scenario:
+        found = replacement(path, lambda dotted_path: _has(tree, dotted_path))
+        if isinstance(found, str):
+            return found
+        if found is not None and _has(tree, found.path):
+            return f"here it is {spell(found.path)}" + (f" ({found.note})" if found.note else "")
+        if found is not None and (told := _of_another_kind(tuple(found.path.split(".")), tree, schema, spell)):
+            return told
+        own = ["includes", *own] if len(path) == 1 else own  # read before the rest
+    if told := _of_another_kind(path, tree, schema, spell):
+        return told
+    elsewhere = [place for place in keys(tree, schema) if place[-1] == key]
     if elsewhere:
-        return f"unknown key; did you mean '{elsewhere[0]}'?"
-    return f"unknown key; the keys here are {', '.join(fields)}"
+        return f"did you mean {spell(dotted(elsewhere[0]))}?"
+    if close := closest(key, own):
+        return f"did you mean {spell(dotted((*path[:-1], close)) if as_flag else close)}?"
+    if told := next((_of_another_kind((part, key), tree, schema, spell) for part in ("algo", "world")), ""):
+        return told
+    return f"the keys here are {', '.join(own)}" if own else "there are no keys here"
 
 
-def _all_keys(tree: Any, schema: type[BaseModel]) -> Iterator[str]:
-    """Dotted paths of the schema's fields, those of the chosen world and algorithm included."""
-    for name, field in schema.model_fields.items():
-        yield name
-        model = _pick(field.annotation, tree.get(name))
-        for inner in model.model_fields if model else ():
-            yield f"{name}.{inner}"
+def flag_of(path: str) -> str:
+    """A dotted path as the command line has it."""
+    return f"--{path.replace('_', '-')}"
+
+
+def _quoted(path: str) -> str:
+    return f"'{path}'"
+
+
+def _has(tree: Any, path: str) -> bool:
+    return annotation_at(tree, tuple(path.split(".")), Scenario)[0] is not None
+
+
+def _of_another_kind(path: KeyPath, tree: Any, schema: type[BaseModel], spell: Callable[[str], str]) -> str:
+    """Says which kinds have the key that this one has not; "" where none has it."""
+    for cut in range(len(path) - 1, 0, -1):
+        around, value = annotation_at(tree, path[:cut], schema)
+        if len(list(members(around))) < 2:
+            continue
+        having = []
+        for member in members(around):
+            annotation: Any = member
+            for part in path[cut:]:
+                annotation = inner(annotation, None, part)
+            having += kinds(member) if annotation is not None else []
+        if having:
+            kind = value.get("kind") if isinstance(value, Mapping) else None
+            now = f"; this is {kind}" if kind else ""
+            return f"{spell(dotted(path))} is there with {spell(dotted((*path[:cut], 'kind')))} {_either(having)}{now}"
+    return ""
 
 
 _WANTED = {
@@ -173,42 +212,3 @@ def _show(value: Any) -> str:
         return str(value).lower().replace("none", "null")
     text = repr(list(value) if isinstance(value, tuple) else value)
     return text if len(text) <= 60 else f"{text[:57]}..."
-
-
-def _annotation_at(tree: Any, path: KeyPath, schema: type[BaseModel] = Scenario) -> tuple[Any, Any]:
-    """The type that the schema declares at `path`, and the value that stands there."""
-    annotation: Any = schema
-    for part in path:
-        model = _pick(annotation, tree)
-        if model is not None:
-            annotation = model.model_fields[str(part)].annotation
-        else:  # dict[str, X] or tuple[X, ...]
-            arguments = [a for a in typing.get_args(annotation) if a is not Ellipsis]
-            annotation = arguments[-1] if arguments else None
-        tree = tree[part]
-    return annotation, tree
-
-
-def _pick(annotation: Any, value: Any) -> type[BaseModel] | None:
-    """The config class among a union's that `value` asks for by its kind."""
-    members = list(_members(annotation))
-    asked = value.get("kind") if isinstance(value, Mapping) else None
-    for member in members:
-        if asked in _kinds(member):
-            return member
-    return members[0] if len(members) == 1 else None
-
-
-def _kinds(annotation: Any) -> list[str]:
-    fields = (member.model_fields.get("kind") for member in _members(annotation))
-    return [kind for field in fields if field for kind in typing.get_args(field.annotation)]
-
-
-def _members(annotation: Any) -> Iterator[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        yield annotation
-    elif typing.get_origin(annotation) is typing.Annotated:
-        yield from _members(typing.get_args(annotation)[0])
-    elif typing.get_origin(annotation) in (typing.Union, types.UnionType):
-        for member in typing.get_args(annotation):
-            yield from _members(member)

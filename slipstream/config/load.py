@@ -14,7 +14,8 @@ from slipstream.config.errors import ScenarioError, suggest
 from slipstream.config.explain import explain
 from slipstream.config.names import check_name, is_name, name_from
 from slipstream.config.renamed import with_new_names
-from slipstream.config.scenario import Scenario
+from slipstream.config.scenario import Scenario, dotted
+from slipstream.config.schema import child, inner, is_list, pick
 from slipstream.config.yaml import KeyPath, dump_yaml, load_yaml, parse_yaml
 
 SCENARIOS = Path(__file__).resolve().parent.parent / "scenarios"
@@ -51,24 +52,25 @@ def load(name_or_path: str | os.PathLike[str], overrides: Overrides = (), preset
     A preset is laid over the file, then the overrides over both. Another algorithm than the file's takes the place of
     the file's `algo`, with the settings tuned for it where there are any (`presets/<algo>_<scenario>.yaml`,
     `presets/<algo>_<kind of world>.yaml` or `presets/<algo>.yaml`). Overrides are `{"algo.learning_rate": 1e-3}`,
-    `{"algo": {"learning_rate": 1e-3}}`, `{"algo__learning_rate": 1e-3}` or `["algo.learning_rate=1e-3"]`.
+    `{"algo": {"learning_rate": 1e-3}}`, `{"algo__learning_rate": 1e-3}` or `["algo.learning_rate=1e-3"]`; a list's
+    entries go by their number, as in `world.cars.0.mass_scale`, and the number after the last adds one.
     """
     path = find(name_or_path)
     tree = _read(path, _folder(path), (), [])
     tree.values.setdefault("name", name_from(path.stem))
     tree.origins[()] = _label(path)
-    nested = list(_nested(overrides))
-    own, wanted = _algorithms(tree, nested)
+    changed = _together(overrides)
+    own, wanted = _algorithms(tree, changed)
     if wanted != own:
         tree = _without(tree, "algo")
     if preset is not None:
-        devices = [values["device"] for values in (tree.values, *nested) if "device" in values]
+        devices = [values["device"] for values in (tree.values, changed) if "device" in values]
         tree = _merge(tree, _read_preset(preset, wanted, devices[-1] if devices else "auto"))
     elif wanted != own:
         tree = _merge(tree, _read_tuned(wanted, tree))
-    for values in nested:
-        tree = _merge(tree, _as_override(values))
-    return _validate(tree)
+    if "algo" in changed and "algo" not in tree.values:  # some of its keys are changed, and the usual one is meant
+        tree.values["algo"] = {"kind": wanted}
+    return _validate(_merge(tree, _as_override(changed)))
 
 
 def start_from(name_or_path: str | os.PathLike[str], overrides: Overrides = ()) -> dict[str, Any]:
@@ -80,15 +82,12 @@ def start_from(name_or_path: str | os.PathLike[str], overrides: Overrides = ()) 
 def lay_over(values: Mapping[str, Any], overrides: Overrides) -> dict[str, Any]:
     """A file's values with some changed; another algorithm brings the settings tuned for it, as in `load`."""
     tree = Tree(dict(values), {})
-    nested = list(_nested(overrides))
-    kinds = [v["algo"]["kind"] for v in nested if isinstance(v.get("algo"), dict) and "kind" in v["algo"]]
-    if kinds:
+    changed = _together(overrides)
+    if isinstance(algo := changed.get("algo"), dict) and "kind" in algo:
         tree = _without(tree, "algo")
-        if (tuned := _tuned_file(kinds[-1], tree)) is not None:
+        if (tuned := _tuned_file(algo["kind"], tree)) is not None:
             tree.values["includes"] = [*tree.values.get("includes", []), f"presets/{tuned.name}"]
-    for changed in nested:
-        tree = _merge(tree, _as_override(changed))
-    return tree.values
+    return _merge(tree, _as_override(changed)).values
 
 
 def _own_values(path: Path) -> dict[str, Any]:
@@ -110,10 +109,7 @@ def _own_values(path: Path) -> dict[str, Any]:
 
 def override(scenario: Scenario, overrides: Overrides) -> Scenario:
     """The same scenario with some values changed and everything checked again."""
-    tree = Tree(to_plain(scenario), {})
-    for values in _nested(overrides):
-        tree = _merge(tree, _as_override(values))
-    return _validate(tree)
+    return _validate(_merge(Tree(to_plain(scenario), {}), _as_override(_together(overrides))))
 
 
 def from_plain(values: Mapping[str, Any], source: str = "") -> Scenario:
@@ -230,11 +226,11 @@ def _included(item: str, path: Path, root: Path, where: str) -> Path:
     return target
 
 
-def _algorithms(tree: Tree, nested: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
+def _algorithms(tree: Tree, changed: Mapping[str, Any]) -> tuple[str, str]:
     """The algorithm the file has, and the one it is to have."""
     kinds = [
         algo["kind"]
-        for values in (tree.values, *nested)
+        for values in (tree.values, changed)
         if isinstance(algo := values.get("algo"), dict) and isinstance(algo.get("kind"), str)
     ]
     own = tree.values.get("algo")
@@ -281,16 +277,26 @@ def _read_preset(preset: str, kind: str, device: object) -> Tree:
     return _read(path, SCENARIOS, (), [])
 
 
-def _nested(overrides: Overrides) -> Iterator[dict[str, Any]]:
-    """Each override as nested mappings: {"algo.gamma": 1} -> {"algo": {"gamma": 1}}."""
+def _together(overrides: Overrides) -> dict[str, Any]:
+    """All overrides as one nested mapping: {"algo.gamma": 1, "algo.epochs": 2} -> {"algo": {"gamma": 1, "epochs": 2}}.
+
+    They are laid over each other first, so that a kind and the keys that only it has may come in any order.
+    """
     pairs = overrides.items() if isinstance(overrides, Mapping) else map(_split, overrides)
+    together: dict[str, Any] = {}
     for key, value in pairs:
         value = _plain(value)
         if key == "algo" and isinstance(value, str):
             value = {"kind": value.lower()}  # train(..., algo="ppo")
-        for part in reversed(str(key).replace("__", ".").split(".")):
-            value = {part: value}
-        yield value
+        put(together, str(key).replace("__", ".").split("."), value)
+    return together
+
+
+def put(changes: dict[str, Any], path: Sequence[str | int], value: Any) -> None:
+    """Add a change to nested ones; what came before at the same place is merged with it or gives way."""
+    for part in reversed(path):
+        value = {str(part): value}
+    list(_lay(changes, value, (), None))
 
 
 def _split(text: str) -> tuple[str, Any]:
@@ -314,29 +320,61 @@ def _paths(values: Any, path: KeyPath) -> Iterator[KeyPath]:
 def _merge(base: Tree, over: Tree) -> Tree:
     """Lays `over` onto `base`: mappings merge deeply, all else is replaced, a mapping of another kind too."""
     values = dict(base.values)
-    replaced = set(_lay(values, over.values, ()))
+    replaced = set(_lay(values, over.values, (), Scenario))
     kept = {
         path: origin
         for path, origin in base.origins.items()
         if not any(path[:length] in replaced for length in range(1, len(path) + 1))
     }
-    return Tree(values, kept | over.origins)
+    return Tree(values, kept | {_as_laid(path, values): origin for path, origin in over.origins.items()})
 
 
-def _lay(base: dict[str, Any], over: dict[str, Any], path: KeyPath) -> Iterator[KeyPath]:
-    """Merges in place and yields the paths that were replaced."""
-    for key, value in over.items():
-        current = base.get(key)
-        if isinstance(current, dict) and isinstance(value, dict) and _same_kind(current, value):
-            base[key] = dict(current)  # the original may be shared by an alias
-            yield from _lay(base[key], value, (*path, key))
+def _lay(base: Any, over: dict[str, Any], path: KeyPath, annotation: Any) -> Iterator[KeyPath]:
+    """Merges in place and yields the paths that were replaced; `annotation` is the schema's, None where not known."""
+    for name, value in over.items():
+        key: Any = _number(name, base, path) if isinstance(base, list) else name
+        current = child(base, key)
+        declared = inner(annotation, base, key)
+        if isinstance(value, dict) and (laid := _open(current, value, declared)) is not None:
+            base[key] = laid
+            yield from _lay(laid, value, (*path, key), declared)
         else:
             base[key] = value
             yield (*path, key)
 
 
-def _same_kind(base: dict[str, Any], over: dict[str, Any]) -> bool:
-    return "kind" not in base or "kind" not in over or base["kind"] == over["kind"]
+def _open(current: Any, over: dict[str, Any], annotation: Any) -> Any:
+    """A copy of what a mapping is merged into (the original may be shared by an alias); None where it is replaced."""
+    by_number = bool(over) and all(str(key).isdigit() for key in over)
+    if by_number and (isinstance(current, list) or (current is None and is_list(annotation))):
+        return list(current or ())
+    if not isinstance(current, dict):
+        return None
+    asked, there = over.get("kind"), current.get("kind")
+    if asked is None or there is None or asked == there:
+        return dict(current)
+    model = pick(annotation, current)
+    return dict(current) if model is not None and model is pick(annotation, over) else None
+
+
+def _number(name: str, entries: list[Any], path: KeyPath) -> int:
+    """Which entry of a list is meant; the number after the last one adds an entry."""
+    index = int(name)
+    if index > len(entries):
+        there = f"there is 0 to {len(entries) - 1}, and {len(entries)} adds one" if entries else "0 adds the first"
+        raise ScenarioError(f"override: {dotted((*path, name))}: there is no entry {index} ({there})")
+    if index == len(entries):
+        entries.append(None)
+    return index
+
+
+def _as_laid(path: KeyPath, values: Any) -> KeyPath:
+    """A path of an override as it is after merging: entries of lists by whole numbers."""
+    laid: list[str | int] = []
+    for part in path:
+        laid.append(int(part) if isinstance(values, list) and str(part).isdigit() else part)
+        values = child(values, part)
+    return tuple(laid)
 
 
 def _validate(tree: Tree) -> Scenario:

@@ -1,143 +1,228 @@
-"""Dotted overrides on the command line: the flags are a scenario's own fields, its values their defaults."""
+"""Dotted overrides on the command line: the flags are a scenario's own fields, its values their defaults.
+
+`--algo.learning-rate 1e-3`, `--algo.hidden 32 16`, `--world.cars.0.mass-scale 1.1` (entries of lists by number),
+`--policies.main.algo.kind sac` (of mappings by key), `--stop.bands None`, `--algo.no-normalize-observation`. A value
+that is itself a mapping or list may be written as YAML: `--federated.weights '{0: 2, 1: 1}'`. Words become values by
+the types of the schema; whether they are allowed is said by `override`, in the sentences that files and Python get.
+"""
 
 from __future__ import annotations
 
-import dataclasses
-import functools
-import operator
+import itertools
+import re
 import types
 import typing
-from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, Literal
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
 
-from pydantic import BaseModel
+from slipstream.config.errors import ScenarioError
+from slipstream.config.explain import flag_of, unknown_key
+from slipstream.config.load import override, put, to_plain
+from slipstream.config.scenario import Scenario, dotted
+from slipstream.config.schema import (
+    alternatives,
+    annotation_at,
+    child,
+    inner,
+    is_list,
+    is_mapping,
+    kinds,
+    members,
+    pick,
+)
+from slipstream.config.yaml import KeyPath, parse_yaml
 
-from slipstream.config.load import override
-from slipstream.config.scenario import Scenario
-
-# Said by the choice of file. Policies, teams, lists of aircraft, keyword arguments: left out by their type.
-_NOT_FLAGS = {"Scenario.name", "Scenario.description", "Scenario.preset"}
+_FLAG = re.compile(r"--?[A-Za-z]")
 
 
 def cli_overrides(scenario: Scenario, argv: Sequence[str], prog: str | None = None) -> Scenario:
-    """Applies flags such as `--algo.learning-rate 1e-3`; `--help` shows this scenario's fields and values.
+    """Applies flags such as `--algo.learning-rate 1e-3`; `--help` prints this scenario's fields and values, and ends.
 
-    Unknown flags end the program with a suggestion and exit code 2; values that the schema refuses raise
-    ScenarioError.
+    Unknown flags, and values that the schema refuses, raise ScenarioError.
     """
-    import tyro  # takes 0.15 s, which only a command line needs to spend
+    asks_help = {"-h", "--help"} & set(argv)
+    changed = override(scenario, cli_changes(scenario, [word for word in argv if word not in ("-h", "--help")]))
+    if asks_help:
+        from slipstream.config.fields_help import print_fields
 
-    filled: Any = tyro.cli(
-        _form(scenario, "Scenario"),
-        args=list(argv),
-        prog=prog,
-        description=f"{scenario.name}: {scenario.description}",
-        registry=_whole_numbers(),
-    )
-    return override(scenario, dict(_changes(filled, scenario, "")))
+        print_fields(changed, prog)
+        raise SystemExit(0)
+    return changed
 
 
-def _form(config: BaseModel, name: str) -> type:
-    """A dataclass of the fields that a flag can set, nested as the config is, for tyro to turn into flags."""
-    from tyro.conf import arg
-
-    fields: list[tuple[str, Any, Any]] = []
-    for key, info in type(config).model_fields.items():
-        value = getattr(config, key)
-        if isinstance(value, BaseModel):
-            inner = _form(value, f"{name}_{key}")
-            fields.append((key, inner, dataclasses.field(default_factory=inner)))
-        elif value is None and (absent := _optional_part(info.annotation)) is not None:
-            inner = _empty_form(absent, f"{name}_{key}")
-            fields.append((key, inner, dataclasses.field(default_factory=inner)))
-        elif f"{name}.{key}" not in _NOT_FLAGS and _is_flag(info.annotation):
-            kind: Any = Annotated[_bare(info.annotation), arg(help=info.description)]
-            fields.append((key, kind, dataclasses.field(default=value)))
-    return dataclasses.make_dataclass(name, fields, frozen=True, namespace={"__doc__": type(config).__doc__})
-
-
-def _empty_form(config: type[BaseModel], name: str) -> type:
-    """Flags of a part that the scenario does not have; any of them brings it in, with its usual values for the rest."""
-    from tyro.conf import arg
-
-    fields = [
-        (key, Annotated[_bare(info.annotation) | None, arg(help=info.description)], dataclasses.field(default=None))
-        for key, info in config.model_fields.items()
-        if _is_flag(info.annotation)
-    ]
-    return dataclasses.make_dataclass(name, fields, frozen=True, namespace={"__doc__": config.__doc__})
+def cli_changes(scenario: Scenario, argv: Sequence[str]) -> dict[str, Any]:
+    """What flags change in a scenario, as `override` and `load` take it; all that are unknown are told at once."""
+    flags = list(_flags(argv))
+    tree = _with_kinds(to_plain(scenario), flags)
+    changes: dict[str, Any] = {}
+    problems = []
+    for flag in flags:
+        try:
+            path, value = _read_flag(flag, tree)
+        except ScenarioError as error:
+            problems.append(str(error))
+            continue
+        put(changes, path, value)
+    if problems:
+        raise ScenarioError("\n".join(problems))
+    return changes
 
 
-def _optional_part(annotation: Any) -> type[BaseModel] | None:
-    """The config class of a field that is that or null."""
-    parts = [part for part in typing.get_args(annotation) if part is not types.NoneType]
-    is_part = len(parts) == 1 and isinstance(parts[0], type) and issubclass(parts[0], BaseModel)
-    return parts[0] if is_part else None
+class _Flag(NamedTuple):
+    name: str  # as it was written, without what follows "="
+    words: tuple[str, ...]
+
+    @property
+    def parts(self) -> list[str]:
+        return self.name.lstrip("-").split(".")
 
 
-def _is_flag(annotation: Any) -> bool:
-    """True where a flag can say the value, and there is more than one."""
-    return not _is_structured(annotation) and not _is_fixed(annotation)
+def _flags(argv: Sequence[str]) -> Iterator[_Flag]:
+    """Flags with the words that follow them."""
+    words = list(argv)
+    if words and not _FLAG.match(words[0]):
+        raise ScenarioError(f"'{words[0]}' follows no flag; fields are set as in --algo.learning-rate 1e-3")
+    starts = [i for i, word in enumerate(words) if _FLAG.match(word)]
+    for start, end in itertools.pairwise([*starts, len(words)]):
+        name, equals, value = words[start].partition("=")
+        given = (*([value] if equals else []), *words[start + 1 : end])
+        yield _Flag("--algo.kind", tuple(map(str.lower, given))) if name == "--algo" else _Flag(name, given)
 
 
-def _is_fixed(annotation: Any) -> bool:
-    """True where a value can only be one, as the kind of a world or an algorithm."""
-    return typing.get_origin(annotation) is Literal and len(typing.get_args(annotation)) == 1
+def _with_kinds(tree: dict[str, Any], flags: Sequence[_Flag]) -> dict[str, Any]:
+    """The scenario's values with the kinds that flags ask for, by which their other flags are known."""
+    asked = [flag for flag in flags if flag.parts[-1] == "kind" and len(flag.words) == 1]
+    for flag in sorted(asked, key=lambda flag: len(flag.parts)):  # that of a world before that of its track
+        path: list[str | int] = []
+        annotation, value = Scenario, tree
+        for name in flag.parts[:-1]:
+            if (part := _part(annotation, value, name)) is None:
+                break
+            path.append(part)
+            annotation, value = inner(annotation, value, part), child(value, part)
+        if len(path) == len(flag.parts) - 1 and flag.words[0] in kinds(annotation):
+            put(tree, [*path, "kind"], flag.words[0])
+    return tree
 
 
-def _is_structured(annotation: Any) -> bool:
-    """True where a value holds mappings or config classes: a file says those better than a flag."""
-    if isinstance(annotation, type) and issubclass(annotation, (BaseModel, dict)):
-        return True
-    return typing.get_origin(annotation) is dict or any(map(_is_structured, typing.get_args(annotation)))
+def _read_flag(flag: _Flag, tree: dict[str, Any]) -> tuple[KeyPath, Any]:
+    """The path a flag names and the value it gives."""
+    path: list[str | int] = []
+    annotation, value = Scenario, tree
+    negated = False
+    for depth, name in enumerate(flag.parts):
+        found = _part(annotation, value, name)
+        if found is None and depth == len(flag.parts) - 1 and name.startswith(("no-", "no_")):
+            found = _part(annotation, value, name[3:])
+            negated = found is not None and bool in list(alternatives(inner(annotation, value, found)))
+            found = found if negated else None
+        if found is None:
+            raise ScenarioError(f"{flag.name}: {_unknown(flag, tuple(path), tree)}")
+        path.append(found)
+        annotation, value = inner(annotation, value, found), child(value, found)
+    if negated:
+        if flag.words:
+            raise ScenarioError(f"{flag.name}: takes no value, but '{' '.join(flag.words)}' follows it")
+        return tuple(path), False
+    try:
+        return tuple(path), _value(annotation, flag.words, dotted(path))
+    except ValueError as error:
+        raise ScenarioError(f"{flag.name}: {error}") from None
 
 
-def _bare(annotation: Any) -> Any:
-    """The annotation without the bounds inside it, which would clutter tyro's messages."""
-    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
-    if origin is Annotated:
-        return _bare(arguments[0])
-    if not arguments or origin is Literal:
-        return annotation
-    bare = tuple(map(_bare, arguments))
-    is_union = origin in (typing.Union, types.UnionType)
-    return functools.reduce(operator.or_, bare) if is_union else typing.cast(Any, origin)[bare]
+def _part(annotation: Any, value: Any, name: str) -> str | int | None:
+    """What a part of a flag's name means in a value: a field, a key, a number; None where it means nothing."""
+    under = name.replace("-", "_")
+    if (model := pick(annotation, value)) is not None:
+        return under if under in model.model_fields else None
+    if len(list(members(annotation))) > 1:
+        return "kind" if name == "kind" else None
+    if is_mapping(annotation):
+        return under if isinstance(value, Mapping) and name not in value and under in value else name
+    return int(name) if is_list(annotation) and name.isdigit() else None
 
 
-def _changes(filled: Any, config: BaseModel, prefix: str) -> Iterator[tuple[str, Any]]:
-    for field in dataclasses.fields(filled):
-        new, old = getattr(filled, field.name), getattr(config, field.name)
-        if isinstance(old, BaseModel):
-            yield from _changes(new, old, f"{prefix}{field.name}.")
-        elif dataclasses.is_dataclass(new):
-            if given := {key: value for key, value in vars(new).items() if value is not None}:
-                yield f"{prefix}{field.name}", given
-        elif new != old:
-            yield f"{prefix}{field.name}", new
+def _unknown(flag: _Flag, around: KeyPath, tree: dict[str, Any]) -> str:
+    """Why a flag's name means nothing, and what to write instead."""
+    annotation, value = annotation_at(tree, around, Scenario)
+    many = kinds(annotation)
+    if len(list(members(annotation))) > 1 and pick(annotation, value) is None:
+        return f"say first what it is: {flag_of(dotted(around))}.kind {' or '.join(many)}"
+    name = flag.parts[len(around)]
+    if is_list(annotation) and not is_mapping(annotation):
+        many_entries = len(value) if isinstance(value, list) else 0
+        entries = f"{flag_of(dotted(around))}.0" + (f" to .{many_entries - 1}" if many_entries > 1 else "")
+        return f"'{name}' is no number; entries of this list are {entries}, as in {flag_of(dotted(around))}.0"
+    if around and pick(annotation, value) is None:
+        return f"{flag_of(dotted(around))} is one value and has no field '{name}'"
+    return f"unknown flag; {unknown_key((*around, name.replace('-', '_')), tree, Scenario, as_flag=True)}"
 
 
-def _whole_numbers() -> Any:
-    """Lets flags say 1e6 where a whole number is wanted, as files can."""
-    from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
-
-    registry = ConstructorRegistry()
-
-    @registry.primitive_rule
-    def _rule(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[int] | None:
-        if info.type is not int:
-            return None
-        return PrimitiveConstructorSpec(
-            nargs=1,
-            metavar="INT",
-            instance_from_str=lambda args: _whole(args[0]),
-            is_instance=lambda value: isinstance(value, int) and not isinstance(value, bool),
-            str_from_instance=lambda value: [str(value)],
-        )
-
-    return registry
+# --- words into values ---
 
 
-def _whole(text: str) -> int:
+def _value(annotation: Any, words: Sequence[str], path: str) -> Any:
+    """What words mean where `annotation` may stand; what fits nothing is left for the schema to refuse."""
+    if len(words) == 1 and words[0][:1] in ("[", "{"):
+        return parse_yaml(words[0], flag_of(path)).value
+    options = list(alternatives(annotation))
+    if list(words) in (["None"], ["null"]) and (types.NoneType in options or str not in options):
+        return None
+    for option in options:
+        try:
+            return _as(option, words)
+        except ValueError:
+            continue
+    if not words:
+        raise ValueError("needs a value")
+    plain = [_plain(word) for word in words]
+    return plain[0] if len(plain) == 1 else plain
+
+
+def _as(option: Any, words: Sequence[str]) -> Any:
+    """Words as a value of one type; ValueError where they are none."""
+    origin, arguments = typing.get_origin(option), typing.get_args(option)
+    if origin is tuple:
+        if arguments[-1] is not Ellipsis:
+            return [_as(_only(kind), [word]) for kind, word in zip(arguments, words, strict=True)]
+        return _many(_only(arguments[0]), words)
+    if option is bool:
+        known: Mapping[str, Any] = {"": True, "true": True, "false": False}
+        return _among(known, " ".join(words).lower())
+    (word,) = words
+    if origin is Literal:
+        return _among({str(value): value for value in arguments}, word)
+    if option not in (int, float, str):
+        raise ValueError
+    return whole(word) if option is int else option(word)
+
+
+def _many(option: Any, words: Sequence[str]) -> list[Any]:
+    """Entries of a list, or, where each is a list of so many values, as many words for each."""
+    size = len(typing.get_args(option)) if typing.get_origin(option) is tuple else 1
+    rows = [words[i : i + size] for i in range(0, len(words), size)]
+    return [_as(option, row) for row in rows]
+
+
+def _only(annotation: Any) -> Any:
+    return next(alternatives(annotation))
+
+
+def _among(known: Mapping[str, Any], word: str) -> Any:
+    if word not in known:
+        raise ValueError
+    return known[word]
+
+
+def _plain(word: str) -> Any:
+    try:
+        return parse_yaml(word, "").value
+    except ScenarioError:
+        return word
+
+
+def whole(text: str) -> int:
+    """A whole number, which may be written 1e6."""
     try:
         return int(text)
     except ValueError:

@@ -24,7 +24,7 @@ def complain(words: list[str], capsys) -> str:
     """What the command says on stderr; it must end with code 2 and without a traceback."""
     try:
         code = main(words)
-    except SystemExit as stop:  # argparse and tyro end the program themselves
+    except SystemExit as stop:  # argparse ends the program itself
         code = stop.code
     said = capsys.readouterr()
     assert code == 2, said

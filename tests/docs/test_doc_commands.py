@@ -104,7 +104,7 @@ def run(command: str, capsys, shrink: bool = True) -> tuple[int, str]:
     capsys.readouterr()
     try:
         code = main(words + (smaller(words) if shrink and words and not wants_help else []))
-    except SystemExit as end:  # argparse and tyro
+    except SystemExit as end:  # argparse
         code = int(end.code or 0)
     said = capsys.readouterr()
     if target:

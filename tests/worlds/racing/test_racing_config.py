@@ -211,8 +211,8 @@ def test_a_curriculum_needs_phases_and_past_selves_a_learner():
         load("convoy_lock_td3", {"federated.agents": ["atacker"]})
 
 
-def test_a_choice_called_kind_is_a_flag_and_a_fixed_kind_is_none():
+def test_a_kind_is_a_flag_and_what_it_needs_is_asked_for():
     changed = cli_overrides(load("time_trial_oval"), ["--world.spawn.kind", "grid"])
     assert changed.world.spawn.kind == "grid"
-    with pytest.raises(SystemExit):
+    with pytest.raises(ScenarioError, match="random_sector"):
         cli_overrides(load("time_trial_oval"), ["--world.kind", "airspace"])
