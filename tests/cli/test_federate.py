@@ -45,7 +45,7 @@ def test_a_dry_run_prints_commands_that_a_person_could_type(capsys, tmp_path):
 @pytest.mark.parametrize("words", [["--dry-run"], ["head_on", "parallel", "--dry-run"]])
 def test_one_scenario_is_named_first(words, capsys):
     assert main(["federate", *words]) == 2
-    assert "name one scenario first" in capsys.readouterr().err
+    assert "scenario first, as in" in capsys.readouterr().err
 
 
 def test_the_smoke_command_has_a_dry_run_too(capsys):
@@ -104,7 +104,7 @@ def test_a_variable_that_the_launcher_cannot_follow_is_answered(variable, text, 
 
 def test_several_replicas_asked_of_train_are_answered_with_the_launcher(capsys):
     assert main(["train", "probe_target", "--repeat", "3"]) == 2
-    assert "slipstream federate probe_target --repeat" in capsys.readouterr().err
+    assert "slipstream federate SCENARIO --repeat" in capsys.readouterr().err
 
 
 def told_events(root: Path, rows: list[dict]) -> None:
