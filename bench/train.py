@@ -23,6 +23,7 @@ from cells import RESULTS, machine
 
 SCENARIO = "horizontal_cr"
 PRESET = "published_cpu"
+SHAPE = {"device": "cpu", "collect.num_worlds": 32, "collect.rollout_length": 128}  # a batch of 4096, both the same
 
 
 def ours(updates: int) -> dict[str, Any]:
@@ -33,9 +34,9 @@ def ours(updates: int) -> dict[str, Any]:
     from slipstream.train.experiment import train
     from slipstream.train.metrics import read_rows
 
-    scenario = load(SCENARIO, {"device": "cpu"}, preset=PRESET)
+    scenario = load(SCENARIO, SHAPE, preset=PRESET)
     changes = {
-        "device": "cpu",
+        **SHAPE,
         "timesteps": scenario.rollout_steps * (updates + 1),
         "evaluate.evaluation_interval": None,
         "stop.zero_conflict_streak": None,
@@ -69,7 +70,7 @@ def sb3(updates: int, threads: int) -> dict[str, Any]:
     from slipstream.config.load import load
 
     torch.set_num_threads(threads)
-    scenario = load(SCENARIO, {"device": "cpu"}, preset=PRESET)
+    scenario = load(SCENARIO, SHAPE, preset=PRESET)
     algo, collect = scenario.algo, scenario.collect
     starts: list[float] = []
 

@@ -381,7 +381,7 @@ def assign_teams(scenario: Scenario, agents: Sequence[str], roles: Sequence[str]
 
 
 def check_batch(scenario: Scenario, num_agents_by_policy: Mapping[str, int]) -> None:
-    """Raises when a learning policy's minibatch does not divide the agent steps of its rollout."""
+    """Raises when the agent steps of a rollout cannot be split into minibatches of about the size asked for."""
     problems = list(_batch_problems(scenario, num_agents_by_policy))
     _refuse(scenario, problems)
 
@@ -542,7 +542,10 @@ def _batch_problems(scenario: Scenario, num_agents_by_policy: Mapping[str, int])
     for policy, agents in num_agents_by_policy.items():
         algo = scenario.algo_of(policy)
         rows = scenario.rollout_steps * agents
-        if not isinstance(algo, ActorCriticConfig) or rows % algo.minibatch_size == 0:
+        if not isinstance(algo, ActorCriticConfig):
+            continue
+        size = rows / max(1, rows // algo.minibatch_size)  # what the learner makes of it: equal parts
+        if abs(size - algo.minibatch_size) <= 0.1 * algo.minibatch_size:
             continue
         own = isinstance(config := scenario.policies[policy], LearningPolicy) and config.algo is not None
         path = ("policies", policy, "algo", "minibatch_size") if own else ("algo", "minibatch_size")

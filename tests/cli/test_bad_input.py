@@ -58,7 +58,7 @@ SENTENCES = [
     (["train"], ["name a scenario"]),
     (["train", "--seed", "3"], ["name a scenario"]),
     (["train", "head_on", "--seed", "-1"], ["seed", "at least 0"]),
-    (["train", "head_on", "--algo.minibatch-size", "1000"], ["does not divide", "try"]),
+    (["train", "head_on", "--algo.minibatch-size", "3000"], ["does not divide", "try"]),
     (["train", "probe_bandit", "--algo.centralised-critic"], ["centralised_critic", "no global state"]),
     (["train", "probe_bandit", "--stop.zero-conflict-streak", "5"], ["zero_conflict_streak", "clean"]),
     (["train", "probe_bandit", "probe_leaver", "--out", "x"], ["one folder cannot hold 2 runs"]),

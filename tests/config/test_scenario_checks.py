@@ -36,6 +36,15 @@ def test_a_minibatch_that_does_not_divide_the_rollout_is_refused_with_two_that_d
     check_batch(chosen, {"main": 2})
 
 
+def test_a_minibatch_may_be_a_tenth_off_what_divides_the_rollout():
+    nearly = {"collect": {"num_worlds": 21, "rollout_length": 200}, "algo": {"minibatch_size": 256}}
+    check_batch(scenario(**nearly), {"main": 2})  # 32 parts of 262 or 263
+    too_far = {**nearly, "algo": {"minibatch_size": 2400}}
+    assert "2400 does not divide the rollout of 8400 agent steps" in refusal(
+        check_batch, scenario(**too_far), {"main": 2}
+    )
+
+
 def test_each_learning_policy_is_checked_with_its_own_algorithm_and_agents():
     chosen = scenario(
         policies={

@@ -61,7 +61,9 @@ class ActorCriticConfig(LearnerConfig):
     )
     shared_torso: bool = Field(False, description="Actor and critic share the hidden layers.")
     minibatch_size: int = Field(
-        256, ge=1, description="Agent steps per gradient step; must divide the agent steps of a rollout."
+        256,
+        ge=1,
+        description="Agent steps per gradient step. A rollout is split into equal parts of this size, at most a tenth off it.",
     )
     accumulate: int = Field(
         1,
