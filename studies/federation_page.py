@@ -20,10 +20,10 @@ from matplotlib.axes import Axes
 from slipstream.federate.aggregate import needed
 from slipstream.stats import Interval, iqm, iqm_interval
 
-KEPT = 0.9  # of what honest clients gain: less, and the attack has won (TRUST 2.3)
+KEPT = 0.9  # of what honest clients gain: less, and the attack has won
 CHEAP = 0.95  # of it, where nobody lies
 RULES = ("mean", *ROBUST)
-TARGET_RULES = ("median", "trimmed_mean", "multi_krum")  # that TRUST 2.3 asks for at f <= 2
+TARGET_RULES = ("median", "trimmed_mean", "multi_krum")  # must withstand f <= 2
 
 HELP = """# Federation
 

@@ -116,7 +116,7 @@ def _return_row(book: Book, task: Task, who: str, steps: int) -> str:
         theirs = book.scores(task.name, "sb3")
         beats = _improvement(scores, theirs) if theirs else "–"
         if task.target is not None:
-            target, met = f"{task.target:g} ({task.why})", "yes" if iqm(scores) >= task.target else "**no**"
+            target, met = f"{task.target:g}", "yes" if iqm(scores) >= task.target else "**no**"
     seconds, cpu = (statistics.median(cell[key] for cell in cells) for key in ("seconds", "cpu_seconds"))
     title = WORLDS[task.world].title
     return (

@@ -1,4 +1,4 @@
-"""Who may import whom (DESIGN section 3), and that help is quick because it loads no torch."""
+"""Who may import whom (docs/architecture.md), and that help is quick because it loads no torch."""
 
 import ast
 from pathlib import Path

@@ -2,8 +2,8 @@
 
 Names, shapes, types and finiteness are always checked. With three updates or more, the length and the direction of
 what a client changed are held against the coordinatewise median of what all changed: lengths against the median
-length (long ones are shortened, absurd ones refused), directions by their cosine. TRUST 2.3 has the limits of this:
-a small lie in an honest direction passes, and what it may then do is up to the aggregator.
+length (long ones are shortened, absurd ones refused), directions by their cosine. This has limits: a
+small lie in an honest direction passes, and what it may then do is up to the aggregator.
 """
 
 from __future__ import annotations

@@ -159,10 +159,10 @@ def test_the_page_says_scores_odds_and_whether_the_target_was_met(page, tmp_path
     rows = [line for line in text.splitlines() if line.startswith("| CartPole")]
     assert len(rows) == 5
     ppo, dqn = rows[0], rows[2]
-    assert "| 500.0 [500.0, 500.0] | 0.50 [0.50, 0.50] | 10 | 9 | 495 (TRUST 6 L1) | yes |" in ppo
+    assert "| 500.0 [500.0, 500.0] | 0.50 [0.50, 0.50] | 10 | 9 | 495 | yes |" in ppo
     assert "| 456.7 [" in dqn  # three runs: nothing is trimmed
     assert "**0.00 [0.00, 0.00]**" in dqn
-    assert dqn.endswith("| 475 (issue 3) | **no** |")
+    assert dqn.endswith("| 475 | **no** |")
     assert rows[4].startswith("| CartPole-v1 | – | random | – | 3 | 22.0 [")
     assert "Over the 2 tasks with a peer" in text
     assert {path.name for path in tmp_path.glob("*.png")} == {

@@ -63,7 +63,7 @@ class ActorCriticConfig(LearnerConfig):
     minibatch_size: int = Field(
         256,
         ge=1,
-        description="Agent steps per gradient step. A rollout is split into equal parts of this size, at most a tenth off it.",
+        description="Agent steps per gradient step; a rollout is split into equal parts, at most a tenth larger.",
     )
     accumulate: int = Field(
         1,
