@@ -13,6 +13,7 @@ from typing import Any
 
 from slipstream.config.commented import commented
 from slipstream.config.errors import ScenarioError, SlipstreamError, suggest
+from slipstream.config.idle import without_effect
 from slipstream.config.load import dump, find, lay_over, list_scenarios, load, start_from, to_plain
 from slipstream.config.names import check_name
 from slipstream.config.yaml import load_yaml, parse_yaml
@@ -200,6 +201,8 @@ def _check(argv: Sequence[str]) -> int:
         problems = _problems(file)
         wrong += bool(problems)
         print("\n".join(problems) if problems else f"{file}: fine")
+        for sentence in () if problems else without_effect(load(file)):
+            print(f"{file}: {sentence}")
     if wrong:
         raise ScenarioError(f"{wrong} of {len(args.files)} scenarios cannot be trained as they are")
     return 0

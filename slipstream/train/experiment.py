@@ -23,6 +23,7 @@ from slipstream.collect.serial import Episode
 from slipstream.collect.slab import Slab, under
 from slipstream.collect.teams import Team, judged_agents
 from slipstream.config.errors import CheckpointError, ScenarioError, SlipstreamError, TrainingError
+from slipstream.config.idle import without_effect
 from slipstream.config.load import dump, load, override, to_json, to_plain
 from slipstream.config.records import from_value
 from slipstream.config.scenario import EVALUATED_RULES, Scenario
@@ -295,6 +296,8 @@ class Session:
             self._tell(follower.begin(self.run.path))
         if scenario.federated.enabled and self.client is None:
             self._tell("federated: this run is the only client, so every round is skipped")
+        for sentence in without_effect(scenario) if self.counters.updates == 0 else ():
+            self._tell(sentence)
         if self.overseer is not None:
             self.overseer.begin(self.worlds, scenario.collect.rollout_length)
         interrupts = self._interrupts
