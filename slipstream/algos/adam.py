@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from slipstream import _core
 from slipstream.algos.protocol import Arrays
 from slipstream.algos.share import ALONE, Share, summed
+from slipstream.algos.state import refuse_differences
 from slipstream.config.errors import CheckpointError
 from slipstream.nets.torsos import learning_dtype
 
@@ -196,8 +197,12 @@ class FlatAdam:
                 arrays[f"{prefix}.{name}.{moment}"] = values[place].reshape(shape).copy()
         return arrays
 
-    def load(self, state: Arrays, prefix: str) -> None:
+    def load(self, state: Arrays, prefix: str, strict: bool = True) -> None:
         """Take over saved moments; problems are named, and then nothing is changed."""
+        if strict:
+            own = {"step", "loss_scale", *(f"{name}.{moment}" for name in self.places for moment in MOMENTS)}
+            given = {key.removeprefix(f"{prefix}.") for key in state if key.startswith(f"{prefix}.")}
+            refuse_differences(own & given, given, prefix)
         loaded = {moment: torch.zeros_like(self.vector) for moment in MOMENTS}
         steps = int(state.get(f"{prefix}.step", np.array(0.0)))
         for moment, vector in loaded.items() if steps else ():

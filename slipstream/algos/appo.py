@@ -42,7 +42,7 @@ from slipstream.algos.batch import (
 )
 from slipstream.algos.protocol import Arrays, Progress, Stats, Traits
 from slipstream.algos.share import ALONE, Share
-from slipstream.algos.state import load_module, module_arrays
+from slipstream.algos.state import load_module, module_arrays, refuse_unknown
 from slipstream.algos.surrogate import Weights, surrogate, value_error
 from slipstream.config.algos import AppoConfig, schedule_at
 from slipstream.data.rollout import Blocks, Rollout
@@ -164,10 +164,11 @@ class Appo:
 
     def load_state_dict(self, state: Arrays, strict: bool = True, include_optim: bool = True) -> None:
         """Take over a saved state; problems are named."""
+        refuse_unknown(state, (*self._modules(), "optim"), strict)
         for name, module in self._modules().items():
             load_module(module, state, name, strict)
         if include_optim:
-            self.optimiser.load(state, "optim")
+            self.optimiser.load(state, "optim", strict)
 
     def _modules(self) -> dict[str, nn.Module]:
         return {

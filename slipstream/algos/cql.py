@@ -8,13 +8,14 @@ version, `conservative_coef` is what the paper calls alpha. Trains from a record
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from slipstream.algos.protocol import Traits
-from slipstream.algos.replayed import Noise, Rows, Stepped
+from slipstream.algos.replayed import Noise, Piece, Stepped, together
 from slipstream.algos.sac import Sac, twin_loss
 from slipstream.config.algos import CqlConfig
 from slipstream.worlds.spec import WorldSpec
@@ -32,26 +33,36 @@ class Cql(Sac):
         super().__init__(config, spec, seed, device)
         self.action_noise = Noise(seed ^ 0x5DEECE66D, self.actor.spec.outputs)
 
-    def _step_critics(self, rows: Rows, target: Tensor, rate: float) -> Stepped:
+    def _step_critics(self, pieces: Sequence[Piece], target: Tensor, rate: float) -> Stepped:
         """Down SAC's error plus the conservative term."""
+        told = []
+        for piece in pieces:
+            loss, td_error = self._conservative_loss(piece, target)
+            self.critic_optimiser.add(loss, part=piece.part)
+            told.append((piece.part, loss.detach(), td_error))
+        norm, _ = self.critic_optimiser.descend(rate, self.config.max_grad_norm)
+        return Stepped(*together(told), norm)
+
+    def _conservative_loss(self, piece: Piece, target: Tensor) -> tuple[Tensor, Tensor]:
+        """The loss of a piece, and how wrong the critics are together, [B]."""
+        rows = piece.rows
         all_values = self.critics(self._judged(rows))
         values = self._taken(all_values, rows)
         if not self.actor.spec.discrete:
-            highest = self._soft_maximum(rows)
+            highest = self._soft_maximum(piece)
         elif rows.mask is None:
             highest = torch.logsumexp(all_values, dim=2)
         else:
             highest = torch.logsumexp(all_values.masked_fill(rows.mask == 0, -torch.inf), dim=2)
-        error, td_error = twin_loss(values, target, rows.weight)
-        loss = error + self.config.conservative_coef * conservative_term(highest, values, rows.weight)
-        norm = self.critic_optimiser.step(loss, rate, self.config.max_grad_norm)
-        return Stepped(loss.detach(), td_error, norm)
+        error, td_error = twin_loss(values, target[piece.at], rows.weight)
+        return error + self.config.conservative_coef * conservative_term(highest, values, rows.weight), td_error
 
-    def _soft_maximum(self, rows: Rows) -> Tensor:
+    def _soft_maximum(self, piece: Piece) -> Tensor:
         """log ∫ exp Q(s, a) da, [members, B], by importance sampling from three sources: uniform, π(s) and π(s')."""
-        count, batch = self.config.sampled_actions, len(rows.reward)
-        axes = self.actor.spec.outputs
-        noise = self.action_noise.draw(self.steps, 3, batch * count, self.device)
+        rows, count = piece.rows, self.config.sampled_actions
+        axes, batch = self.actor.spec.outputs, len(piece.rows.reward)
+        noise = self.action_noise.draw(self.steps, 3, piece.of * count, self.device)
+        noise = noise[:, piece.at.start * count : piece.at.stop * count]
         x = rows.x.repeat_interleave(count, 0)
         with torch.no_grad():
             uniform = torch.erf(noise[0] / math.sqrt(2.0))

@@ -8,6 +8,7 @@ observation; the target network is refreshed by gradient steps, not by frames.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import ClassVar
 
@@ -21,25 +22,27 @@ from slipstream.algos.protocol import Arrays, Progress, Traits, action_table
 from slipstream.algos.replayed import (
     Follower,
     Learned,
+    Piece,
     RowPrivacy,
     Rows,
     Stepped,
     by_graph,
     coin,
+    pieces_of,
     random_actions,
     rows_of,
     saved_steps,
     step_down,
 )
 from slipstream.algos.share import ALONE, Share, joined
-from slipstream.algos.state import load_module, module_arrays
+from slipstream.algos.state import load_module, module_arrays, refuse_unknown
 from slipstream.config.algos import DqnConfig, schedule_at
 from slipstream.config.algos.offpolicy import QuantileValues
 from slipstream.data.rollout import Blocks
 from slipstream.data.transitions import Sample, Transitions
 from slipstream.nets.actor import Acted, Actor, ActorSpec, act, tensors
 from slipstream.nets.heads import masked
-from slipstream.nets.torsos import Recorder
+from slipstream.nets.torsos import Graph, Record, Recorder
 from slipstream.worlds.spec import WorldSpec
 
 HUBER = 1.0  # errors beyond this count linearly
@@ -98,8 +101,11 @@ class Dqn:
         """Targets, values, and now and then a new target network."""
         rate = schedule_at(self.config.learning_rate, progress.fraction)
         rows = rows_of(sample, self.actor, self.device, self.share)
-        target = rows.reward.unsqueeze(1) + rows.discount.unsqueeze(1) * self._next_quantiles(rows)
-        loss, td_error, norm = self._step(rows, target, rate)
+        pieces = pieces_of(rows, 1 if self.private is not None else self.config.accumulate, self.share)
+        following = [self._next_quantiles(piece.rows) for piece in pieces]
+        best = following[0] if len(following) == 1 else torch.cat(following)
+        target = rows.reward.unsqueeze(1) + rows.discount.unsqueeze(1) * best
+        loss, td_error, norm = self._step(pieces, target, rate)
         self.steps += 1
         if self.steps % self.config.target_update == 0:
             self.target.follow(1.0)
@@ -111,18 +117,24 @@ class Dqn:
         }
         return Learned(stats, joined(self.share, td_error))
 
-    def _step(self, rows: Rows, target: Tensor, rate: float) -> Stepped:
+    def _step(self, pieces: Sequence[Piece], target: Tensor, rate: float) -> Stepped:
         """Down the error of the values of the choices taken; tells how wrong each is, [B]."""
 
-        def loss(out: Tensor) -> tuple[Tensor, Tensor]:
-            return quantile_loss(taken(self.actor.as_quantiles(out), rows.action), target, rows.weight)
+        def loss(piece: Piece, out: Tensor) -> tuple[Tensor, Tensor]:
+            rows = piece.rows
+            return quantile_loss(taken(self.actor.as_quantiles(out), rows.action), target[piece.at], rows.weight)
 
-        heard = self.recorder.record(self.actor.over(rows.x))
+        def heard(piece: Piece) -> Record | Graph:
+            return self.recorder.record(self.actor.over(piece.rows.x))
+
         if self.private is None:
-            return step_down(self.optimiser, heard, partial(by_graph, loss), rate, self.config.max_grad_norm)
-        self.optimiser.add_gradient(self.private.gradients(self._row_losses, rows.x, rows.action, target))
+            losses = ((piece.part, heard(piece), partial(by_graph, partial(loss, piece))) for piece in pieces)
+            return step_down(self.optimiser, losses, rate, self.config.max_grad_norm)
+        (draw,) = pieces
+        said = heard(draw)
+        self.optimiser.add_gradient(self.private.gradients(self._row_losses, draw.rows.x, draw.rows.action, target))
         norm, _ = self.optimiser.descend(rate, self.config.max_grad_norm)
-        return Stepped(*loss(*heard.outs), norm)
+        return Stepped(*loss(draw, *said.outs), norm)
 
     def _row_losses(self, out: Tensor, action: Tensor, target: Tensor) -> Tensor:
         """The loss of every row, from the network's plain outputs."""
@@ -158,11 +170,12 @@ class Dqn:
 
     def load_state_dict(self, state: Arrays, strict: bool = True, include_optim: bool = True) -> None:
         """Take over a saved state; problems are named."""
+        refuse_unknown(state, ("actor", "target", "steps", "optim"), strict)
         load_module(self.actor, state, "actor", strict)
         load_module(self.target.network, state, "target", strict)
         self.steps = saved_steps(state, self.steps, strict)
         if include_optim:
-            self.optimiser.load(state, "optim")
+            self.optimiser.load(state, "optim", strict)
 
 
 def taken(quantiles: Tensor, action: Tensor) -> Tensor:

@@ -35,7 +35,7 @@ from slipstream.algos.batch import (
 )
 from slipstream.algos.protocol import Arrays, Progress, Stats, Traits
 from slipstream.algos.share import ALONE, Share
-from slipstream.algos.state import load_module, module_arrays
+from slipstream.algos.state import load_module, module_arrays, refuse_unknown
 from slipstream.algos.surrogate import value_error
 from slipstream.config.algos import ImpalaConfig, schedule_at
 from slipstream.data.rollout import Blocks, Rollout
@@ -139,10 +139,11 @@ class Impala:
 
     def load_state_dict(self, state: Arrays, strict: bool = True, include_optim: bool = True) -> None:
         """Take over a saved state; problems are named."""
+        refuse_unknown(state, ("actor", "critic", "optim"), strict)
         load_module(self.actor, state, "actor", strict)
         load_module(self.critic, state, "critic", strict)
         if include_optim:
-            self.optimiser.load(state, "optim")
+            self.optimiser.load(state, "optim", strict)
 
 
 def policy_loss(

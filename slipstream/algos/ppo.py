@@ -35,7 +35,7 @@ from slipstream.algos.batch import (
 from slipstream.algos.protocol import Arrays, Progress, Stats, Traits
 from slipstream.algos.replayed import Follower
 from slipstream.algos.share import ALONE, Share
-from slipstream.algos.state import AVERAGE, load_module, module_arrays
+from slipstream.algos.state import AVERAGE, load_module, module_arrays, refuse_unknown
 from slipstream.algos.surrogate import Weights, surrogate, value_error
 from slipstream.config.algos import PpoConfig, schedule_at
 from slipstream.data.rollout import Blocks, Rollout
@@ -177,6 +177,7 @@ class Ppo:
 
     def load_state_dict(self, state: Arrays, strict: bool = True, include_optim: bool = True) -> None:
         """Take over a saved state; problems are named."""
+        refuse_unknown(state, ("actor", "critic", AVERAGE, "kl_coef", "optim"), strict)
         load_module(self.actor, state, "actor", strict)
         load_module(self.critic, state, "critic", strict)
         if self.average is not None:
@@ -184,4 +185,4 @@ class Ppo:
         if "kl_coef" in state:
             self.kl_coef = float(state["kl_coef"])
         if include_optim:
-            self.optimiser.load(state, "optim")
+            self.optimiser.load(state, "optim", strict)

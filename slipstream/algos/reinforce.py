@@ -23,7 +23,7 @@ from slipstream.algos.adam import FlatAdam
 from slipstream.algos.batch import Values, actor_inputs, flat_rows, gae, make_actor, observe, split
 from slipstream.algos.protocol import Arrays, Progress, Stats, Traits
 from slipstream.algos.share import ALONE, Share
-from slipstream.algos.state import copy_into, load_module, module_arrays, refuse_differences
+from slipstream.algos.state import copy_into, load_module, module_arrays, refuse_differences, refuse_unknown
 from slipstream.config.algos import ReinforceConfig, schedule_at
 from slipstream.data.rollout import F32, Blocks, Rollout
 from slipstream.nets.actor import Acted, ActorSpec, act
@@ -121,13 +121,14 @@ class Reinforce:
 
     def load_state_dict(self, state: Arrays, strict: bool = True, include_optim: bool = True) -> None:
         """Take over a saved state; problems are named."""
+        refuse_unknown(state, ("actor", "baseline", "optim"), strict)
         load_module(self.actor, state, "actor", strict)
         if strict:
             refuse_differences({"baseline"}, {"baseline"} & state.keys(), "reinforce")
         if "baseline" in state:
             copy_into(torch.from_numpy(self.baseline), state["baseline"], "baseline")
         if include_optim:
-            self.optimiser.load(state, "optim")
+            self.optimiser.load(state, "optim", strict)
 
 
 def episode_returns(rollout: Rollout, gamma: float) -> tuple[F32, NDArray[np.int64]]:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from slipstream import _core
 from slipstream.algos.adam import FlatAdam, flatten_parameters
+from slipstream.algos.batch import split
 from slipstream.algos.protocol import Arrays
 from slipstream.algos.share import ALONE, Share
 from slipstream.config.errors import CheckpointError
@@ -95,21 +96,58 @@ class Stepped(NamedTuple):
     norm: float
 
 
-@torch.no_grad()
+class Piece(NamedTuple):
+    """Neighbouring rows of a draw that are learned from at a time (`algo.accumulate`), and which they are."""
+
+    rows: Rows
+    at: slice  # of the rows of the draw, or of this learner's share of it
+    of: int  # rows that there are
+    part: float | None  # of all learners' rows; None: as much as everybody's
+
+
+PieceLoss = tuple[float | None, Record | Graph, Callable[..., Loss]]  # of a piece with this part of all rows
+
+
+def pieces_of(rows: Rows, count: int, share: Share) -> list[Piece]:
+    """So many pieces, whose sizes differ by at most one; no more than there are rows."""
+    size = len(rows.reward)
+    if count == 1 or size < 2:
+        return [Piece(rows, slice(0, size), size, None)]
+    slices = split(size, count)
+    cut = [Rows(*(None if column is None else column[at] for column in rows)) for at in slices]  # type: ignore[arg-type]
+    return [Piece(few, at, size, len(few.reward) / size / share.ranks) for few, at in zip(cut, slices, strict=True)]
+
+
 def step_down(
     optimiser: FlatAdam,
-    heard: Record | Graph,
-    loss: Callable[..., Loss],
+    losses: Iterable[PieceLoss],
     learning_rate: float,
     max_norm: float | None,
 ) -> Stepped:
-    """One step down a loss of what networks were heard to say."""
-    value, told, slopes = loss(*heard.outs)
-    if optimiser.scale != 1.0:
-        slopes = [optimiser.scale * slope for slope in slopes]
-    optimiser.add_gradient(heard.gradients(slopes), scale=optimiser.scale)
+    """One step down the losses of what networks were heard to say of each piece."""
+    told = []
+    for part, heard, loss in losses:
+        with torch.no_grad():
+            value, beside, slopes = loss(*heard.outs)
+            if optimiser.scale != 1.0:
+                slopes = [optimiser.scale * slope for slope in slopes]
+            optimiser.add_gradient(heard.gradients(slopes), part, scale=optimiser.scale)
+        told.append((part, value, beside))
     norm, _ = optimiser.descend(learning_rate, max_norm)
-    return Stepped(value, told, norm)
+    return Stepped(*together(told), norm)
+
+
+def together(told: Sequence[tuple[float | None, Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    """The loss of all pieces, and what else they told: row after row, or in the mean."""
+    if len(told) == 1:
+        return told[0][1:]
+    parts = [part or 0.0 for part, _, _ in told]
+    values, beside = [value for _, value, _ in told], [each for _, _, each in told]
+
+    def mean(of: Sequence[Tensor]) -> Tensor:
+        return torch.stack([part * each for part, each in zip(parts, of, strict=True)]).sum() / sum(parts)
+
+    return mean(values), torch.cat(beside) if beside[0].dim() else mean(beside)
 
 
 def by_graph(loss: Callable[..., tuple[Tensor, Tensor]], *outs: Tensor) -> Loss:

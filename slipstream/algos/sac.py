@@ -23,17 +23,20 @@ from slipstream.algos.replayed import (
     Learned,
     Loss,
     Noise,
+    Piece,
+    PieceLoss,
     Rows,
     Stepped,
     by_graph,
     least_value,
+    pieces_of,
     random_actions,
     rows_of,
     saved_steps,
     step_down,
 )
 from slipstream.algos.share import ALONE, Share, joined
-from slipstream.algos.state import load_module, module_arrays
+from slipstream.algos.state import load_module, module_arrays, refuse_unknown
 from slipstream.config.algos import SacConfig, schedule_at
 from slipstream.data.rollout import Blocks
 from slipstream.data.transitions import Sample, Transitions
@@ -123,9 +126,11 @@ class Sac:
         temperature = self.temperature.value
         noise = self.noise.draw(self.steps, 2, len(rows.reward), self.device)
 
-        target = critic_target(rows, self._next_value(rows, temperature, noise[0]))
-        critic_loss, td_error, critic_norm = self._step_critics(rows, target, critic_rate)
-        actor_loss, entropy, actor_norm = self._step_actor(rows, temperature, noise[1], rate)
+        pieces = pieces_of(rows, config.accumulate, self.share)
+        following = [self._next_value(piece.rows, temperature, noise[0][piece.at]) for piece in pieces]
+        target = critic_target(rows, following[0] if len(following) == 1 else torch.cat(following))
+        critic_loss, td_error, critic_norm = self._step_critics(pieces, target, critic_rate)
+        actor_loss, entropy, actor_norm = self._step_actor(pieces, temperature, noise[1], rate)
         if config.learn_temperature:  # down log temperature * (entropy - wanted)
             self.temperature_optimiser.add_gradient([entropy - self._wanted_entropy(rows)])
             self.temperature_optimiser.descend(rate, None)
@@ -153,8 +158,13 @@ class Sac:
         value: Tensor = self.targets.network(torch.cat([rows.next_x, action], 1)).amin(0).squeeze(1)
         return value - temperature * logp
 
-    def _step_critics(self, rows: Rows, target: Tensor, rate: float) -> Stepped:
+    def _step_critics(self, pieces: Sequence[Piece], target: Tensor, rate: float) -> Stepped:
         """Down the squared error of both critics; tells how wrong they are together, [B]."""
+        losses = (self._critic_loss(piece, target[piece.at]) for piece in pieces)
+        return step_down(self.critic_optimiser, losses, rate, self.config.max_grad_norm)
+
+    def _critic_loss(self, piece: Piece, target: Tensor) -> PieceLoss:
+        rows = piece.rows
 
         def loss_of_axes(*outs: Tensor) -> Loss:
             return twin_slopes(outs, target, rows.weight)
@@ -162,9 +172,8 @@ class Sac:
         def loss_of_choices(*outs: Tensor) -> Loss:
             return by_graph(lambda *q: twin_loss(self._taken(torch.stack(q), rows), target, rows.weight), *outs)
 
-        loss = loss_of_choices if self.actor.spec.discrete else loss_of_axes
         heard = self.critic_recorder.record(*self.critics.over(self._judged(rows)))
-        return step_down(self.critic_optimiser, heard, loss, rate, self.config.max_grad_norm)
+        return piece.part, heard, loss_of_choices if self.actor.spec.discrete else loss_of_axes
 
     def _judged(self, rows: Rows) -> Tensor:
         """What critics read of the rows."""
@@ -176,8 +185,13 @@ class Sac:
             values = values.gather(2, rows.action.view(1, -1, 1).expand(len(values), -1, 1))
         return values.squeeze(2)
 
-    def _step_actor(self, rows: Rows, temperature: Tensor, noise: Tensor, rate: float) -> Stepped:
+    def _step_actor(self, pieces: Sequence[Piece], temperature: Tensor, noise: Tensor, rate: float) -> Stepped:
         """Down temperature * log-probability minus value; tells the policy's entropy."""
+        losses = (self._actor_loss(piece, temperature, noise[piece.at]) for piece in pieces)
+        return step_down(self.actor_optimiser, losses, rate, self.config.max_grad_norm)
+
+    def _actor_loss(self, piece: Piece, temperature: Tensor, noise: Tensor) -> PieceLoss:
+        rows = piece.rows
 
         def loss_of_axes(out: Tensor) -> Loss:
             drawn = Squashed(*out.chunk(2, 1)).sample_with_logp(noise)
@@ -196,8 +210,7 @@ class Sac:
             return by_graph(loss, out)
 
         heard = self.actor_recorder.record(self.actor.over(rows.x))
-        loss = loss_of_choices if self.actor.spec.discrete else loss_of_axes
-        return step_down(self.actor_optimiser, heard, loss, rate, self.config.max_grad_norm)
+        return piece.part, heard, loss_of_choices if self.actor.spec.discrete else loss_of_axes
 
     def _wanted_entropy(self, rows: Rows) -> Tensor | float:
         if self.config.target_entropy != "auto":
@@ -239,15 +252,20 @@ class Sac:
 
     def load_state_dict(self, state: Arrays, strict: bool = True, include_optim: bool = True) -> None:
         """Take over a saved state; problems are named."""
+        refuse_unknown(
+            state,
+            ("actor", "critics", "targets", "temperature", "steps", "optim", "critic_optim", "temperature_optim"),
+            strict,
+        )
         load_module(self.actor, state, "actor", strict)
         load_module(self.critics, state, "critics", strict)
         load_module(self.targets.network, state, "targets", strict)
         load_module(self.temperature, state, "temperature", strict)
         self.steps = saved_steps(state, self.steps, strict)
         if include_optim:
-            self.actor_optimiser.load(state, "optim")
-            self.critic_optimiser.load(state, "critic_optim")
-            self.temperature_optimiser.load(state, "temperature_optim")
+            self.actor_optimiser.load(state, "optim", strict)
+            self.critic_optimiser.load(state, "critic_optim", strict)
+            self.temperature_optimiser.load(state, "temperature_optim", strict)
 
 
 def critic_target(rows: Rows, next_value: Tensor) -> Tensor:

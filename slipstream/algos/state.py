@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -39,6 +41,17 @@ def refuse_differences(own: set[str], given: set[str], prefix: str) -> None:
         raise CheckpointError(
             f"{prefix}: the saved state has {', '.join(extra[:4])}{' …' if len(extra) > 4 else ''}, which this network "
             "does not; pass strict=False to ignore them" + suggest(extra[0], own)
+        )
+
+
+def refuse_unknown(state: Arrays, parts: Iterable[str], strict: bool) -> None:
+    """A clear error for arrays that belong to none of these parts: those named so, or prefix.name of one."""
+    known = set(parts)
+    extra = sorted(name for name in state if name.partition(".")[0] not in known)
+    if strict and extra:
+        raise CheckpointError(
+            f"the saved state has {', '.join(extra[:4])}{' …' if len(extra) > 4 else ''}, which this algorithm does "
+            "not; it comes from another one; pass strict=False to ignore them" + suggest(extra[0], known)
         )
 
 

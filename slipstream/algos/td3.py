@@ -7,6 +7,7 @@ follow a schedule; importance weights of prioritised replay weigh the critics' e
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import partial
 from typing import ClassVar
 
@@ -22,9 +23,11 @@ from slipstream.algos.replayed import (
     Learned,
     Loss,
     Noise,
+    Piece,
     Rows,
     Stepped,
     least_value,
+    pieces_of,
     random_actions,
     rows_of,
     saved_steps,
@@ -32,13 +35,13 @@ from slipstream.algos.replayed import (
 )
 from slipstream.algos.sac import critic_target, twin_slopes
 from slipstream.algos.share import ALONE, Share, joined
-from slipstream.algos.state import load_module, module_arrays
+from slipstream.algos.state import load_module, module_arrays, refuse_unknown
 from slipstream.config.algos import Td3Config, schedule_at
 from slipstream.data.rollout import Blocks
 from slipstream.data.transitions import Sample, Transitions
 from slipstream.nets.actor import Acted, Actor, ActorSpec, act, tensors
 from slipstream.nets.critic import ActionCritics
-from slipstream.nets.torsos import Recorder
+from slipstream.nets.torsos import Graph, Record, Recorder
 from slipstream.worlds.spec import WorldSpec
 
 
@@ -106,11 +109,13 @@ class Td3:
         rows = rows_of(sample, self.actor, self.device, self.share)
         noise = self.noise.draw(self.steps, 1, len(rows.reward), self.device)[0]
 
-        target = critic_target(rows, self._next_value(rows, noise))
-        critic_loss, td_error, norm = self._step_critics(rows, target, critic_rate)
+        pieces = pieces_of(rows, config.accumulate, self.share)
+        following = [self._next_value(piece.rows, noise[piece.at]) for piece in pieces]
+        target = critic_target(rows, following[0] if len(following) == 1 else torch.cat(following))
+        critic_loss, td_error, norm = self._step_critics(pieces, target, critic_rate)
         self.steps += 1
         if self.steps % config.policy_delay == 0:
-            actor_loss, _, actor_norm = self._step_actor(rows, rate)
+            actor_loss, _, actor_norm = self._step_actor(pieces, rate)
             norm = math.hypot(norm, actor_norm)
             self.actor_target.follow(config.tau)
             self.critic_target.follow(config.tau)
@@ -133,25 +138,31 @@ class Td3:
         value: Tensor = self.critic_target.network(inputs).amin(0).squeeze(1)
         return value
 
-    def _step_critics(self, rows: Rows, target: Tensor, rate: float) -> Stepped:
+    def _step_critics(self, pieces: Sequence[Piece], target: Tensor, rate: float) -> Stepped:
         """Down the squared error of both critics; tells how wrong they are together, [B]."""
 
-        def loss(*outs: Tensor) -> Loss:
-            return twin_slopes(outs, target, rows.weight)
+        def loss(piece: Piece, *outs: Tensor) -> Loss:
+            return twin_slopes(outs, target[piece.at], piece.rows.weight)
 
-        heard = self.critic_recorder.record(*self.critics.over(torch.cat([rows.x, rows.action], 1)))
-        return step_down(self.critic_optimiser, heard, loss, rate, self.config.max_grad_norm)
+        def heard(rows: Rows) -> Record | Graph:
+            return self.critic_recorder.record(*self.critics.over(torch.cat([rows.x, rows.action], 1)))
 
-    def _step_actor(self, rows: Rows, rate: float) -> Stepped:
+        losses = ((piece.part, heard(piece.rows), partial(loss, piece)) for piece in pieces)
+        return step_down(self.critic_optimiser, losses, rate, self.config.max_grad_norm)
+
+    def _step_actor(self, pieces: Sequence[Piece], rate: float) -> Stepped:
         """Up the first critic's value of the policy's actions."""
 
-        def loss(out: Tensor) -> Loss:
+        def loss(x: Tensor, out: Tensor) -> Loss:
             action = torch.tanh(out)
-            value, slope = least_value(partial(self.critics.over, members=1), self.critic_recorder, rows.x, action)
+            value, slope = least_value(partial(self.critics.over, members=1), self.critic_recorder, x, action)
             return Loss(-value.mean(), value, [slope * (1.0 - action.square()) * (-1.0 / len(value))])
 
-        heard = self.actor_recorder.record(self.actor.over(rows.x))
-        return step_down(self.actor_optimiser, heard, loss, rate, self.config.max_grad_norm)
+        def heard(x: Tensor) -> Record | Graph:
+            return self.actor_recorder.record(self.actor.over(x))
+
+        losses = ((piece.part, heard(piece.rows.x), partial(loss, piece.rows.x)) for piece in pieces)
+        return step_down(self.actor_optimiser, losses, rate, self.config.max_grad_norm)
 
     def actor_spec(self) -> ActorSpec:
         """How to build the acting network again."""
@@ -183,6 +194,11 @@ class Td3:
 
     def load_state_dict(self, state: Arrays, strict: bool = True, include_optim: bool = True) -> None:
         """Take over a saved state; problems are named."""
+        refuse_unknown(
+            state,
+            ("actor", "critics", "actor_target", "critic_target", "steps", "actor_loss", "optim", "critic_optim"),
+            strict,
+        )
         load_module(self.actor, state, "actor", strict)
         load_module(self.critics, state, "critics", strict)
         load_module(self.actor_target.network, state, "actor_target", strict)
@@ -190,5 +206,5 @@ class Td3:
         self.steps = saved_steps(state, self.steps, strict)
         self.actor_stats = {"actor_loss": float(state["actor_loss"])} if "actor_loss" in state else {}
         if include_optim:
-            self.actor_optimiser.load(state, "optim")
-            self.critic_optimiser.load(state, "critic_optim")
+            self.actor_optimiser.load(state, "optim", strict)
+            self.critic_optimiser.load(state, "critic_optim", strict)

@@ -38,6 +38,8 @@ def _idle(scenario: Scenario) -> Iterator[tuple[str, str]]:
         for name in sorted(_changed(federated, FederatedConfig()) - counts):
             yield f"federated.{name}", "federated.enabled is false, so weights are not exchanged"
     for where, algo in _algorithms(scenario):
+        if scenario.federated.dp_sgd is not None and isinstance(algo, ReplayLearnerConfig) and algo.accumulate != 1:
+            yield f"{where}.accumulate", "steps of federated.dp_sgd take every draw whole"
         for name, why in _learning(algo):
             yield f"{where}.{name}", why
 

@@ -13,8 +13,9 @@ from scipy import optimize
 
 from slipstream.algos.cql import Cql, conservative_term
 from slipstream.algos.protocol import Progress
-from slipstream.algos.replayed import rows_of
+from slipstream.algos.replayed import Piece, Rows, pieces_of, rows_of
 from slipstream.algos.sac import Sac
+from slipstream.algos.share import ALONE
 from slipstream.config.algos import CqlConfig, SacConfig
 from slipstream.data.transitions import Sample
 
@@ -22,6 +23,12 @@ CPU, START = torch.device("cpu"), Progress(0.0, 0)
 CHOICES, AXIS = {"choices": 3}, {"axes": 1}
 CHOSEN = hand_sample([0, 0, 1], [0, 1, 2], [1.0, 2.0, -1.0], [0.0, 0.9, 0.9**4], [1, 0, 1])
 ACTED = hand_sample([0, 0, 1], [[0.5], [0.0], [-0.5]], [1.0, 2.0, -1.0], [0.0, 0.9, 0.9**4], [1, 0, 1])
+
+
+def whole(rows: Rows) -> Piece:
+    """A draw that is learned from at once."""
+    (piece,) = pieces_of(rows, 1, ALONE)
+    return piece
 
 
 def cql(shape: dict[str, int], **changes: Any) -> Cql:
@@ -112,7 +119,7 @@ def soft_maximum(learner: Cql, obs: list[float], next_obs: list[float]) -> np.nd
     count, axes = 16 * len(obs), learner.actor.spec.outputs
     sample = hand_sample(obs * 16, [[0.0] * axes] * count, [0] * count, [0] * count, next_obs * 16)
     with torch.no_grad():
-        estimates = learner._soft_maximum(rows_of(sample, learner.actor, CPU))
+        estimates = learner._soft_maximum(whole(rows_of(sample, learner.actor, CPU)))
     return (torch.logsumexp(estimates.view(2, 16, len(obs)), 1) - math.log(16)).numpy()
 
 
@@ -145,7 +152,7 @@ def test_actions_are_drawn_uniformly_by_the_policy_now_and_by_the_policy_of_what
     learner.critics.register_forward_pre_hook(lambda _, inputs: asked.append(inputs[0].numpy()))
     sample = hand_sample([1, -1], [[0.0]] * 2, [0] * 2, [0] * 2, [3, -3])
     with torch.no_grad():
-        learner._soft_maximum(rows_of(sample, learner.actor, CPU))
+        learner._soft_maximum(whole(rows_of(sample, learner.actor, CPU)))
     obs, action = np.moveaxis(asked[0].reshape(3, 2, 50, 2), 3, 0)
     np.testing.assert_array_equal(obs, np.broadcast_to([[1], [-1]], (3, 2, 50)))  # all are valued where the row stands
     assert np.abs(action[0]).mean() == pytest.approx(0.5, abs=0.1)
@@ -160,7 +167,9 @@ def test_the_conservative_term_teaches_critics_and_not_the_actor():
     assert torch.equal(flat(learner.actor), actor)
     assert not torch.equal(flat(learner.critics), critics)
     rows = rows_of(ACTED, learner.actor, CPU)
-    gradients = torch.autograd.grad(learner._soft_maximum(rows).sum(), learner.actor.parameters(), allow_unused=True)
+    gradients = torch.autograd.grad(
+        learner._soft_maximum(whole(rows)).sum(), learner.actor.parameters(), allow_unused=True
+    )
     assert all(gradient is None for gradient in gradients)
 
 

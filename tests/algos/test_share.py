@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from threading import Barrier
 from typing import Any
 
@@ -132,3 +133,57 @@ def test_a_minibatch_learned_in_pieces_has_the_gradient_of_the_whole(kind):
     for name, gradient in gradients(pieces.learner).items():
         np.testing.assert_allclose(gradient, expected[name], atol=1e-6, rtol=1e-5, err_msg=name)
     assert several == pytest.approx(one, rel=1e-4, abs=1e-6)
+
+
+def learned_in_pieces(kind: str, world: str, own: dict[str, Any], ranks: int = 1) -> None:
+    """Two steps of a draw in pieces of uneven sizes against those of the whole: losses, errors of rows, gradients."""
+    usual = {"batch_size": 24, "max_grad_norm": None, "learning_rate": 1e-3, **own}
+    parts, pieces = (build(scenario_of(world, tiny(kind, **usual, accumulate=n))) for n in (1, 5))
+    batch, progress = batch_of(parts), Progress(0.1, 1, 64)
+    batch = replace(batch, weight=np.linspace(0.5, 1.5, 24, dtype=np.float32))
+    several = copies(pieces, ranks)
+    for learner in several:
+        learner.load_state_dict(parts.learner.state_dict())
+    for _ in range(2):  # the second has another policy, and in TD3 a step of it
+        one = parts.learner.update(batch, progress)
+        said = together(several, lambda learner: learner.update(batch, progress))[0]
+        np.testing.assert_allclose(said.td_error, one.td_error, rtol=1e-4, atol=1e-5)
+        if ranks == 1:
+            plain = [{name: float(value) for name, value in step.stats.items()} for step in (one, said)]
+            assert plain[1] == pytest.approx(plain[0], rel=1e-4, abs=1e-5)
+    expected = gradients(parts.learner)
+    assert expected
+    for name, gradient in gradients(several[0]).items():
+        np.testing.assert_allclose(gradient, expected[name], atol=1e-5, rtol=1e-4, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("kind", "world", "own"),
+    [
+        ("sac", "probe_target", {}),
+        ("sac", "probe_corridor", {}),
+        ("td3", "probe_target", {}),
+        ("dqn", "probe_corridor", {"double": True}),
+        ("dqn", "probe_corridor", {"values": {"kind": "quantile", "quantiles": 5}, "dueling": True}),
+        ("cql", "probe_target", {}),
+        ("cql", "probe_corridor", {}),
+    ],
+)
+def test_a_draw_learned_in_pieces_has_the_losses_and_the_gradient_of_the_whole(kind, world, own):
+    learned_in_pieces(kind, world, own)
+
+
+@pytest.mark.parametrize("kind", ["sac", "td3", "cql"])
+def test_learners_in_step_that_learn_in_pieces_take_the_steps_of_one(kind):
+    learned_in_pieces(kind, "probe_target", {}, ranks=2)
+
+
+def test_a_piece_is_as_large_as_it_was_asked_to_be():
+    """The point of pieces is memory: no network may see the whole draw while gradients are worked out."""
+    parts = build(scenario_of("probe_target", tiny("sac", batch_size=24, accumulate=4)))
+    seen = []
+    for recorder in (parts.learner.actor_recorder, parts.learner.critic_recorder):
+        record = recorder.record
+        recorder.record = lambda *passes, record=record: seen.append(record(*passes)) or seen[-1]
+    parts.learner.update(batch_of(parts), Progress(0.1, 1, 64))
+    assert {len(heard.outs[0]) for heard in seen} == {6}

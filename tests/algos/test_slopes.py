@@ -135,9 +135,8 @@ def test_a_step_down_is_the_step_down_torchs_graph():
     expected, optimiser = FlatAdam({"net": plain}), FlatAdam({"net": written})
     loss, told = twin_loss(plain(x).T, target, weight)
     norm = expected.step(loss, 1e-2, 0.1)
-    stepped = step_down(
-        optimiser, Recorder().record(written.over(x)), lambda out: twin_slopes([out], target, weight), 1e-2, 0.1
-    )
+    heard = Recorder().record(written.over(x))
+    stepped = step_down(optimiser, [(None, heard, lambda out: twin_slopes([out], target, weight))], 1e-2, 0.1)
     assert stepped.norm == pytest.approx(norm)
     torch.testing.assert_close((stepped.loss, stepped.told), (loss.detach(), told))
     torch.testing.assert_close(optimiser.vector, expected.vector)
@@ -152,7 +151,7 @@ def test_a_step_down_in_few_digits_goes_where_one_in_many_does(dtype):
         x, target = torch.randn(ROWS, 3, generator=seeded(2)), torch.randn(ROWS, generator=seeded(3))
         with arithmetic(how):
             loss = partial(lambda target, out: twin_slopes([out], target, torch.full((ROWS,), 1e-6)), target)
-            step_down(optimiser, Recorder().record(net.over(x)), loss, 1e-2, None)
+            step_down(optimiser, [(None, Recorder().record(net.over(x)), loss)], 1e-2, None)
         ways.append(gradient(optimiser))
     assert float((ways[0] - ways[1]).norm() / ways[0].norm()) < 0.05
     assert float(ways[0].norm()) > 0

@@ -103,6 +103,13 @@ class ReplayLearnerConfig(LearnerConfig):
         False, description="Standardise observations by running mean and deviation (saved with the policy)."
     )
     batch_size: int = Field(256, ge=1, le=1_000_000, description="Transitions in one gradient step.")
+    accumulate: int = Field(
+        1,
+        ge=1,
+        le=1024,
+        description="Pieces that a batch is learned in, one after the other, before its step: less memory, the same "
+        "gradient.",
+    )
     training_intensity: float = Field(
         0.25, gt=0, le=64, description="Gradient steps per environment step; at most 0.25 suits a small machine."
     )
