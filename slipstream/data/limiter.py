@@ -7,6 +7,7 @@ d0 - tolerance. Until min_size rows are there nothing is drawn and adding is fre
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 from slipstream.config.errors import ScenarioError
@@ -69,6 +70,57 @@ def refuse_deadlock(limit: Limit, capacity: int, block: int, batch: int) -> None
             f"batches of {batch:,} at {limit.samples_per_insert:g} samples per insert: producer and learner could "
             f"wait for each other for ever; at least {least:g} is needed"
         )
+
+
+class Pace(NamedTuple):
+    """What a run that adds and draws in turn does to a table, rollout by rollout."""
+
+    rollouts: int
+    rows: int  # that a rollout adds, where everybody decides at every step
+    steps: float  # gradient steps that a rollout earns
+    batch: int  # rows that each of them draws
+    warm_up: int  # rollouts that are added before any step is earned
+    at_most: bool = False  # whether a rollout may also add fewer rows
+
+    def drawn(self, rollout: int) -> int:
+        """Rows drawn once so many rollouts were learned from."""
+        return int(self.steps * max(0, rollout - self.warm_up)) * self.batch
+
+
+def refuse_pace(limit: Limit, pace: Pace, where: str = "algo") -> None:
+    """Raise ScenarioError for a run that would come to wait for itself: it cannot draw while it waits to add."""
+    if limit.samples_per_insert is None or (worst := _farthest(limit, pace)) <= limit.tolerance:
+        return
+    own = pace.steps * pace.batch / pace.rows
+    fits = Limit(max(1, pace.warm_up * pace.rows), own)
+    off = f"off by up to {worst:,.0f} rows" if math.isfinite(worst) else "due to draw before min_size rows are there"
+    raise ScenarioError(
+        f"{where}.replay.sharing.limit: this run adds {pace.rows:,} rows with every rollout and then draws "
+        f"{pace.steps:g} x {pace.batch:,} (training_intensity, batch_size), {own:g} for each row, after "
+        f"{pace.warm_up:,} rollouts without (learning_starts); with samples_per_insert "
+        f"{limit.samples_per_insert:g} and min_size {limit.min_size} it would be {off}, beyond the tolerance of "
+        f"{limit.tolerance:g}, and wait for itself for ever; try samples_per_insert {own:g}, min_size {fits.min_size} "
+        f"and tolerance {_farthest(fits, pace):g} or more, or leave the limit out"
+    )
+
+
+def _farthest(limit: Limit, pace: Pace) -> float:
+    """How far a run alone would be off the limit's balance at most.
+
+    Once steps are taken the balance drifts by the same amount in every rollout, so the worst is at either end.
+    """
+    assert limit.samples_per_insert is not None
+    first = pace.warm_up + math.ceil(1.0 / pace.steps)  # the rollout whose first step is taken
+    near = {end + i for end in (pace.warm_up, first, pace.rollouts) for i in (-1, 0, 1)}
+    worst = 0.0
+    for rollout in (number for number in near if 1 <= number <= pace.rollouts):
+        added, before, after = rollout * pace.rows, pace.drawn(rollout - 1), pace.drawn(rollout)
+        owed = limit.samples_per_insert * (added - limit.min_size)
+        if added > limit.min_size and not pace.at_most:
+            worst = max(worst, owed - before)
+        if after > before:
+            worst = max(worst, math.inf if added < limit.min_size else after - owed)
+    return worst
 
 
 def why_not_add(limit: Limit, flow: Flow, rows: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -30,6 +31,7 @@ from slipstream.config.scenario import (
     check_batch,
     shared_policies,
 )
+from slipstream.data.limiter import Limit, Pace, refuse_pace
 from slipstream.data.rollout import F32, U8, Blocks
 from slipstream.federate.dpsgd import refuse_algorithm
 from slipstream.nets.actor import Acted
@@ -164,6 +166,7 @@ def make_cast(scenario: Scenario, spec: WorldSpec) -> Cast:
             f"give its learners the same gamma (now {', '.join(map(str, gammas(scenario).values()))})"
         )
     _refuse_bad_offline(scenario)
+    _refuse_pace(scenario, assigned, spec)
     _refuse_hopeless_certificate(scenario)
     _refuse_distilling(scenario)
     learners: dict[str, Algorithm] = {}
@@ -215,6 +218,26 @@ def make_shaping(scenario: Scenario, spec: WorldSpec) -> Shaping:
             f"cannot read {spec.name} ({spec.obs_size}); train one there, or set it to null"
         )
     return Shaping(config.kappa, times)
+
+
+def _refuse_pace(scenario: Scenario, assigned: Mapping[str, tuple[int, ...]], spec: WorldSpec) -> None:
+    """A limit of a shared replay that the run could not keep to, as it draws and adds at a ratio of its own."""
+    for name, agents in assigned.items():
+        algo = scenario.algo_of(name)
+        if not isinstance(algo, ReplayLearnerConfig) or algo.replay.kind != "service":
+            continue
+        limit, steps = algo.replay.sharing.limit, scenario.rollout_steps
+        pace = Pace(
+            rollouts=math.ceil(scenario.timesteps / steps),
+            rows=steps * len(agents),
+            steps=algo.training_intensity * steps,
+            batch=algo.batch_size,
+            warm_up=max(0, math.ceil(algo.learning_starts / steps) - 1),
+            at_most=spec.has_durations,
+        )
+        policy = scenario.policies[name]
+        where = f"policies.{name}.algo" if isinstance(policy, LearningPolicy) and policy.algo is not None else "algo"
+        refuse_pace(Limit(limit.min_size, limit.samples_per_insert, limit.tolerance), pace, where)
 
 
 def _refuse_bad_offline(scenario: Scenario) -> None:

@@ -7,7 +7,7 @@ import pytest
 from replay_faults import operate_limiter
 
 from slipstream.config.errors import ScenarioError
-from slipstream.data.limiter import Flow, Limit, may_add, may_draw, refuse_deadlock
+from slipstream.data.limiter import Flow, Limit, Pace, may_add, may_draw, refuse_deadlock, refuse_pace
 
 
 def is_refused(limit: Limit, capacity: int, block: int, batch: int) -> bool:
@@ -87,3 +87,44 @@ def test_without_a_ratio_only_the_minimum_counts():
     assert may_add(limit, Flow(10**9, 0), 10**6)
     assert not may_draw(limit, Flow(9, 0), 1)
     assert may_draw(limit, Flow(10, 10**9), 10**6)
+
+
+def waits_for_itself(limit: Limit, pace: Pace) -> bool:
+    """Whether a run alone, which adds a rollout and then draws what it earned, comes to where it must wait."""
+    flow = Flow()
+    for rollout in range(1, pace.rollouts + 1):
+        if not may_add(limit, flow, pace.rows):
+            return True
+        flow = Flow(flow.added + pace.rows, flow.drawn)
+        for _ in range((pace.drawn(rollout) - pace.drawn(rollout - 1)) // pace.batch):
+            if not may_draw(limit, flow, pace.batch):
+                return True
+            flow = Flow(flow.added, flow.drawn + pace.batch)
+    return False
+
+
+def test_a_run_that_would_wait_for_itself_is_refused_and_no_other():
+    kinds = set()
+    for rows, steps, warm_up, spi, min_size, tolerance in itertools.product(
+        [4, 6], [0.5, 2.0, 3.0], [0, 3], [1.0, 2.0, 8.0], [1, 12, 40], [8.0, 24.0, 400.0, 4000.0]
+    ):
+        limit, pace = Limit(min_size, spi, tolerance), Pace(200, rows, steps, 4, warm_up)
+        stuck = waits_for_itself(limit, pace)
+        kinds.add(stuck)
+        if stuck:
+            with pytest.raises(ScenarioError, match="wait for itself"):
+                refuse_pace(limit, pace)
+        else:
+            refuse_pace(limit, pace)
+    assert kinds == {True, False}
+
+
+def test_the_limit_that_a_refusal_proposes_is_one_the_run_can_keep():
+    pace = Pace(rollouts=500, rows=96, steps=12.0, batch=32, warm_up=7)
+    with pytest.raises(ScenarioError, match=r"try samples_per_insert 4, min_size 672 and tolerance (\d+)") as error:
+        refuse_pace(Limit(1, 40.0, 5000.0), pace)
+    tolerance = float(str(error.value).rpartition("and tolerance ")[2].split()[0])
+    fits = Limit(672, 4.0, tolerance)
+    refuse_pace(fits, pace)
+    assert not waits_for_itself(fits, pace)
+    assert waits_for_itself(fits._replace(tolerance=tolerance - 1), pace)

@@ -157,6 +157,36 @@ def test_settings_that_cannot_work_are_refused(changes, complaint):
         load("probe_target", {"algo.kind": "sac", "algo.replay": changes})
 
 
+def limited(samples: float) -> dict:
+    """For runs that draw 8 x 16 rows after each rollout of 32 steps, 4 for each row they add."""
+    limit = {"samples_per_insert": samples, "tolerance": 1e5}
+    return {"replay.kind": "service", "replay.sharing.limit": limit}
+
+
+@pytest.mark.parametrize("samples", [2.0, 8.0])
+def test_a_limit_that_fights_the_ratio_of_the_run_itself_is_refused_before_it_begins(samples, tmp_path):
+    address = {"replay.address": f"ipc://{tmp_path}/none.sock"}
+    changes = {**tiny("sac", **limited(samples), **address), "timesteps": 3_000_000}
+    with pytest.raises(ScenarioError, match=r"adds 32 rows .* draws 8 x 16 .* 4 for each row") as error:
+        train(load("probe_target", changes), root=tmp_path / "runs", models=tmp_path / "models")
+    assert str(error.value).startswith("algo.replay.sharing.limit: ")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_two_runs_under_a_limit_of_their_own_ratio_go_to_their_end(tmp_path):
+    with service(tmp_path) as process:
+        shared = {"replay.address": process.address, "replay.sharing.mixing": "uniform", **limited(4.0)}
+        runs = [build(scenario_of("probe_target", {**tiny("sac", **shared), "seed": seed})) for seed in (1, 2)]
+        for _ in range(8):
+            for parts in runs:
+                parts.advance()
+        (table,) = process.stats().tables.values()
+        assert table.drawn == 2 * 7 * 8 * 16  # the first rollout of each is its warm-up
+        for parts in runs:
+            for feed in parts.feeds.values():
+                feed.close()
+
+
 def test_a_token_is_long_and_private(tmp_path):
     path = tmp_path / "token"
     path.write_text("0123456789abcdef\n")
