@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,11 +13,12 @@ from slipstream.config.errors import ScenarioError, SlipstreamError
 from slipstream.config.load import override
 
 if TYPE_CHECKING:
+    from slipstream.collect.teams import Team
     from slipstream.config.scenario import Scenario
     from slipstream.view.tui.debug import DebugApp
-    from slipstream.view.tui.stage import Stage
+    from slipstream.view.tui.stage import OneWorld, Stage, Timed
 
-ALONE_S = 0.3  # how long one world is timed
+ALONE_STEPS = 4  # that one world alone takes at a time
 
 
 def debug(scenario: Scenario, *, runs: Path, models: Path, out: Path | None) -> int:
@@ -56,7 +58,10 @@ def make_app(scenario: Scenario, *, runs: Path, models: Path, out: Path | None) 
             return str(error)
         return None
 
-    return DebugApp(work, scenario.collect.num_worlds, scenario.world.kind, lambda: alone(scenario), fits)
+    def one_world(teams: Sequence[Team]) -> OneWorld:
+        return Alone(scenario, teams)
+
+    return DebugApp(work, scenario.collect.num_worlds, scenario.world.kind, one_world, fits)
 
 
 def with_worlds(scenario: Scenario, num_worlds: int) -> Scenario:
@@ -69,19 +74,27 @@ def with_worlds(scenario: Scenario, num_worlds: int) -> Scenario:
     return override(scenario, {"collect.num_worlds": num_worlds, "collect.rollout_length": steps // num_worlds})
 
 
-def alone(scenario: Scenario) -> float:
-    """Steps per second of one world alone, collected as training collects."""
-    from slipstream.collect.serial import Collector
-    from slipstream.train.setup import gammas, make_cast, make_training_worlds, resolve
+class Alone:
+    """One world, collected in as training collects, with the players that train; satisfies OneWorld."""
 
-    one = resolve(with_worlds(scenario, 1))
-    worlds = make_training_worlds(one)
-    cast = make_cast(one, worlds.spec)
-    collector = Collector(worlds, cast.teams, 16, one.seed, gammas(one), cast.shaping)
-    collector.collect(0)  # the first touch is slower
-    taken, began = 0, time.perf_counter()
-    while (seconds := time.perf_counter() - began) < ALONE_S:
-        collector.collect(0)
-        taken += 16
-    worlds.close()
-    return taken / seconds
+    def __init__(self, scenario: Scenario, teams: Sequence[Team]) -> None:
+        from slipstream.collect.serial import Collector
+        from slipstream.train.setup import gammas, make_shaping, make_training_worlds, resolve
+
+        one = resolve(with_worlds(scenario, 1))
+        self._worlds = make_training_worlds(one, reward_parts=True)
+        shaping = make_shaping(one, self._worlds.spec)
+        self._collector = Collector(self._worlds, teams, ALONE_STEPS, one.seed, gammas(one), shaping)
+
+    def take(self, phase: int) -> Timed:
+        """A few steps."""
+        from slipstream.view.tui.stage import Timed
+
+        self._worlds.phases = [phase]
+        began = time.perf_counter()
+        self._collector.collect(0)
+        return Timed(time.perf_counter() - began, ALONE_STEPS, self._collector.passed)
+
+    def close(self) -> None:
+        """Give the world up."""
+        self._worlds.close()

@@ -299,7 +299,7 @@ class Session:
         for sentence in without_effect(scenario) if self.counters.updates == 0 else ():
             self._tell(sentence)
         if self.overseer is not None:
-            self.overseer.begin(self.worlds, scenario.collect.rollout_length)
+            self.overseer.begin(self.worlds, scenario.collect.rollout_length, self.cast.teams)
         interrupts = self._interrupts
         with self.writer:
             try:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
+from slipstream.collect.teams import Team
 from slipstream.train.signals import Interrupts
 from slipstream.worlds.vec_env import VecEnv
 
@@ -13,8 +15,11 @@ class Overseer(Protocol):
 
     interrupts: Interrupts  # set to stop the run as Ctrl+C would
 
-    def begin(self, worlds: VecEnv, steps: int) -> None:
-        """Before the first step, with the steps in a rollout; the worlds tell the parts of their rewards."""
+    def begin(self, worlds: VecEnv, steps: int, teams: Sequence[Team]) -> None:
+        """Before the first step, with the steps in a rollout and who acts; worlds tell the parts of their rewards."""
 
     def heed(self, doing: str) -> None:
-        """In every tick, before agents act ("acting") and before the worlds step ("stepping")."""
+        """In every tick, before agents act ("acting") and before the worlds step ("stepping").
+
+        Also when all worlds have begun new episodes between two rollouts ("restarting").
+        """

@@ -115,6 +115,8 @@ class InTurn:
     def restart(self) -> None:
         """Begin new episodes everywhere."""
         self._collector.restart()
+        if self._heed is not None:
+            self._heed("restarting")
 
     def state_arrays(self) -> Arrays:
         """Worlds and open decisions."""

@@ -1,5 +1,7 @@
 """The loop under a person's hand: every key, every view, and that looking changes no bit."""
 
+import re
+import time
 from pathlib import Path
 
 import numpy as np
@@ -7,11 +9,12 @@ import pytest
 from learning import TINY, build, scenario_of
 from screens import drive, text_of, until
 
-from slipstream.cli.debug import alone, make_app, with_worlds
+from slipstream.cli.debug import make_app, with_worlds
 from slipstream.cli.main import main
 from slipstream.config.errors import ScenarioError
 from slipstream.train.experiment import resume, train
 from slipstream.train.metrics import metrics_hash
+from slipstream.view.tui import panels, stage
 from slipstream.view.tui.debug import DebugApp
 
 QUIET = {
@@ -19,11 +22,6 @@ QUIET = {
     "stop.zero_conflict_streak": None,
     "shaping.use_potential_shaping": False,
 }
-
-
-@pytest.fixture(autouse=True)
-def one_world_is_not_timed(monkeypatch):
-    monkeypatch.setattr("slipstream.cli.debug.ALONE_S", 0.0)
 
 
 def app_of(folder, name="head_on", **changes):
@@ -108,28 +106,28 @@ def test_keys_hold_step_and_pace(tmp_path):
 
     async def steps(pilot):
         await begun(pilot)
-        stage = app.loop.stage
+        held_by = app.loop.stage
         assert "held" in text_of(app)
         await pilot.press("f")
         await at(pilot, 60)
-        assert stage.paused
+        assert held_by.paused
         await pilot.press("n")
         await at(pilot, 61)
         await pilot.press("plus", "plus")
-        assert (stage.pace, stage.paused) == (32.0, False)
-        await until(pilot, lambda: stage.step > 63)
+        assert (held_by.pace, held_by.paused) == (32.0, False)
+        await until(pilot, lambda: held_by.step > 63)
         assert "runs" in text_of(app)
         await pilot.press("minus", "minus", "minus")
-        assert stage.pace == 4.0
+        assert held_by.pace == 4.0
         await pilot.press("space")
         await until(pilot, lambda: "held" in text_of(app))
-        held = stage.step
+        held = held_by.step
         await pilot.press("m")
-        await until(pilot, lambda: stage.step > held + 100)
-        assert stage.pace is None
+        await until(pilot, lambda: held_by.step > held + 100)
+        assert held_by.pace is None
         await until(pilot, lambda: "as fast as it can" in text_of(app))
         await pilot.press("minus")
-        assert stage.pace == 1024.0
+        assert held_by.pace == 1024.0
         await pilot.press("q")
 
     drive(app, steps)
@@ -185,19 +183,19 @@ def test_every_number_is_a_world_and_keys_have_a_second_name(tmp_path):
 
     async def steps(pilot):
         await begun(pilot)
-        stage = app.loop.stage
+        held_by = app.loop.stage
         for key in "987654321":
             await pilot.press(key)
             assert (app.view, app.focused_world) == ("focus", int(key) - 1)
             await until(pilot, lambda: f"world {app.focused_world + 1}  episode" in text_of(app))
         await pilot.press("space")
-        assert not stage.paused
-        await until(pilot, lambda: stage.step > 2)
+        assert not held_by.paused
+        await until(pilot, lambda: held_by.step > 2)
         await pilot.press("space")
-        assert stage.paused
-        before = stage.pace
+        assert held_by.paused
+        before = held_by.pace
         await pilot.press("equals_sign")  # + without Shift
-        assert (stage.pace, stage.paused) == (2 * before, False)
+        assert (held_by.pace, held_by.paused) == (2 * before, False)
         for key in ("question_mark", "h"):
             await pilot.press(key)
             await until(pilot, lambda: "begins anew" in text_of(app))
@@ -262,7 +260,8 @@ def test_it_fits_any_terminal(tmp_path):
     drive(app, steps)
 
 
-def test_the_hud_says_how_fast_many_worlds_are_beside_one(tmp_path):
+def test_the_hud_says_how_fast_many_worlds_are_beside_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(stage, "gain", lambda pairs, worlds: 2.0 if len(pairs) >= 2 else None)
     _, app = app_of(tmp_path)
 
     async def steps(pilot):
@@ -270,12 +269,166 @@ def test_the_hud_says_how_fast_many_worlds_are_beside_one(tmp_path):
         assert "speed is known after some steps" in text_of(app)
         await pilot.press("n", "n", "n")
         await at(pilot, 3)
-        app.alone = 0.5 * app.loop.stage.scene.speed.steps_per_s
+        assert "one world is being timed" in text_of(app)
+        await pilot.press("f")
+        await at(pilot, 63)
         await until(pilot, lambda: "2.0 × one world, efficiency 50%" in text_of(app))
         assert "4 worlds" in text_of(app)
         await pilot.press("q")
 
     drive(app, steps, (120, 30))
+
+
+def timed(seconds, ticks, steps=4):
+    return stage.Timed(seconds, steps, ticks)
+
+
+def test_many_worlds_are_compared_with_one_that_was_timed_beside_them_and_often_enough():
+    fair = [(timed(0.004, 64), timed(0.002, 4))] * stage.KNOWN  # 16 worlds: 16,000 and 2,000 ticks per second
+    assert stage.gain(fair, 16) == pytest.approx(8.0)
+    assert stage.gain(fair[1:], 16) is None
+    stalled = [*fair[1:], (timed(0.004, 64), timed(2.0, 4))]  # the machine did something else for two seconds
+    assert stage.gain(stalled, 16) == pytest.approx(8.0)
+
+
+def test_decisions_that_last_are_compared_by_their_frames():
+    long, short = (timed(0.004, 64 * 30), timed(0.002, 4 * 30)), (timed(0.004, 64 * 10), timed(0.002, 4 * 50))
+    assert stage.gain([long, short] * 6, 16) == pytest.approx((64 * 40 / 0.004) / (4 * 80 / 0.002))
+
+
+def test_one_world_is_as_fast_as_itself_and_what_cannot_be_is_not_said():
+    assert stage.gain([], 1) == 1.0
+    slow_base = [(timed(0.004, 64), timed(0.1, 4))] * 20  # 16 worlds 400 times as fast as one
+    assert stage.gain(slow_base, 16) is None
+    nearly = [(timed(0.004, 64), timed(0.0041, 4))] * 20
+    assert stage.gain(nearly, 16) == 16.0
+
+
+def test_timing_one_world_changes_no_bit_of_learners_of_either_kind(tmp_path):
+    off_policy = {
+        "collect.num_worlds": 4,
+        "device": "cpu",
+        "learner_threads": 1,
+        "algo.kind": "dqn",
+        "algo.learning_starts": 64,
+        "algo.batch_size": 16,
+        "timesteps": 512,
+        "collect.rollout_length": 8,
+    }
+    scenario = scenario_of("probe_bandit", {**QUIET, **off_policy})
+    pairs = []
+    app = make_app(scenario, runs=tmp_path / "runs", models=tmp_path / "models", out=tmp_path / "run")
+
+    async def steps(pilot):
+        await begun(pilot)
+        await pilot.press("m")
+        await until(pilot, lambda: app.loop.is_over)
+        pairs.extend(app.loop.stage._pairs)
+
+    drive(app, steps)
+    assert len(pairs) >= 2
+    plain = train(scenario, out=tmp_path / "plain", models=tmp_path / "models").run
+    assert metrics_hash(tmp_path / "run" / "metrics.jsonl") == metrics_hash(plain / "metrics.jsonl")
+
+
+def test_the_return_is_the_learners_and_not_its_scripted_rivals(tmp_path):
+    _, app = app_of(tmp_path, "gaplock_ppo")
+    seen = []
+
+    async def steps(pilot):
+        await begun(pilot)
+        await pilot.press("f")
+        await at(pilot, 60)
+        seen.append((app.loop.stage.spec, app.loop.stage._teams, app.loop.stage.scene))
+        await pilot.press("q")
+
+    drive(app, steps)
+    ((spec, teams, scene),) = seen
+    (rival,) = [team for team in teams if team.rival]
+    own = [agent for agent in range(spec.num_agents) if agent not in rival.agents]
+    assert scene.focus.returns[rival.agents[0]] != 0.0
+    assert scene.returns[scene.focus.world] == pytest.approx(sum(scene.focus.returns[agent] for agent in own))
+
+
+def test_what_leads_out_is_always_on_the_screen_and_nothing_is_cut_at_80_columns(tmp_path):
+    _, app = app_of(tmp_path)
+
+    async def steps(pilot):
+        await begun(pilot)
+        await pilot.press("f")
+        await at(pilot, 60)
+        for width, height in ((80, 24), (60, 20), (40, 12)):
+            await pilot.resize_terminal(width, height)
+            await pilot.pause()
+            app.draw()
+            await pilot.pause()
+            lines = text_of(app).splitlines()
+            assert "? help" in lines[-1]
+            assert "q leave" in lines[-1]
+            assert not any("…" in line for line in (*lines[:2], lines[-1]))
+        assert max(map(len, (line.plain for line in panels.keys(80).split()))) <= 80
+        assert all(key in panels.keys(80).plain for key in panels.KEY_LINE[:8])
+        await pilot.press("q")
+
+    drive(app, steps, (80, 24))
+
+
+def test_the_loop_says_that_it_steps_or_learns(tmp_path):
+    found = stage.Stage()
+    found.rollout_length = 8
+    found._waits = True
+    assert found.doing == "held"
+    found.let(60)
+    assert (found.doing, found.to_go) == ("stepping", 60)
+    found._credit, found._waits, found.step = 0, False, 8  # the last step of a rollout is under way
+    found._stepped_at = time.perf_counter()
+    assert found.doing == "stepping"
+    found._stepped_at -= 10.0
+    assert found.doing == "learning"
+    found.hold(False)
+    assert found.doing == "learning"
+    found._waits = True
+    assert found.doing == "runs"
+
+
+def test_the_summary_counts_worlds_and_successes_by_phase(tmp_path):
+    asked = {"collect.num_worlds": 8, "collect.rollout_length": 4, "world.max_pills": 5, "timesteps": 2**20}
+    _, app = app_of(tmp_path, "drmario_levels", **asked)
+    seen = []
+
+    async def steps(pilot):
+        await begun(pilot)
+        await pilot.press("0", "f")
+        await at(pilot, 60)
+        await until(pilot, lambda: "phases, worlds in each" in text_of(app))
+        seen.append((text_of(app), app.loop.stage.scene, app.loop.stage.spec))
+        await pilot.press("q")
+
+    drive(app, steps, (120, 40))
+    ((text, scene, spec),) = seen
+    assert len(scene.phases) == 8
+    for i, name in enumerate(spec.phases):
+        assert f"{name} {scene.phases.count(i)}" in text.replace("\u00a0", " ")
+    assert scene.ended
+    assert "% of " in text.replace("\u00a0", " ")
+
+
+def test_agents_beyond_the_first_are_a_key_away(tmp_path):
+    _, app = app_of(tmp_path, "converging")
+
+    async def steps(pilot):
+        await begun(pilot)
+        await pilot.press("1")
+        names = app.loop.stage.spec.agents
+        assert len(names) > 3
+        head = f"{names[0]} +episode"
+        await until(pilot, lambda: re.search(head, text_of(app)) is not None)
+        assert not re.search(f"{names[3]} +episode", text_of(app))
+        await pilot.press("a", "a", "a")
+        await until(pilot, lambda: re.search(f"{names[3]} +episode", text_of(app)) is not None)
+        await pilot.press("q")
+
+    drive(app, steps, (120, 40))
 
 
 @pytest.mark.parametrize(
@@ -316,7 +469,6 @@ def test_an_error_in_the_loop_ends_the_view_and_is_raised(tmp_path):
 
 def test_workers_and_overlap_are_left_out_and_offline_learning_is_refused(tmp_path):
     assert with_worlds(scenario_of("head_on", TINY), 2).rollout_steps == 32
-    assert alone(scenario_of("head_on", TINY)) >= 0.0
     offline = scenario_of("pendulum", {"algo.kind": "cql", "algo.replay.dataset": str(tmp_path / "d")})
     with pytest.raises(ScenarioError, match="steps no worlds"):
         make_app(offline, runs=tmp_path, models=tmp_path, out=None)

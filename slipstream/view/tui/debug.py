@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Callable
-from typing import Any, ClassVar, Literal
+from collections.abc import Callable, Sequence
+from typing import ClassVar, Literal
 
-import numpy as np
-from numpy.typing import NDArray
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -19,11 +16,12 @@ from textual.screen import ModalScreen
 from textual.timer import Timer
 from textual.widgets import Static
 
-from slipstream.view.tui.plots import QUIET, bar, number, printable
-from slipstream.view.tui.stage import FASTER, Loop, Scene, Stage, Work, mean_and_median
+from slipstream.view.tui import panels
+from slipstream.view.tui.plots import QUIET, number, printable
+from slipstream.view.tui.stage import FASTER, Loop, MakeOneWorld, Scene, Stage, Work
 from slipstream.view.tui.watch import Help
-from slipstream.worlds.registry import characters, headline, tile
-from slipstream.worlds.spec import ObsBlock, WorldSpec
+from slipstream.worlds.registry import characters, tile
+from slipstream.worlds.spec import WorldSpec
 
 # The loop shares the interpreter with the view: a picture is drawn this often, and for this part of the time at most.
 REDRAW_S, DRAWING = 0.12, 0.25
@@ -43,6 +41,7 @@ Tab, Shift+Tab   the next world, the one before
 g                grid of worlds, or one world
 [  ]             half, twice as many worlds (begins anew)
 r  p             rewards, observation beside the world
+a                the next agents in them
 ?                this help
 q                leave; the run is saved first"""
 
@@ -79,20 +78,21 @@ class DebugApp(App[None]):
         Binding("right_square_bracket", "worlds(2.0)", "more worlds"),
         Binding("r", "panel('rewards')", "rewards"),
         Binding("p", "panel('observation')", "observation"),
+        Binding("a", "agents", "next agents"),
         Binding("question_mark,h", "help", "help"),
         Binding("q,ctrl+c", "leave", "leave", priority=True),
     ]
 
     def __init__(
-        self, work: Work, num_worlds: int, kind: str, alone: Callable[[], float], fits: Callable[[int], str | None]
+        self, work: Work, num_worlds: int, kind: str, one_world: MakeOneWorld, fits: Callable[[int], str | None]
     ) -> None:
-        """`alone` measures steps per second of one world; `fits` says why a number of worlds will not do."""
+        """`one_world` is what many are compared with; `fits` says why a number of worlds will not do."""
         super().__init__()
-        self._work, self._kind, self._alone_of, self._fits = work, kind, alone, fits
-        self.alone = 0.0
+        self._work, self._kind, self._one_world, self._fits = work, kind, one_world, fits
         self.wanted = num_worlds
         self.view: View = "grid" if num_worlds > 1 else "focus"
         self.focused_world = 0
+        self.first_agent = 0  # of those in the panels
         self.panels = {"rewards", "observation"}
         self.loop: Loop | None = None
         self.refused = ""
@@ -100,20 +100,20 @@ class DebugApp(App[None]):
         self._restart: Timer | None = None
         self._drawn: tuple[Scene, object] | None = None  # what the last picture was of
         self._spent = 0.0
-        self._head, self._body = Static(id="head"), Static(id="view")
+        self._above = 9  # lines above the grid of the summary
+        self._head, self._body, self._keys = Static(id="head"), Static(id="view"), Static(id="keys")
 
     def compose(self) -> ComposeResult:
         """Three lines about the loop, the view, the keys."""
         yield self._head
         with VerticalScroll(id="scroll"):
             yield self._body
-        keys = " Space hold  n step  f +60  +- m pace  Tab 1-9 world  0 g view  [] worlds  r p  ?  q"
-        yield Static(Text(keys, QUIET, no_wrap=True), id="keys")
+        yield self._keys
 
     def on_mount(self) -> None:
         """Begin the loop, held before its first step."""
         self._head.update(Text("starting …", QUIET))
-        self.loop = Loop(self._measured_work, self.wanted)
+        self.loop = Loop(self._work, self.wanted, self._one_world)
         self._spent = time.thread_time()
         self._draw_again()
 
@@ -122,12 +122,6 @@ class DebugApp(App[None]):
         before, self._spent = self._spent, time.thread_time()
         self.set_timer(max(REDRAW_S, (self._spent - before) / DRAWING), self._draw_again)
         self.draw()
-
-    def _measured_work(self, stage: Stage, num_worlds: int) -> str:
-        """On the loop's thread: the first time, how fast one world alone is, and then the work."""
-        if not self.alone:
-            self.alone = self._alone_of()
-        return self._work(stage, num_worlds)
 
     # --- drawing ---
 
@@ -142,8 +136,9 @@ class DebugApp(App[None]):
         stage, scene = loop.stage, loop.stage.scene
         if stage.spec is None or scene is None:
             return
-        chosen = (self.view, self.focused_world, frozenset(self.panels), self.size, self.alone)
+        chosen = (self.view, self.focused_world, frozenset(self.panels), self.first_agent, self.size)
         self._head.update(self._hud(loop, scene))
+        self._keys.update(panels.keys(self.size.width))
         if self._drawn is None or self._drawn[0] is not scene or self._drawn[1] != chosen:
             self._body.update(self._view(stage, stage.spec, scene))
             self._drawn = scene, chosen
@@ -156,44 +151,30 @@ class DebugApp(App[None]):
             stage.ask(shown, focus)
 
     def _hud(self, loop: Loop, scene: Scene) -> Text:
-        """Held or not, how far, how fast, and what many worlds bring."""
-        stage, speed = loop.stage, scene.speed
-        text = Text(no_wrap=True, overflow="ellipsis")
-        if loop.is_over:
-            text.append(" over ", "bold reverse cyan")
-        elif self.leaving or self._restart is not None:
-            text.append(" ending ", "bold reverse yellow")
-        elif stage.paused:
-            text.append(" held ", "bold reverse yellow")
-        else:
-            text.append(" runs ", "bold reverse green")
-        pace = "as fast as it can" if stage.pace is None else f"{stage.pace:g} steps/s"
-        text.append(f" step {scene.step:,}", "bold").append(f"  {pace}  ")
-        text.append(f"rollout {scene.row}/{stage.rollout_length} ", QUIET)
-        text.append_text(bar(scene.row / stage.rollout_length, 12)).append(f"  {number(stage.done)} steps learned  ")
-        text.append(printable(stage.told.strip()), QUIET).append("\n")
-        worlds = f"{loop.num_worlds} worlds" + (f" → {self.wanted}" if self.wanted != loop.num_worlds else "")
-        text.append(f" {worlds}  ", "bold")
-        if speed.steps_per_s:
-            each = speed.steps_per_s / loop.num_worlds
-            text.append(f"{number(round(speed.steps_per_s))} steps/s, {number(round(each))} each  ")
-            if stage.spec is not None and stage.spec.has_durations:
-                text.append(f"{number(round(speed.ticks_per_s))} frames/s  ")
-            if self.alone:
-                gain = speed.steps_per_s / self.alone
-                text.append(f"{gain:.1f} × one world, efficiency {gain / loop.num_worlds:.0%}  ")
-            text.append(f"{speed.learning:.0%} of the time learns", QUIET)
-        else:
-            text.append("speed is known after some steps", QUIET)
+        """What the loop is at, how far, how fast, and what many worlds bring."""
+        stage, width = loop.stage, self.size.width
+        state = panels.state(stage, self.leaving or self._restart is not None, loop.is_over)
+        first = panels.loop_line(stage, scene, state, width)
+        count = f"{loop.num_worlds} world" + ("s" if loop.num_worlds > 1 else "")
+        wanted = f" → {self.wanted}" if self.wanted != loop.num_worlds else ""
+        worlds: list[panels.Piece] = [(f" {count}{wanted}", "bold")]
         if self.refused:
-            text.append(f"  {printable(self.refused)}", "red")
-        return text
+            worlds.append((printable(self.refused)[: max(0, width - 16)], "red"))
+        if self.focused_world != scene.focus.world and not loop.is_over:  # which the loop shows between two steps
+            worlds.append((f"world {self.focused_world + 1} after this step", "yellow"))
+        if self.view != "focus" and stage.spec is not None:
+            shown = self._shown(stage.spec, loop.num_worlds)
+            if len(shown) < loop.num_worlds:
+                worlds.append((f"{shown.start + 1}-{shown.stop} shown", QUIET))
+        return first.append("\n").append_text(panels.speed_line(stage.spec, scene, worlds, width))
 
     def _view(self, stage: Stage, spec: WorldSpec, scene: Scene) -> RenderableType:
         if self.view == "grid":
             return self._grid(spec, scene)
         if self.view == "summary":
-            return Group(self._aggregate(stage, spec, scene), Text(), self._grid(spec, scene))
+            above = panels.aggregate(self._kind, stage, spec, scene, self.size.width - 2)
+            self._above = len(above) + 1
+            return Group(*above, Text(), self._grid(spec, scene))
         return self._one(spec, scene)
 
     def _shown(self, spec: WorldSpec, num_worlds: int) -> range:
@@ -206,7 +187,7 @@ class DebugApp(App[None]):
     def _layout(self, spec: WorldSpec) -> tuple[int, int, int, int]:
         """Tiles across and down, and their size."""
         wide, tall = tile(self._kind, spec)
-        room = self.size.height - 5 - (AGGREGATE + 1 if self.view == "summary" else 0)
+        room = self.size.height - 4 - (self._above if self.view == "summary" else 0)
         return max(1, (self.size.width - 2) // (wide + 2)), max(1, room // (tall + 2)), wide, tall
 
     def _grid(self, spec: WorldSpec, scene: Scene) -> RenderableType:
@@ -218,35 +199,15 @@ class DebugApp(App[None]):
         for start in range(0, len(shown), across):
             cells: list[Text] = []
             for world in shown[start : start + across]:
-                name = f"{world + 1}  ep {scene.episodes[world]}  {number(round(scene.returns[world], 2))}"
+                told = number(round(scene.returns[world], 2))
+                names = (f"{world + 1}  ep {scene.episodes[world]}  {told}", f"{world + 1}  {told}", f"{world + 1}")
+                name = next(name for name in names if len(name) <= wide)
                 text = Text(no_wrap=True)
-                text.append(f"{name[:wide]:<{wide}}\n", "reverse" if world == self.focused_world else QUIET)
+                text.append(f"{name:<{wide}}\n", "reverse" if world == self.focused_world else QUIET)
                 drawn = characters(self._kind, spec, scene.frames.get(world), scene.backdrops.get(world), wide, tall)
                 cells.append(text.append_text(Text("\n").join(drawn)))
             grid.add_row(*cells)
         return grid
-
-    def _aggregate(self, stage: Stage, spec: WorldSpec, scene: Scene) -> RenderableType:
-        """Figures over the worlds and the latest episodes."""
-        table = Table.grid(padding=(0, 2, 0, 0))
-        table.add_column(width=24, no_wrap=True)
-        table.add_column(no_wrap=True)
-        ended = scene.ended
-        returns = mean_and_median([episode.total for episode in ended])
-        lengths = mean_and_median([float(episode.length) for episode in ended])
-        rows = [
-            ("episodes ended", f"{scene.over:,}; below, of the latest {len(ended)}" if ended else "none yet"),
-            ("return, mean, median", _pair(returns)),
-            ("length, mean, median", _pair(lengths)),
-        ]
-        for name in headline(self._kind, spec)[:3]:
-            column = spec.stats.index(name)
-            rows.append((name, _pair(mean_and_median([episode.stats[column] for episode in ended]))))
-        rows.append(("last update", stage.told.strip() or "none yet"))
-        rows.append(("last note", stage.notes[-1] if stage.notes else ""))
-        for name, value in rows[:AGGREGATE]:
-            table.add_row(Text(name.replace("_", " "), QUIET), Text(printable(value)))
-        return table
 
     def _one(self, spec: WorldSpec, scene: Scene) -> RenderableType:
         """The world in focus, large, and the panels that are on."""
@@ -259,20 +220,25 @@ class DebugApp(App[None]):
         title = f"world {world + 1}  episode {scene.episodes[world]}  step {scene.lengths[world]}  "
         title += f"return {number(round(scene.returns[world], 3))}"
         picture = Group(Text(title, "bold"), *drawn)
-        panels: list[RenderableType] = []
+        shown: list[RenderableType] = []
         if "rewards" in self.panels:
-            panels.append(_rewards(spec, scene))
+            shown.append(panels.rewards(spec, scene, self._agents(spec, 2)))
         if "observation" in self.panels:
-            panels.append(_observation(spec, scene))
-        if not panels:
+            shown.append(panels.observation(spec, scene, self._agents(spec, 3)))
+        if not shown:
             return picture
         if not beside:
-            return Group(picture, *panels)
+            return Group(picture, *shown)
         grid = Table.grid(padding=(0, 3, 0, 0))
         grid.add_column(width=max(len(title), *(line.cell_len for line in drawn)))
         grid.add_column(width=panel)
-        grid.add_row(picture, Group(*panels))
+        grid.add_row(picture, Group(*shown))
         return grid
+
+    def _agents(self, spec: WorldSpec, most: int) -> Sequence[int]:
+        """Those that a panel has room for, from the first that was chosen on."""
+        count = spec.num_agents
+        return [(self.first_agent + i) % count for i in range(min(most, count))]
 
     # --- keys ---
 
@@ -323,6 +289,11 @@ class DebugApp(App[None]):
         """A panel beside the world in focus, on or off."""
         self.panels ^= {name}
 
+    def action_agents(self) -> None:
+        """The next agents in the panels."""
+        if self._stage is not None and self._stage.spec is not None:
+            self.first_agent = (self.first_agent + 1) % self._stage.spec.num_agents
+
     def action_worlds(self, by: float) -> None:
         """Half or twice as many worlds, once no more keys come."""
         wanted = max(1, min(MOST_WORLDS, int(self.wanted * by)))
@@ -348,7 +319,7 @@ class DebugApp(App[None]):
         if not self.leaving and self.loop.error is None:
             before = self.loop.stage
             self.focused_world = min(self.focused_world, self.wanted - 1)
-            self.loop = Loop(self._measured_work, self.wanted)
+            self.loop = Loop(self._work, self.wanted, self._one_world)
             self.loop.stage.set_pace(before.pace)
             self.loop.stage.hold(before.paused)
 
@@ -364,72 +335,3 @@ class DebugApp(App[None]):
         self.leaving = True
         if self.loop is not None:
             self.loop.stage.leave()
-
-
-AGGREGATE = 8  # lines of the aggregate
-
-
-def _pair(found: tuple[float, float] | None) -> str:
-    return "–" if found is None else f"{number(round(found[0], 4))}, {number(round(found[1], 4))}"
-
-
-def _rewards(spec: WorldSpec, scene: Scene) -> RenderableType:
-    """By agent: what the last step paid and what the episode has, whole and by parts."""
-    focus = scene.focus
-    table = Table(box=None, pad_edge=False, header_style=QUIET, padding=(0, 1, 0, 0), title_justify="left")
-    table.add_column("reward", no_wrap=True, width=18)
-    for agent in spec.agents[:2]:
-        table.add_column(printable(agent)[:8], justify="right", width=8)
-        table.add_column("episode", justify="right", width=9)
-    whole: list[str] = []
-    for a in range(min(2, spec.num_agents)):
-        whole += [_plain(focus.rewards[a]), _plain(focus.returns[a])]
-    table.add_row("all", *whole, style="bold")
-    if focus.parts is not None and focus.part_sums is not None:
-        for p, name in enumerate(spec.reward_parts):
-            cells: list[str] = []
-            for a in range(min(2, spec.num_agents)):
-                cells += [_plain(float(focus.parts[a, p])), _plain(float(focus.part_sums[a, p]))]
-            silent = not focus.part_sums[:, p].any() and not focus.parts[:, p].any()
-            table.add_row(name, *cells, style=QUIET if silent else "")
-    else:
-        table.add_row("no parts are told", style=QUIET)
-    return table
-
-
-def _observation(spec: WorldSpec, scene: Scene) -> RenderableType:
-    """What the first agents see, by the names of its features; of planes, how much of each is not zero."""
-    table = Table(box=None, pad_edge=False, header_style=QUIET, padding=(0, 1, 0, 0))
-    table.add_column("observation", no_wrap=True, width=26)
-    shown = min(3, spec.num_agents)
-    for a in range(shown):
-        state = "" if scene.focus.acting[a] else " waits"
-        table.add_column(printable(spec.agents[a] + state)[:9], justify="right", width=9)
-    for block in spec.obs:
-        seen = scene.focus.obs[block.name]
-        for name, values in _features(block, seen[:shown]):
-            table.add_row(printable(name), *(_plain(value) for value in values))
-    actions = scene.focus.actions
-    names = spec.action.names if not spec.action.discrete and actions.ndim == 2 else ("choice",)
-    for k, name in enumerate(names or ("action",)):
-        values = [float(actions[a, k]) if actions.ndim == 2 else float(actions[a]) for a in range(shown)]
-        table.add_row(f"→ {printable(name)}", *(_plain(value) for value in values), style="cyan")
-    return table
-
-
-def _features(block: ObsBlock, seen: NDArray[Any]) -> list[tuple[str, list[float]]]:
-    """Names and, by agent, values of a block's elements; of planes the share that is not zero."""
-    agents = seen.reshape(len(seen), -1)
-    if len(block.shape) == 3:
-        planes = seen.reshape(len(seen), block.shape[0], -1)
-        names = block.features if block.named_planes else [f"{block.name}_{i}" for i in range(block.shape[0])]
-        counts = np.count_nonzero(planes, axis=2)
-        return [(f"{name}, cells set", counts[:, i].astype(float).tolist()) for i, name in enumerate(names)]
-    names = block.features or [f"{block.name}_{i}" for i in range(agents.shape[1])]
-    return [(name, agents[:, i].astype(float).tolist()) for i, name in enumerate(names)]
-
-
-def _plain(value: float) -> str:
-    if not math.isfinite(value):
-        return str(value)
-    return "0" if value == 0 else f"{value:.3g}"

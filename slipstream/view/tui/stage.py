@@ -9,13 +9,14 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from statistics import fmean
+from statistics import fmean, median
 from threading import Condition, Thread
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from slipstream.collect.teams import Team, judged_agents
 from slipstream.train.signals import Interrupts
 from slipstream.worlds.spec import WorldSpec
 from slipstream.worlds.vec_env import F32, F64, Backdrop, VecEnv
@@ -24,6 +25,12 @@ FASTER = 60  # steps that "fast" lets go at once
 SLOWEST, FASTEST = 0.5, 1024.0  # steps per second; beyond, there is only "as fast as it can"
 ENDED = 200  # episodes that figures are of
 TIMED = 256  # steps that the speed is measured over
+# One world alone is timed in turn with the loop, a few steps at a time: PAIRS are kept, KNOWN are enough to speak of.
+PAIRS, KNOWN = 64, 12
+SHARE, LATER = 0.25, 0.05  # part of the loop's stepping time that this may take until then, and afterwards
+BESIDE = 4  # steps of the loop between two timings of one world
+ROUNDING = 1.1  # N worlds cannot be more than N times as fast as one: what is further off was not measured well
+SLOW_S = 0.3  # an update is shown as a state of its own from then on
 
 
 class Focus(NamedTuple):
@@ -42,9 +49,31 @@ class Focus(NamedTuple):
 class Ended(NamedTuple):
     """An episode that is over."""
 
-    total: float  # return over all agents
+    total: float  # return of the agents that a run is judged by
     length: int
     stats: tuple[float, ...]
+    phase: int = 0
+
+
+class Timed(NamedTuple):
+    """Steps of a batch, or of one world."""
+
+    seconds: float
+    steps: int
+    ticks: int  # over all worlds
+
+
+class OneWorld(Protocol):
+    """One world alone, collected in as the loop collects."""
+
+    def take(self, phase: int) -> Timed:
+        """A few steps; episodes that begin belong to this phase."""
+
+    def close(self) -> None:
+        """Give it up."""
+
+
+MakeOneWorld = Callable[[Sequence[Team]], OneWorld]  # with the players that act in the loop
 
 
 class Speed(NamedTuple):
@@ -53,6 +82,7 @@ class Speed(NamedTuple):
     steps_per_s: float  # over all worlds
     ticks_per_s: float  # more, where a step lasts several
     learning: float  # part of the time that updates and evaluations take
+    gain: float | None  # how many times as many ticks per second as one world alone has; None: not known well
 
 
 class Scene(NamedTuple):
@@ -62,7 +92,8 @@ class Scene(NamedTuple):
     row: int  # of the rollout
     episodes: list[int]  # [N] which one of each world this is, from 1
     lengths: list[int]  # [N] steps since the episode began
-    returns: list[float]  # [N] over all agents
+    returns: list[float]  # [N] of the agents that a run is judged by
+    phases: list[int]  # [N] of the episodes
     frames: dict[int, F64]  # of the worlds that were asked for
     backdrops: dict[int, Backdrop | None]
     focus: Focus
@@ -74,7 +105,8 @@ class Scene(NamedTuple):
 class Stage:
     """Holds a loop and lets it go; satisfies train.overseer.Overseer and train.progress.Display."""
 
-    def __init__(self) -> None:
+    def __init__(self, make_one: MakeOneWorld | None = None) -> None:
+        """`make_one` builds what the loop's speed is compared with."""
         self.interrupts = Interrupts()
         self.spec: WorldSpec | None = None  # known once the loop has begun
         self.paused = True
@@ -92,6 +124,29 @@ class Stage:
         self._busy: deque[tuple[float, int]] = deque(maxlen=TIMED)  # seconds and ticks of steps
         self._learned_s = self._collected_s = 0.0
         self._ended: deque[Ended] = deque(maxlen=ENDED)
+        self._over = 0
+        self._make_one = make_one
+        self._one: OneWorld | None = None
+        self._pairs: deque[tuple[Timed, Timed]] = deque(maxlen=PAIRS)  # the loop, one world
+        self._beside = Timed(0.0, 0, 0)  # the loop's steps since one world was timed last
+        self._alone_s = 0.0
+        self._waits = False
+        self._stepped_at = 0.0  # when the worlds were told to take the step that is under way
+
+    @property
+    def doing(self) -> str:
+        """What the loop is at: held, runs, stepping (held once those steps are taken) or learning."""
+        is_last = self.step > 0 and self.step % self.rollout_length == 0
+        if not self._waits and is_last and 0 < self._stepped_at < time.perf_counter() - SLOW_S:
+            return "learning"
+        if not self.paused:
+            return "runs"
+        return "stepping" if self._credit or not self._waits else "held"
+
+    @property
+    def to_go(self) -> int:
+        """Steps that were let go and are not begun."""
+        return self._credit
 
     # --- what the person does ---
 
@@ -129,9 +184,11 @@ class Stage:
 
     # --- what the loop calls ---
 
-    def begin(self, worlds: VecEnv, steps: int) -> None:
+    def begin(self, worlds: VecEnv, steps: int, teams: Sequence[Team]) -> None:
         """See Overseer."""
-        self._env, self.rollout_length = worlds, steps
+        self._env, self.rollout_length, self._teams = worlds, steps, teams
+        self._judged = judged_agents(teams)
+        self._phases = np.array(worlds.phases, np.int64)
         shape = (worlds.num_worlds, worlds.spec.num_agents)
         self._episodes = np.ones(worlds.num_worlds, np.int64)
         self._lengths = np.zeros(worlds.num_worlds, np.int64)
@@ -141,16 +198,24 @@ class Stage:
 
     def heed(self, doing: str) -> None:
         """See Overseer: returns when the next step may be taken."""
+        if doing == "stepping":
+            self._stepped_at = time.perf_counter()
+        if doing == "restarting":
+            self._restarted()
         if doing != "acting":
             return
         if self._left_at is not None:
             self._account(time.perf_counter() - self._left_at)
+            self._left_at = None
         with self._changed:
+            self._waits = True
             self._show()
             while not self._may_go():
                 self._changed.wait(self._wait_s())
                 self._show()
             self.step += 1
+            self._waits, self._stepped_at = False, 0.0
+        self._time_one()
         self._left_at = time.perf_counter()
 
     def start(self, title: str, done: int, total: int) -> None:
@@ -167,6 +232,9 @@ class Stage:
 
     def stop(self) -> None:
         """See Display."""
+        if self._one is not None:
+            self._one.close()
+            self._one = None
 
     # --- on the loop's thread ---
 
@@ -174,8 +242,11 @@ class Stage:
         """Take down what the last step has brought, and how long it took."""
         env = self._env
         if self.step % self.rollout_length:
-            self._busy.append((seconds, int(env.ticks.sum())))
+            ticks = int(env.ticks.sum())
+            self._busy.append((seconds, ticks))
             self._collected_s += seconds
+            before = self._beside
+            self._beside = Timed(before.seconds + seconds, before.steps + 1, before.ticks + ticks)
         else:  # the update is in it
             self._learned_s += seconds
         self._lengths += 1
@@ -184,9 +255,37 @@ class Stage:
             self._part_sums += env.reward_parts
         for i in np.flatnonzero(env.episode_done).tolist():
             stats = tuple(env.episode_stats[i].tolist())
-            self._ended.append(Ended(float(env.episode_return[i].sum()), int(env.episode_length[i]), stats))
+            total = float(env.episode_return[i, self._judged].sum())
+            self._ended.append(Ended(total, int(env.episode_length[i]), stats, int(self._phases[i])))
             self._episodes[i] += 1
+            self._over += 1
             self._lengths[i] = self._returns[i] = self._part_sums[i] = 0  # the next episode has begun
+            self._phases[i] = env.phases[i]
+
+    def _restarted(self) -> None:
+        """All worlds have begun new episodes; what the others had is no part of any."""
+        if self._left_at is not None:
+            self._learned_s += time.perf_counter() - self._left_at
+            self._left_at = None
+        self._episodes += 1
+        self._lengths[:] = 0
+        self._returns[:] = 0
+        self._part_sums[:] = 0
+        self._phases[:] = self._env.phases
+
+    def _time_one(self) -> None:
+        """Now and then, let one world alone take a few steps: with the same players, at the same time."""
+        if self._make_one is None or self._env.num_worlds == 1 or self._beside.steps < BESIDE:
+            return
+        if self._alone_s > (SHARE if len(self._pairs) < KNOWN else LATER) * self._collected_s:
+            return
+        if self._one is None:
+            self._one = self._make_one(self._teams)
+            self._one.take(self._env.phases[0])  # the first touch is slower
+        one = self._one.take(self._env.phases[len(self._pairs) % self._env.num_worlds])
+        self._pairs.append((self._beside, one))
+        self._beside = Timed(0.0, 0, 0)
+        self._alone_s += one.seconds
 
     def _may_go(self) -> bool:
         if self.interrupts.signal is not None:
@@ -219,7 +318,8 @@ class Stage:
             row=self.step % self.rollout_length,
             episodes=self._episodes.tolist(),
             lengths=self._lengths.tolist(),
-            returns=self._returns.sum(1).tolist(),
+            returns=self._returns[:, self._judged].sum(1).tolist(),
+            phases=self._phases.tolist(),
             frames={world: env.frame(world).copy() for world in drawn},
             backdrops={world: env.backdrop(world) for world in drawn},
             focus=Focus(
@@ -233,17 +333,37 @@ class Stage:
                 acting=(env.acting[focus] != 0).tolist(),
             ),
             ended=tuple(self._ended),
-            over=int(self._episodes.sum()) - env.num_worlds,
+            over=self._over,
             speed=self._speed(),
         )
 
     def _speed(self) -> Speed:
         seconds = sum(busy for busy, _ in self._busy)
         if seconds == 0.0:
-            return Speed(0.0, 0.0, 0.0)
+            return Speed(0.0, 0.0, 0.0, None)
         ticks = sum(ticks for _, ticks in self._busy)
         steps = len(self._busy) * self._env.num_worlds
-        return Speed(steps / seconds, ticks / seconds, self._learned_s / (self._learned_s + self._collected_s))
+        learning = self._learned_s / (self._learned_s + self._collected_s)
+        return Speed(steps / seconds, ticks / seconds, learning, gain(self._pairs, self._env.num_worlds))
+
+
+def gain(pairs: Sequence[tuple[Timed, Timed]], worlds: int) -> float | None:
+    """How many times as many ticks per second a batch has as one world alone; None where that is not known well.
+
+    Of the time that a step takes the median counts: a machine that does something else for a moment changes nothing.
+    """
+    if worlds == 1:
+        return 1.0
+    if len(pairs) < KNOWN:
+        return None
+    many, alone = (_ticks_per_s([pair[side] for pair in pairs]) for side in (0, 1))
+    found = many / alone if alone else float("inf")
+    return min(found, float(worlds)) if found <= ROUNDING * worlds else None
+
+
+def _ticks_per_s(timed: Sequence[Timed]) -> float:
+    ticks = sum(one.ticks for one in timed) / sum(one.steps for one in timed)
+    return ticks / max(median(one.seconds / one.steps for one in timed), 1e-9)
 
 
 Work = Callable[[Stage, int], str]  # trains with so many worlds under a stage's eyes; returns why it ended
@@ -252,8 +372,8 @@ Work = Callable[[Stage, int], str]  # trains with so many worlds under a stage's
 class Loop:
     """A training loop on its thread."""
 
-    def __init__(self, work: Work, num_worlds: int) -> None:
-        self.stage, self.num_worlds = Stage(), num_worlds
+    def __init__(self, work: Work, num_worlds: int, make_one: MakeOneWorld | None = None) -> None:
+        self.stage, self.num_worlds = Stage(make_one), num_worlds
         self.ending = ""  # why it ended
         self.error: Exception | None = None
         self._thread = Thread(target=self._run, args=(work,), name="training", daemon=True)

@@ -1,0 +1,196 @@
+"""What `--ui debug` shows beside its worlds: the lines about the loop, figures over worlds, rewards, observation."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from slipstream.view.tui.plots import QUIET, bar, number, printable
+from slipstream.view.tui.stage import Ended, Scene, Stage, mean_and_median
+from slipstream.worlds.registry import headline
+from slipstream.worlds.spec import ObsBlock, WorldSpec
+
+Piece = tuple[str, str] | Text  # words and their style
+NAMES = 24  # columns of the names of figures
+
+KEY_LINE = (
+    "? help", "q leave", "Space hold", "n f step", "+-m pace", "Tab world", "0 g view", "[] worlds", "a agents",
+    "r p panels", "1-9 that world",
+)  # fmt: skip
+
+
+def as_fits(pieces: Sequence[Piece], width: int) -> Text:
+    """Pieces of a line as far as there is room, two blanks apart: what does not fit is left out whole."""
+    text = Text(no_wrap=True, overflow="ellipsis")
+    for piece in pieces:
+        added = piece if isinstance(piece, Text) else Text(*piece)
+        if text.cell_len + (2 if text.cell_len else 0) + added.cell_len > width:
+            continue
+        text.append("  " if text.cell_len else "").append_text(added)
+    return text
+
+
+def keys(width: int) -> Text:
+    """The keys, those that lead out first."""
+    return as_fits([(f" {KEY_LINE[0]}", QUIET), *((key, QUIET) for key in KEY_LINE[1:])], width)
+
+
+def state(stage: Stage, ending: bool, over: bool) -> tuple[str, str]:
+    """What the loop is at."""
+    if over:
+        return " over ", "bold reverse cyan"
+    if ending:
+        return " ending ", "bold reverse yellow"
+    doing = stage.doing
+    if doing == "stepping":
+        left = stage.to_go
+        return f" stepping, {left:,} to go " if left else " stepping ", "bold reverse green"
+    if doing == "learning":
+        return " learning … ", "bold reverse magenta"
+    return f" {doing} ", "bold reverse yellow" if doing == "held" else "bold reverse green"
+
+
+def loop_line(stage: Stage, scene: Scene, shown: tuple[str, str], width: int) -> Text:
+    """Where the loop is."""
+    pace = "as fast as it can" if stage.pace is None else f"{stage.pace:g} steps/s"
+    pieces: list[Piece] = [shown, (f"step {scene.step:,}", "bold"), (pace, "")]
+    pieces.append((f"rollout {scene.row}/{stage.rollout_length}", QUIET))
+    pieces.append((f"{number(stage.done)} steps learned", ""))
+    pieces += [(printable(figure), QUIET) for figure in stage.told.split("  ") if figure.strip()]
+    pieces.append(bar(scene.row / stage.rollout_length, 12))
+    return as_fits(pieces, width)
+
+
+def speed_line(spec: WorldSpec | None, scene: Scene, worlds: Sequence[Piece], width: int) -> Text:
+    """How fast worlds are stepped, and what many of them bring."""
+    speed, count = scene.speed, len(scene.episodes)
+    if not speed.steps_per_s:
+        return as_fits([*worlds, ("speed is known after some steps", QUIET)], width)
+    pieces: list[Piece] = [*worlds, (f"{number(round(speed.steps_per_s))} steps/s", "")]
+    if speed.gain is None:
+        pieces.append(("one world is being timed", QUIET))
+    else:
+        pieces.append((f"{speed.gain:.1f} × one world, efficiency {speed.gain / count:.0%}", ""))
+    if spec is not None and spec.has_durations:
+        pieces.append((f"{number(round(speed.ticks_per_s))} frames/s", ""))
+    pieces.append((f"{speed.learning:.0%} of the time learns", QUIET))
+    pieces.append((f"{number(round(speed.steps_per_s / count))} each", QUIET))
+    return as_fits(pieces, width)
+
+
+def aggregate(kind: str, stage: Stage, spec: WorldSpec, scene: Scene, width: int) -> list[Text]:
+    """Figures over the worlds and the latest episodes, a line each (phases may need more)."""
+    ended = scene.ended
+    rows = [
+        ("episodes ended", f"{scene.over:,}; below, of the latest {len(ended)}" if ended else "none yet"),
+        ("return, mean, median", _pair(mean_and_median([episode.total for episode in ended]))),
+        ("length, mean, median", _pair(mean_and_median([float(episode.length) for episode in ended]))),
+    ]
+    for name in headline(kind, spec)[:3]:
+        column = spec.stats.index(name)
+        rows.append((name, _pair(mean_and_median([episode.stats[column] for episode in ended]))))
+    if len(spec.phases) > 1:
+        rows.append(("phases, worlds in each", phase_counts(spec.phases, scene.phases)))
+        rows.append(("phases, success", phase_success(spec, ended)))
+    rows.append(("last update", stage.told.strip() or "none yet"))
+    rows.append(("last note", stage.notes[-1] if stage.notes else ""))
+    lines: list[Text] = []
+    for name, value in rows:
+        room = max(20, width - NAMES - 2)
+        parts = textwrap.wrap(printable(value), room) if name.startswith("phases") else [printable(value)[:room]]
+        for i, part in enumerate(parts or [""]):
+            label = name.replace("_", " ") if i == 0 else ""
+            lines.append(Text(f"{label:<{NAMES}}  ", QUIET, no_wrap=True).append(part, "default"))
+    return lines
+
+
+def phase_counts(names: Sequence[str], phases: Sequence[int]) -> str:
+    """How many worlds play each phase."""
+    counts = Counter(phases)
+    return " · ".join(f"{_whole(name)}\u00a0{counts[i]}" for i, name in enumerate(names))
+
+
+def phase_success(spec: WorldSpec, ended: Sequence[Ended]) -> str:
+    """By phase, the share of the latest episodes that succeeded, and of how many."""
+    if "success" not in spec.stats:
+        return "–"
+    column, told = spec.stats.index("success"), []
+    for i, name in enumerate(spec.phases):
+        known = [episode.stats[column] for episode in ended if episode.phase == i]
+        share = f"{sum(known) / len(known):.0%}\u00a0of\u00a0{len(known)}" if known else "–"
+        told.append(f"{_whole(name)}\u00a0{share}")
+    return " · ".join(told)
+
+
+def _whole(name: str) -> str:
+    """A name that no line breaks in."""
+    return name.replace(" ", "\u00a0")
+
+
+def _pair(found: tuple[float, float] | None) -> str:
+    return "–" if found is None else f"{number(round(found[0], 4))}, {number(round(found[1], 4))}"
+
+
+def rewards(spec: WorldSpec, scene: Scene, agents: Sequence[int]) -> RenderableType:
+    """By agent: what the last step paid and what the episode has, whole and by parts."""
+    focus = scene.focus
+    table = Table(box=None, pad_edge=False, header_style=QUIET, padding=(0, 1, 0, 0), title_justify="left")
+    table.add_column("reward", no_wrap=True, width=18)
+    for agent in agents:
+        table.add_column(printable(spec.agents[agent])[:8], justify="right", width=8)
+        table.add_column("episode", justify="right", width=9)
+    whole = [_plain(value) for a in agents for value in (focus.rewards[a], focus.returns[a])]
+    table.add_row("all", *whole, style="bold")
+    if focus.parts is not None and focus.part_sums is not None:
+        for p, name in enumerate(spec.reward_parts):
+            cells = [_plain(float(found[a, p])) for a in agents for found in (focus.parts, focus.part_sums)]
+            silent = not focus.part_sums[:, p].any() and not focus.parts[:, p].any()
+            table.add_row(name, *cells, style=QUIET if silent else "")
+    else:
+        table.add_row("no parts are told", style=QUIET)
+    return table
+
+
+def observation(spec: WorldSpec, scene: Scene, agents: Sequence[int]) -> RenderableType:
+    """What agents see, by the names of its features; of planes, how much of each is not zero."""
+    table = Table(box=None, pad_edge=False, header_style=QUIET, padding=(0, 1, 0, 0))
+    table.add_column("observation", no_wrap=True, width=26)
+    for a in agents:
+        waits = "" if scene.focus.acting[a] else " waits"
+        table.add_column(printable(spec.agents[a] + waits)[:9], justify="right", width=9)
+    for block in spec.obs:
+        for name, values in _features(block, scene.focus.obs[block.name][list(agents)]):
+            table.add_row(printable(name), *(_plain(value) for value in values))
+    actions = scene.focus.actions
+    names = spec.action.names if not spec.action.discrete and actions.ndim == 2 else ("choice",)
+    for k, name in enumerate(names or ("action",)):
+        values = [float(actions[a, k]) if actions.ndim == 2 else float(actions[a]) for a in agents]
+        table.add_row(f"→ {printable(name)}", *(_plain(value) for value in values), style="cyan")
+    return table
+
+
+def _features(block: ObsBlock, seen: NDArray[Any]) -> list[tuple[str, list[float]]]:
+    """Names and, by agent, values of a block's elements; of planes the share that is not zero."""
+    agents = seen.reshape(len(seen), -1)
+    if len(block.shape) == 3:
+        planes = seen.reshape(len(seen), block.shape[0], -1)
+        names = block.features if block.named_planes else [f"{block.name}_{i}" for i in range(block.shape[0])]
+        counts = np.count_nonzero(planes, axis=2)
+        return [(f"{name}, cells set", counts[:, i].astype(float).tolist()) for i, name in enumerate(names)]
+    names = block.features or [f"{block.name}_{i}" for i in range(agents.shape[1])]
+    return [(name, agents[:, i].astype(float).tolist()) for i, name in enumerate(names)]
+
+
+def _plain(value: float) -> str:
+    if not math.isfinite(value):
+        return str(value)
+    return "0" if value == 0 else f"{value:.3g}"
