@@ -9,8 +9,8 @@ namespace slipstream {
 namespace {
 
 constexpr std::uint32_t kSnapshotMagic = 0x56504C53;  // "SLPV"
-// 1 had no final_mask, 2 no phase, 3 no ticks, 4 one phase for all worlds and no decisions
-constexpr std::uint32_t kSnapshotVersion = 5;
+// 1 had no final_mask, 2 no phase, 3 no ticks, 4 one phase for all worlds and no decisions, 5 one row of stats for all
+constexpr std::uint32_t kSnapshotVersion = 6;
 
 std::size_t zu(int value) { return static_cast<std::size_t>(value); }
 
@@ -28,6 +28,7 @@ VecEnv::VecEnv(std::unique_ptr<Worlds> worlds, const VecEnvOptions& options)
   const WorldSpec& spec = worlds_->spec();
   const std::size_t n = zu(worlds_->size());
   agents_ = zu(spec.num_agents());
+  figures_ = spec.stat_rows() * spec.stats.size();
   if (n == 0) throw std::invalid_argument("num_worlds is 0; a batch needs at least one world");
   if (options.threads < 1) throw std::invalid_argument("threads must be at least 1");
   if (agents_ == 0) throw std::invalid_argument(spec.name + " has no agents");
@@ -62,7 +63,7 @@ VecEnv::VecEnv(std::unique_ptr<Worlds> worlds, const VecEnvOptions& options)
   buffers_.episode_done.resize(n);
   buffers_.episode_length.resize(n);
   buffers_.episode_return.resize(rows);
-  buffers_.episode_stats.resize(n * spec.stats.size());
+  buffers_.episode_stats.resize(n * figures_);
   buffers_.episode_index.resize(n);
   buffers_.episode_decisions.resize(rows);
 
@@ -76,7 +77,7 @@ VecEnv::VecEnv(std::unique_ptr<Worlds> worlds, const VecEnvOptions& options)
   decisions_.resize(rows);
   elapsed_.resize(rows);
   returns_.resize(rows);
-  stats_.resize(n * spec.stats.size());
+  stats_.resize(n * figures_);
   owed_.resize(rows);
   discount_.resize(rows, 1.0);
   discounted_.resize(rows);
@@ -97,7 +98,7 @@ Slices VecEnv::slices(int i) {
   s.alive = row(buffers_.alive, i, agents_);
   s.acting = row(buffers_.acting, i, agents_);
   s.reward_parts = row(buffers_.reward_parts, i, agents_ * spec.reward_parts.size());
-  s.stats = row(stats_, i, spec.stats.size());
+  s.stats = row(stats_, i, figures_);
   s.ticks = &buffers_.ticks[zu(i)];
   s.discounted = row(discounted_, i, agents_);
   s.tick_discount = options_.tick_discount;
@@ -229,13 +230,12 @@ void VecEnv::pay(int i) {
 }
 
 void VecEnv::finish_episode(int i) {
-  const std::size_t q = worlds_->spec().stats.size();
   buffers_.episode_done[zu(i)] = 1;
   buffers_.episode_length[zu(i)] = length_[zu(i)];
   buffers_.episode_index[zu(i)] = next_episode_[zu(i)] - 1;
   std::copy_n(&returns_[zu(i) * agents_], agents_, &buffers_.episode_return[zu(i) * agents_]);
   std::copy_n(&decisions_[zu(i) * agents_], agents_, &buffers_.episode_decisions[zu(i) * agents_]);
-  std::copy_n(stats_.data() + zu(i) * q, q, buffers_.episode_stats.data() + zu(i) * q);
+  std::copy_n(stats_.data() + zu(i) * figures_, figures_, buffers_.episode_stats.data() + zu(i) * figures_);
 }
 
 void VecEnv::start_episode(int i) {
@@ -247,8 +247,7 @@ void VecEnv::start_episode(int i) {
   std::fill_n(&discount_[first], agents_, 1.0);
   std::fill_n(&elapsed_[first], agents_, 0);
   std::fill_n(&buffers_.acting[first], agents_, std::uint8_t{1});
-  const std::size_t q = worlds_->spec().stats.size();
-  std::fill_n(stats_.data() + zu(i) * q, q, 0.0);
+  std::fill_n(stats_.data() + zu(i) * figures_, figures_, 0.0);
   length_[zu(i)] = 0;
   const Rng rng(seed_[zu(i)], options_.domain, stream_[zu(i)], next_episode_[zu(i)]++);
   worlds_->reset(i, rng, slices(i));
@@ -288,7 +287,9 @@ void VecEnv::archive(Archive& ar, std::uint32_t version) {
   ar(buffers_.state, buffers_.final_state, buffers_.action, buffers_.choice, buffers_.action_mask, buffers_.rewards,
      buffers_.potential, buffers_.final_potential, buffers_.reward_parts, buffers_.terminated, buffers_.truncated,
      buffers_.alive, buffers_.acting, buffers_.duration, buffers_.episode_done, buffers_.episode_length,
-     buffers_.episode_return, buffers_.episode_stats, buffers_.episode_index);
+     buffers_.episode_return);
+  archive_stats(ar, version, buffers_.episode_stats);
+  ar(buffers_.episode_index);
   if (version >= 2) ar(buffers_.final_mask);
   if (version == 3 || version == 4) {
     std::int32_t phase = 0;
@@ -297,7 +298,22 @@ void VecEnv::archive(Archive& ar, std::uint32_t version) {
   }
   if (version >= 4) ar(buffers_.ticks);
   if (version >= 5) ar(phases_, buffers_.episode_decisions, decisions_);
-  ar(seed_, stream_, next_episode_, present_, length_, elapsed_, returns_, stats_, owed_, discount_);
+  ar(seed_, stream_, next_episode_, present_, length_, elapsed_, returns_);
+  archive_stats(ar, version, stats_);
+  ar(owed_, discount_);
+}
+
+// Before version 6 a world had one row of figures, its first agent's: until it writes them anew, all agents get that.
+template <class Archive>
+void VecEnv::archive_stats(Archive& ar, std::uint32_t version, std::vector<double>& stats) {
+  const std::size_t q = spec().stats.size();
+  if (version >= 6 || figures_ == q) {
+    ar(stats);
+    return;
+  }
+  std::vector<double> one(zu(num_worlds()) * q);
+  ar(one);
+  for (std::size_t r = 0; r < stats.size() / q; ++r) std::copy_n(&one[r / spec().stat_rows() * q], q, &stats[r * q]);
 }
 
 namespace {

@@ -68,6 +68,7 @@ nb::dict spec_dict(const WorldSpec& spec) {
   d["has_durations"] = spec.has_durations;
   d["reward_parts"] = spec.reward_parts;
   d["stats"] = spec.stats;
+  d["stats_per_agent"] = spec.stats_per_agent;
   d["frame_fields"] = spec.frame_fields;
   d["scripts"] = spec.scripts;
   d["phases"] = spec.phases;
@@ -116,7 +117,8 @@ nb::dict views_of(nb::handle self) {
   d["episode_done"] = view_or_none(self, b.episode_done, {n});
   d["episode_length"] = view_or_none(self, b.episode_length, {n});
   d["episode_return"] = view_or_none(self, b.episode_return, {n, agents});
-  d["episode_stats"] = nb::cast(view(self, b.episode_stats.data(), {n, spec.stats.size()}, nb::dtype<double>()));
+  d["agent_stats"] =
+      nb::cast(view(self, b.episode_stats.data(), {n, spec.stat_rows(), spec.stats.size()}, nb::dtype<double>()));
   d["episode_index"] = view_or_none(self, b.episode_index, {n});
   d["episode_decisions"] = view_or_none(self, b.episode_decisions, {n, agents});
   return d;

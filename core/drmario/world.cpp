@@ -143,6 +143,7 @@ WorldSpec DrMarioWorld::spec(const DrMarioConfig& config) {
   for (std::size_t p = 0; p < kNumParts; ++p) spec.reward_parts.emplace_back(kPartNames[p]);
   spec.stats = {"success", "clean",   "clear_frames", "frames",  "pills",   "viruses_left", "virus_share",
                 "score",   "top_out", "timeout",      "matches", "garbage", "level",        "seed"};
+  spec.stats_per_agent = config.players == 2;
   for (int cell = 0; cell < kCells; ++cell) spec.frame_fields.push_back("cell_" + std::to_string(cell));
   for (const char* name : {"pill_row", "pill_col", "pill_rot", "pill_id", "preview_id", "falling", "viruses", "pills",
                            "score", "level", "frames", "terminal", "seed", "counter"})
@@ -475,12 +476,21 @@ void DrMarioWorld::write_aux(std::size_t p, float* out) const {
 }
 
 void DrMarioWorld::write_stats(double* stats) const {
-  const Seat& me = seats_[0];
-  const bool success = players() == 2 ? winner() == 0 : cleared(me) && in_time();
-  const bool spent = !over() ? me.pills >= config_.max_pills || !in_time() : cleared(me) && !in_time();
+  for (std::size_t p = 0; p < players(); ++p) write_stats(p, stats);
+}
+
+// One player's own; `stats` advances.
+void DrMarioWorld::write_stats(std::size_t p, double*& stats) const {
+  const Seat& me = seats_[p];
+  const bool versus = players() == 2;
+  const bool done = cleared(me) && in_time();
+  const bool success = versus ? winner() == static_cast<int>(p) : done;
+  const bool out_of_pills = std::any_of(seats_.begin(), seats_.begin() + config_.players,
+                                        [&](const Seat& seat) { return seat.pills >= config_.max_pills; });
+  const bool spent = !over() ? out_of_pills || !in_time() : !versus && !done && cleared(me);
   const double nan = std::numeric_limits<double>::quiet_NaN();
   for (const double value :
-       {success ? 1.0 : 0.0, success ? 1.0 : 0.0, success ? static_cast<double>(frames_) : nan,
+       {success ? 1.0 : 0.0, success ? 1.0 : 0.0, done ? static_cast<double>(frames_) : nan,
         static_cast<double>(frames_), static_cast<double>(me.pills), static_cast<double>(me.game.viruses),
         me.viruses > 0 ? 1.0 - me.game.viruses / static_cast<double>(me.viruses) : nan,
         static_cast<double>(me.game.score), me.game.terminal == Terminal::kTopOut ? 1.0 : 0.0, spent ? 1.0 : 0.0,

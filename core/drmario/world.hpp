@@ -59,6 +59,7 @@ class DrMarioWorld {
   void observe(std::size_t p, const Slices& s) const;
   void write_aux(std::size_t p, float* out) const;
   void write_stats(double* stats) const;
+  void write_stats(std::size_t p, double*& stats) const;
 
   DrMarioConfig config_;
   std::array<Seat, 2> seats_{};

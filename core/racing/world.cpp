@@ -60,6 +60,7 @@ WorldSpec RacingWorld::spec(const RacingConfig& config) {
   spec.stats = {"success",   "clean",        "laps",       "lap_s",     "progress_m",
                 "speed_mps", "wrong_way_s",  "crashed",    "collided",  "target_finish",
                 "collision", "target_crash", "self_crash", "idle_stop", "timeout"};
+  spec.stats_per_agent = config.num_cars() > 1;
   spec.frame_fields = {"x_m", "y_m", "yaw_rad", "speed_mps", "steer_rad", "s_m", "lateral_m", "laps", "present"};
   spec.scripts = {"follow_gap", "pure_pursuit", "straight", "random", "stop"};
   if (config.num_cars() > 1) spec.scripts.insert(spec.scripts.end(), {"squeezer", "blocker"});
@@ -549,12 +550,25 @@ void RacingWorld::write_state(float* out) const {
   *out = static_cast<float>(steps_) / static_cast<float>(config_.max_episode_steps);
 }
 
+// In a race whoever is first. Otherwise the first car has a task; the others succeed where it fails and they still
+// drive.
+bool RacingWorld::succeeded(std::size_t i) const {
+  const bool overtake = config_.task == Task::kOvertake;
+  if (!overtake && !duel()) return first_ == static_cast<std::int32_t>(i);
+  const bool won = overtake ? outcome_ == Outcome::kWon : first_ == 0;
+  return i == 0 ? won : !won && !cars_[i].out();
+}
+
 void RacingWorld::write_stats(double* stats) const {
-  const Car& ego = cars_[0];
+  for (std::size_t i = 0; i < cars_.size(); ++i) write_stats(i, stats);
+}
+
+// One car's own; `stats` advances.
+void RacingWorld::write_stats(std::size_t i, double*& stats) const {
+  const Car& ego = cars_[i];
   const bool together = config_.task == Task::kOvertake || duel();
-  const bool success = config_.task == Task::kOvertake ? outcome_ == Outcome::kWon : first_ == 0;
-  bool collided = false;
-  for (const Car& car : cars_) collided |= car.contact != 0;
+  const bool success = succeeded(i);
+  const bool collided = ego.contact != 0;
   *stats++ = success ? 1.0 : 0.0;
   *stats++ = success && !collided ? 1.0 : 0.0;
   *stats++ = ego.laps;

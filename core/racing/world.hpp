@@ -96,6 +96,8 @@ class RacingWorld {
   [[nodiscard]] double potential(std::size_t i, std::size_t other) const;
   void write_state(float* out) const;
   void write_stats(double* stats) const;
+  void write_stats(std::size_t i, double*& stats) const;
+  [[nodiscard]] bool succeeded(std::size_t i) const;
   [[nodiscard]] std::optional<std::size_t> nearest_other(std::size_t i) const;
   [[nodiscard]] const Vehicle& vehicle(std::size_t i) const { return vehicles_[i]; }
   [[nodiscard]] Box box(std::size_t i) const;

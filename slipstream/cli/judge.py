@@ -276,12 +276,13 @@ def print_table(judgement: Judgement) -> None:
     from slipstream.cli.tables import interval, matrix, show
     from slipstream.worlds.registry import headline
 
+    against = "" if judgement.opponent is None else f" against {judgement.opponent}"
     figures = [row.figures for row in judgement.rows]
     names = ["return", *headline(judgement.kind, judgement.spec)]
     names = [name for name in names if any(row[name].estimate == row[name].estimate for row in figures)]
     policies = [row.policy for row in judgement.rows]
     cells = [[interval(row[name]) for name in names] for row in figures]
-    title = f"{judgement.scenario}: {judgement.rows[0].episodes} episodes, mean [95 % interval]"
+    title = f"{judgement.scenario}: {judgement.rows[0].episodes} episodes{against}, mean [95 % interval]"
     heads = [name.replace("_", " ") for name in names]
     show(title, matrix("policy", policies, heads, cells, ("mean", "95 % interval")))
 

@@ -22,7 +22,7 @@ class Episodes:
     names: tuple[str, ...]  # of the stats
     returns: F64  # [E, A]
     lengths: F64  # [E]
-    stats: F64  # [E, Q]
+    stats: F64  # [E, Q], of the first agent that is judged
     recorded: tuple[Recorded, ...] = ()  # the first of them, step by step
     openings: tuple[bytes, ...] = ()  # what each of them looked like at first, to tell whether they differ
     judged: tuple[int, ...] | None = None  # whose returns count; None: everybody's
@@ -56,6 +56,7 @@ def play(env: VecEnv, teams: Sequence[Team], episodes: int, seed: int, first: in
     made with autoreset off. Episode k is the same whatever the batch: its stream is keyed by (seed, k).
     """
     seats = [Seat(team, env, seed) for team in teams]
+    judged = judged_agents(teams)
     done: list[Episode] = []
     tracks: list[Track] = []
     openings: list[bytes] = []
@@ -64,7 +65,7 @@ def play(env: VecEnv, teams: Sequence[Team], episodes: int, seed: int, first: in
         _begin(env, seed, first + begin)
         if env.spec.frame_fields:
             openings += [env.frame(i).tobytes() for i in range(count)]
-        batch, recorded = _play_batch(env, seats, count, max(0, record - begin))
+        batch, recorded = _play_batch(env, seats, count, max(0, record - begin), judged[0])
         done += batch
         tracks += recorded
     return Episodes(
@@ -74,7 +75,7 @@ def play(env: VecEnv, teams: Sequence[Team], episodes: int, seed: int, first: in
         stats=np.array([e.stats for e in done], np.float64).reshape(len(done), len(env.spec.stats)),
         recorded=tuple(track.finish() for track in tracks),
         openings=tuple(openings),
-        judged=tuple(judged_agents(teams)),
+        judged=tuple(judged),
     )
 
 
@@ -128,7 +129,9 @@ def _begin(env: VecEnv, seed: int, first: int) -> None:
     env.reset()
 
 
-def _play_batch(env: VecEnv, seats: Sequence[Seat], count: int, record: int) -> tuple[list[Episode], list[Track]]:
+def _play_batch(
+    env: VecEnv, seats: Sequence[Seat], count: int, record: int, agent: int
+) -> tuple[list[Episode], list[Track]]:
     active = (np.arange(env.num_worlds) < count).astype(np.uint8)
     results: dict[int, Episode] = {}
     tracks = [Track(i, env.backdrop(i), [env.frame(i)]) for i in range(min(record, count))]
@@ -139,7 +142,7 @@ def _play_batch(env: VecEnv, seats: Sequence[Seat], count: int, record: int) -> 
         for track in tracks:
             if active[track.world]:
                 track.note(env)
-        for episode in finished_episodes(env):
+        for episode in finished_episodes(env, agent=agent):
             results[episode.world] = episode
             active[episode.world] = 0
     return [results[i] for i in range(count)], tracks

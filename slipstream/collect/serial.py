@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slipstream.collect.shaping import Shaper, Shaping
-from slipstream.collect.teams import Seat, Team
+from slipstream.collect.teams import Seat, Team, judged_agents
 from slipstream.data.rollout import F32, U8, Blocks, Ends, Rollout, allocate_rollout
 from slipstream.worlds.spec import WorldSpec
 from slipstream.worlds.vec_env import VecEnv
@@ -34,7 +34,7 @@ class Episode:
     index: int  # which episode of that world
     returns: tuple[float, ...]  # per agent, undiscounted, without shaping
     length: int
-    stats: tuple[float, ...]  # the world's own figures, in the order of spec.stats
+    stats: tuple[float, ...]  # the world's own figures in the order of spec.stats, of the first agent that is judged
     decisions: tuple[int, ...] = ()  # per agent
     step: int = 0  # of its world since the run began: the one that ended it
 
@@ -234,6 +234,7 @@ class Collector:
             if seat.team.learns
         }
         self._others = [seat for seat in seats if not seat.team.learns]
+        self._judged = judged_agents(teams)[0]
         env.reset()
 
     def collect(
@@ -266,7 +267,7 @@ class Collector:
             self.passed += int(self.env.ticks.sum())
             for recorder in recorders:
                 recorder.outcome(row)
-            episodes += finished_episodes(self.env, self.first_world, self.steps)
+            episodes += finished_episodes(self.env, self.first_world, self.steps, self._judged)
             self.steps += 1
             self.clock.act += acted - start
             self.clock.world += stepped - acted
@@ -301,15 +302,15 @@ def team_rollout(team: Team, spec: WorldSpec, ticks: int, worlds: int) -> Rollou
     return allocate_rollout(spec, ticks, worlds, len(team.agents), team.discrete, choices)
 
 
-def finished_episodes(env: VecEnv, first_world: int = 0, step: int = 0) -> list[Episode]:
-    """The episodes that ended in the last step, which is the worlds' own number `step`."""
+def finished_episodes(env: VecEnv, first_world: int = 0, step: int = 0, agent: int = 0) -> list[Episode]:
+    """The episodes that ended in the last step, which is the worlds' own number `step`; figures are this agent's."""
     return [
         Episode(
             world=first_world + int(i),
             index=int(env.episode_index[i]),
             returns=tuple(env.episode_return[i].tolist()),
             length=int(env.episode_length[i]),
-            stats=tuple(env.episode_stats[i].tolist()),
+            stats=tuple(env.agent_stats[i, agent].tolist()),
             decisions=tuple(env.episode_decisions[i].tolist()),
             step=step,
         )

@@ -150,6 +150,11 @@ class EvaluateConfig(Config):
     seed: int = Field(
         12345, ge=0, lt=2**63, description="Seed of the evaluation episodes, drawn apart from training's."
     )
+    opponent: str | None = Field(
+        None,
+        description="Worlds whose agents play against each other: the script on the other side where one policy learns "
+        "all sides, or `self`; null: the world's own choice (Dr. Mario: greedy, racing: follow_gap).",
+    )
     enable_hallucination_detection: bool = Field(
         False, description="Airspace: read alerts, missed conflicts and collision risk from every evaluation."
     )

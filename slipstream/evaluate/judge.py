@@ -52,6 +52,7 @@ class Judgement:
     frames: F64 | None
     backdrop: Backdrop | None
     recorded: Mapping[str, tuple[Recorded, ...]] = field(default_factory=dict)  # by policy, in the order of episodes
+    opponent: str | None = None  # who plays against every row
 
 
 def as_plain(judgement: Judgement) -> dict[str, Any]:
@@ -59,6 +60,7 @@ def as_plain(judgement: Judgement) -> dict[str, Any]:
     return {
         "scenario": judgement.scenario,
         "headline": ["return", *headline(judgement.kind, judgement.spec)],
+        "opponent": judgement.opponent,
         "rows": [
             {
                 "policy": row.policy,
@@ -118,6 +120,7 @@ def judge(
         first = 1 if not played and spec.frame_fields else 0
         played[name] = play_seeds(worlds, teams, episodes, seeds, max(every, first))
     worlds.close()
+    opponent = ", ".join(sorted({team.script or team.policy for team in teams if team.rival}))
     rows = []
     for name, own in played.items():
         read = {} if baseline is None else analyse(scenario.world, spec, own.recorded, played[baseline].recorded)
@@ -132,6 +135,7 @@ def judge(
         frames=shown[0].frames if shown else None,
         backdrop=shown[0].backdrop if shown else None,
         recorded={name: own.recorded for name, own in played.items()} if record else {},
+        opponent=opponent or None,
     )
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from slipstream.collect.serial import finished_episodes
-from slipstream.collect.teams import Seat, Team
+from slipstream.collect.teams import Seat, Team, judged_agents
 from slipstream.data.disk import replace_file
 from slipstream.stats import Interval, median_interval, upper_cvar, wilson
 from slipstream.worlds.vec_env import F64, VecEnv
@@ -75,7 +75,7 @@ def play_each(env: VecEnv, teams: Sequence[Team], draws: Sequence[Draw], seed: i
 
     `env` must have been made with autoreset off. An episode is the same in any batch and any order.
     """
-    seats = [Seat(team, env, seed) for team in teams]
+    seats, judged = [Seat(team, env, seed) for team in teams], judged_agents(teams)[0]
     worlds = env.num_worlds
     at = np.full(worlds, -1)  # which episode each world plays; -1: none
     openings: list[F64] = []
@@ -93,7 +93,7 @@ def play_each(env: VecEnv, teams: Sequence[Team], draws: Sequence[Draw], seed: i
         for i in np.flatnonzero(active):
             actions[at[i]].append(env.actions[i].copy())
         env.step(active.astype(np.uint8))
-        done = finished_episodes(env)
+        done = finished_episodes(env, agent=judged)
         for episode in done:
             k = int(at[episode.world])
             played[k] = Played(episode.stats, openings[k], np.stack(actions[k]))

@@ -25,6 +25,7 @@ from slipstream.config.load import from_plain, override, to_plain
 from slipstream.config.scenario import Scenario
 from slipstream.train.crew import settle
 from slipstream.train.evaluation import Part
+from slipstream.train.saved_cast import against
 from slipstream.train.setup import make_cast, make_evaluation_worlds
 
 PLACE_S = 120.0  # in which a cluster that is large enough has begun all of them
@@ -42,6 +43,7 @@ class Judge:
         log = self._scenario.log.log_trajectories
         self._worlds = make_evaluation_worlds(self._scenario, episodes, reward_parts=log)
         self._cast = make_cast(self._scenario, self._worlds.spec)
+        self._teams = against(self._scenario, self._worlds.spec, self._cast.teams)
 
     def play(self, weights: Arrays, part: Part) -> Episodes:
         """Play these episodes with these weights."""
@@ -51,7 +53,7 @@ class Judge:
             selves.act_as(under(weights, f"past.{name}."))
         self._worlds.phases = [part.phase] * self._worlds.num_worlds
         seed = self._scenario.evaluate.seed
-        return play(self._worlds, self._cast.teams, part.episodes, seed, part.first, part.record)
+        return play(self._worlds, self._teams, part.episodes, seed, part.first, part.record)
 
     @ray.method(concurrency_group="signs")  # type: ignore[untyped-decorator]  # does not queue behind play
     def is_there(self) -> bool:

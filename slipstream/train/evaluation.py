@@ -14,6 +14,7 @@ from slipstream.collect.episodes import Episodes, play, together
 from slipstream.collect.teams import Team
 from slipstream.config.errors import ScenarioError
 from slipstream.config.scenario import Scenario, WorldConfig
+from slipstream.train.saved_cast import against
 from slipstream.train.setup import Cast, make_evaluation_worlds
 from slipstream.worlds.registry import analyse, analysis_baseline
 from slipstream.worlds.vec_env import VecEnv
@@ -93,6 +94,7 @@ def make_evaluator(scenario: Scenario, teams: Sequence[Team], elsewhere: Elsewhe
                 f"evaluate.enable_hallucination_detection: {kind} worlds have no alerts to detect; set it to false"
             )
         undisturbed = [Team(script, tuple(range(worlds.spec.num_agents)), script=script)]
+    teams = against(scenario, worlds.spec, teams)
     return Evaluator(worlds, teams, episodes, scenario.evaluate.seed, scenario.world, undisturbed, elsewhere)
 
 

@@ -526,7 +526,7 @@ class Session:
         show = every is not None and number % every == 0 and bool(evaluator.worlds.spec.frame_fields)
         record = evaluator.episodes if self.scenario.log.log_trajectories else int(show)
         for selves in self.cast.past.values():
-            selves.newest()
+            selves.newest(update)
         episodes = self._timed("evaluate", lambda: evaluator.evaluate(update, record))
         for selves in self.cast.past.values():
             selves.choose(update)

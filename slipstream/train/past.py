@@ -56,9 +56,10 @@ class PastSelves:
         """Let these weights act, whatever was drawn: in a worker, where the run has drawn."""
         self._network.load(arrays)
 
-    def newest(self) -> None:
-        """Let the newest self act: the one to be judged against."""
-        self._load(self.updates[-1])
+    def newest(self, update: int | None = None) -> None:
+        """Let the newest self act, the one to be judged against; one taken after `update` is the learner itself."""
+        others = [taken for taken in self.updates if taken != update]
+        self._load((others or self.updates)[-1])
 
     def state_arrays(self) -> Arrays:
         """All selves."""

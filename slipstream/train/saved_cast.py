@@ -1,8 +1,12 @@
-"""Who plays when a saved run is judged: its policies, or scripts in their places."""
+"""Who plays when policies are judged: those of a run, or scripts in their places, and who plays against them.
+
+A policy that plays both sides of a game is not judged against itself: of two that are alike half win, whatever they
+learned, and where nothing is drawn they play the same game twice. One of the world's scripts takes the other side.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,10 +24,12 @@ from slipstream.config.scenario import (
 from slipstream.train import checkpoint
 from slipstream.train.policy_file import Policy, from_checkpoint
 from slipstream.train.setup import Loaded, frozen_team, refuse_other_world, scripted_team
+from slipstream.worlds.registry import beside
 from slipstream.worlds.spec import WorldSpec
 
 # Training evaluates episodes 0, 1, 2 … of the evaluation streams; judging starts where no training run gets to.
 FIRST_JUDGED = 2**31
+SELF = "self"  # as an opponent
 
 
 def load_cast(path: Path) -> tuple[Scenario, checkpoint.Checkpoint]:
@@ -54,15 +60,39 @@ def script_instead(scenario: Scenario, script: str, spec: WorldSpec) -> list[Tea
 
 
 def _teams(scenario: Scenario, spec: WorldSpec, learner: Callable[[str, tuple[int, ...]], Team]) -> list[Team]:
-    teams = []
+    teams, opponent = [], opponent_of(scenario, spec)
     for name, agents in assign_teams(scenario, spec.agents, spec.roles).items():
         config = scenario.policies[name]
-        if isinstance(config, LearningPolicy | PastPolicy):  # past selves are judged by the present one
+        if isinstance(config, PastPolicy) and opponent is not None:
+            team = scripted_team(name, agents, opponent, spec, "evaluate.opponent")
+        elif isinstance(config, LearningPolicy | PastPolicy):
             team = learner(config.of if isinstance(config, PastPolicy) else name, agents)
         else:
             team = fixed_team(name, agents, config, spec)
         teams.append(replace(team, rival=not isinstance(config, LearningPolicy)))
-    return teams
+    return against(scenario, spec, teams)
+
+
+def opponent_of(scenario: Scenario, spec: WorldSpec) -> str | None:
+    """The script that plays against a judged policy instead of itself; None: it would not meet itself, or is to."""
+    asked = scenario.evaluate.opponent
+    if asked == SELF or not spec.stats_per_agent or not spec.scripts:
+        return None
+    usual = (*beside(scenario.world.kind, spec), *spec.scripts)
+    return asked or next(script for script in usual if script in spec.scripts)
+
+
+def against(scenario: Scenario, spec: WorldSpec, teams: Sequence[Team]) -> list[Team]:
+    """The teams of a judgement: where one policy would play all sides, it has the first and the opponent the other."""
+    own, opponent = [team for team in teams if not team.rival], opponent_of(scenario, spec)
+    if opponent is None or len(own) != 1:
+        return list(teams)
+    agents = own[0].agents
+    if len(agents) % 2 or len({spec.roles[agent] for agent in agents}) != 1:
+        return list(teams)
+    other = scripted_team(opponent, agents[1::2], opponent, spec, "evaluate.opponent")
+    judged = [replace(team, agents=agents[::2]) if team is own[0] else team for team in teams]
+    return [*judged, replace(other, rival=True)]
 
 
 def learned_team(name: str, agents: tuple[int, ...], policy: Policy, spec: WorldSpec, where: str) -> Team:

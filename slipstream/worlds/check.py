@@ -105,6 +105,7 @@ def array_faults(env: VecEnv) -> Iterator[str]:
         "episode_decisions": (np.int32, (n, a)),
         "episode_return": (np.float64, (n, a)),
         "episode_stats": (np.float64, (n, len(spec.stats))),
+        "agent_stats": (np.float64, (n, a, len(spec.stats))),
     }
     if spec.masked:
         expected |= dict.fromkeys(("action_mask", "final_mask"), (np.uint8, (n, a, spec.action.size)))
@@ -243,8 +244,11 @@ class Episode:
             yield "episode_length is not the number of ticks"
         if not np.allclose(env.episode_return[done], self.returns[done], rtol=1e-5, atol=1e-4):
             yield "episode_return is not the sum of rewards"
-        if np.isinf(env.episode_stats[done]).any():  # NaN: the episode has no such figure, as a lap time without a lap
-            yield "episode_stats are infinite"
+        if np.isinf(env.agent_stats[done]).any():  # NaN: the episode has no such figure, as a lap time without a lap
+            yield "agent_stats are infinite"
+        alike = env.agent_stats[done][:, : 1 if env.spec.stats_per_agent else None]
+        if not np.array_equal(alike, np.broadcast_to(env.episode_stats[done][:, None], alike.shape), equal_nan=True):
+            yield "agent_stats are not episode_stats for the first agent, or for all where they are the world's"
         if (env.episode_index[done] != self.next_index[done]).any():
             yield "episode_index does not count episodes"
         if (env.episode_decisions[done] != self.decisions[done]).any():
@@ -426,7 +430,7 @@ def _outcome(env: VecEnv) -> list[NDArray[Any]]:
     if env.final_mask is not None:
         arrays.append(_only(ended, env.final_mask))
     arrays += [_only(done, figure) for figure in (env.episode_length, env.episode_index)]
-    return arrays + [_only(done, figure) for figure in (env.episode_return, env.episode_decisions, env.episode_stats)]
+    return arrays + [_only(done, figure) for figure in (env.episode_return, env.episode_decisions, env.agent_stats)]
 
 
 def _only(rows: NDArray[np.bool_], array: NDArray[Any]) -> NDArray[Any]:

@@ -165,7 +165,7 @@ class ForeignVecEnv:
         self.episode_done = np.zeros(n, np.uint8)
         self.episode_length = np.zeros(n, np.int32)
         self.episode_return = np.zeros((n, a), np.float64)
-        self.episode_stats = np.zeros((n, 0), np.float64)
+        self.episode_stats, self.agent_stats = np.zeros((n, 0), np.float64), np.zeros((n, a, 0), np.float64)
         self.episode_index = np.zeros(n, np.uint32)
         self.episode_decisions = np.zeros((n, a), np.int32)
         self.phases = [0] * n  # there is only one

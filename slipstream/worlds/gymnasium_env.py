@@ -7,7 +7,8 @@ A step is one decision of the controlled agent: ticks in which it does not decid
 rewards are summed.
 
 `info` holds `action_mask` (int8) in worlds that have one, `duration` (ticks) in worlds where decisions last,
-and, with the last step of a world's episode, `stats`: the world's own figures by name.
+and, with the last step of a world's episode, `stats`: the world's own figures by name, the controlled agent's where
+agents have their own.
 
 `render_mode="rgb_array"` shows worlds that have a picture; in the others `metadata["render_modes"]` is empty.
 
@@ -136,10 +137,10 @@ class Seat:
         return None if self.env.action_mask is None else self.env.action_mask[:, self.column].astype(np.int8)
 
     def stats(self, i: int) -> dict[str, dict[str, float]]:
-        """The world's figures for an episode that ended with this step, as an entry of info."""
+        """The controlled agent's figures of an episode that ended with this step, as an entry of info."""
         if not self._world_over[i] or not self.spec.stats:
             return {}
-        return {"stats": dict(zip(self.spec.stats, self.env.episode_stats[i].tolist(), strict=True))}
+        return {"stats": dict(zip(self.spec.stats, self.env.agent_stats[i, self.column].tolist(), strict=True))}
 
     def info(self, i: int, result: Result | None = None) -> dict[str, Any]:
         """What one environment's info holds after a step (with its result) or after a reset."""

@@ -29,7 +29,7 @@ class SlipstreamParallelEnv(ParallelEnv[str, Any, Any]):  # type: ignore[misc]  
     An agent's last observation and reward come with the step in which it ends; then it is no longer in
     `agents`. Its info holds `action_mask` (int8) where the world has one, `acting` (whether its next action
     will be read) where decisions last several steps, and, in the step that ends the world's episode, `stats`:
-    the world's own figures by name.
+    the world's own figures by name; the agent's own where agents have sides.
 
     `reset(seed=s)` gives the first episode of seed s, later resets the episodes after it; without any seed
     one is drawn from the operating system.
@@ -114,7 +114,7 @@ class SlipstreamParallelEnv(ParallelEnv[str, Any, Any]):  # type: ignore[misc]  
         if self.spec.has_durations:
             info["acting"] = bool(env.acting[0, column])
         if env.episode_done[0] and self.spec.stats:
-            info["stats"] = dict(zip(self.spec.stats, env.episode_stats[0].tolist(), strict=True))
+            info["stats"] = dict(zip(self.spec.stats, env.agent_stats[0, column].tolist(), strict=True))
         return info
 
     def state(self) -> NDArray[np.float32]:

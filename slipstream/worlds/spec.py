@@ -62,6 +62,7 @@ class WorldSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     has_durations: bool = False
     reward_parts: tuple[str, ...] = ()
     stats: tuple[str, ...] = ()
+    stats_per_agent: bool = False  # every agent has figures of its own: agents of different sides
     frame_fields: tuple[str, ...] = ()
     scripts: tuple[str, ...] = ()
     phases: tuple[str, ...] = ()

@@ -84,7 +84,8 @@ class VecEnv(Protocol):
     episode_done: U8
     episode_length: I32
     episode_return: F64  # [N, A]
-    episode_stats: F64  # [N, Q]
+    episode_stats: F64  # [N, Q], the first agent's where agents have their own
+    agent_stats: F64  # [N, A, Q], read-only
     episode_index: U32  # [N]
     episode_decisions: I32  # [N, A]
     phases: Sequence[int]  # [N], of `spec.phases`: those of the episodes which start from now on
@@ -149,6 +150,7 @@ class NativeVecEnv:
     episode_length: I32
     episode_return: F64
     episode_stats: F64
+    agent_stats: F64
     episode_index: U32
     episode_decisions: I32
 
@@ -158,6 +160,10 @@ class NativeVecEnv:
         self.num_worlds = native.num_worlds
         for name, array in native.views().items():
             setattr(self, name, array)
+        self.episode_stats = self.agent_stats[:, 0]
+        # One row for all agents is shown to each of them without being copied.
+        shape = (self.num_worlds, self.spec.num_agents, len(self.spec.stats))
+        self.agent_stats = np.broadcast_to(self.agent_stats, shape)
         self.step = native.step  # bound once: this is the hot call
         self.reset = native.reset
 

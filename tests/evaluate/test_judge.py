@@ -4,14 +4,16 @@ import numpy as np
 import pytest
 from learning import TINY, recast, scenario_of
 
-from slipstream.collect.episodes import Episodes
+from slipstream.collect.episodes import Episodes, play
+from slipstream.collect.teams import Team, judged_agents
 from slipstream.config.errors import CheckpointError, ScenarioError
 from slipstream.config.load import override
 from slipstream.evaluate.judge import figures, judge
 from slipstream.stats import mean_interval, wilson
 from slipstream.train import checkpoint
 from slipstream.train.experiment import Result, train
-from slipstream.train.saved_cast import load_cast
+from slipstream.train.saved_cast import load_cast, script_instead
+from slipstream.train.setup import make_evaluation_worlds
 
 
 @pytest.fixture(scope="module")
@@ -113,3 +115,47 @@ def test_impossible_options_are_refused_in_one_sentence():
         scenario = override(scenario_of(name, TINY), changes)
         with pytest.raises(ScenarioError, match=words):
             train(scenario)
+
+
+def test_a_policy_that_plays_both_sides_is_judged_against_a_script_and_not_itself():
+    scenario = scenario_of("drmario_versus", {"world.max_pills": 150})
+    judgement = judge(scenario, None, episodes=12)
+    success = {row.policy: row.figures["success"].estimate for row in judgement.rows}
+    assert judgement.opponent == "greedy"
+    assert success["random"] == 0 < success["greedy"]
+    itself = judge(override(scenario, {"evaluate.opponent": "self"}), None, episodes=12)
+    assert itself.opponent is None
+    assert itself.rows[0].policy == "random"
+    assert itself.rows[0].figures["success"].estimate > 0.2  # of two that are alike one wins
+
+
+@pytest.mark.parametrize("name", ["drmario_versus", "drmario_past_selves", "head_to_head"])
+def test_the_learners_own_side_is_what_is_told(name):
+    worlds = make_evaluation_worlds(scenario_of(name), 1)
+    teams = script_instead(scenario_of(name), "random", worlds.spec)
+    worlds.close()
+    assert judged_agents(teams) == [0]
+    assert [team.script for team in teams if team.rival] == [teams[-1].script] != ["random"]
+
+
+def test_sides_that_have_policies_of_their_own_stay_as_they_are():
+    scenario = scenario_of("gaplock_team")
+    worlds = make_evaluation_worlds(scenario, 1)
+    assert judged_agents(script_instead(scenario, "random", worlds.spec)) == [0, 1]
+    worlds.close()
+
+
+def test_a_learner_that_is_not_the_first_agent_is_told_its_own_figures():
+    scenario = scenario_of("drmario_versus", {"world.max_pills": 60})
+    worlds = make_evaluation_worlds(scenario, 16)
+    weak, strong = Team("a", (0,), script="random", rival=True), Team("b", (1,), script="greedy")
+    won = play(worlds, [weak, strong], 16, seed=3).stat("success").mean()
+    weak, strong = Team("a", (0,), script="random"), Team("b", (1,), script="greedy", rival=True)
+    lost = play(worlds, [weak, strong], 16, seed=3).stat("success").mean()
+    worlds.close()
+    assert won > 0.5 > lost
+
+
+def test_an_opponent_that_the_world_does_not_have_is_refused():
+    with pytest.raises(ScenarioError, match=r"evaluate\.opponent"):
+        judge(scenario_of("drmario_versus", {"evaluate.opponent": "greddy"}), None, episodes=1)

@@ -158,10 +158,10 @@ def test_a_batch_holds_one_phase(tmp_path, monkeypatch):
     seen = []
     learn = RolloutFeed.learn
 
-    def spy(self, rollout, progress):
+    def spy(self, rollout, *rest):
         planes = rollout.obs["planes"][rollout.decided != 0]
         seen.append({bool(virus.any()) for virus in planes[:, 3]})
-        return learn(self, rollout, progress)
+        return learn(self, rollout, *rest)
 
     monkeypatch.setattr(RolloutFeed, "learn", spy)
     done = train(scenario_of("drmario_curriculum", CERTIFIED), out=tmp_path / "run", models=tmp_path / "models")
@@ -256,6 +256,8 @@ def test_past_selves_are_taken_kept_drawn_and_are_not_the_present_one():
     assert len(seen) > 2
     past.newest()
     np.testing.assert_array_equal(past.act(obs, None, None).action, learner.act(obs, None, None).action)
+    past.newest(12)  # whose self is the learner as it is
+    assert past.update == 10
     past._load(8)
     assert (past.act(obs, None, None).action != learner.act(obs, None, None).action).any()
     saved = past.state_arrays()

@@ -64,8 +64,9 @@ def test_agents_live_through_what_the_batch_shows(name):
                     batch.truncated[0, k],
                 )
                 assert (agent in env.agents) == (not ended)
-        figures = dict(zip(batch.spec.stats, batch.episode_stats[0].tolist(), strict=True))
-        for info in infos.values():
+        for agent, info in infos.items():
+            own = batch.agent_stats[0, columns[agent]].tolist()
+            figures = dict(zip(batch.spec.stats, own, strict=True))
             np.testing.assert_equal(info.get("stats", {}), figures)  # a figure an episode has not is NaN in both
 
 

@@ -50,6 +50,7 @@ struct WorldSpec {
   bool has_durations = false;             // some agents do not decide on every tick
   std::vector<std::string> reward_parts;  // names of the terms a reward is the sum of
   std::vector<std::string> stats;         // the world's own figures for a finished episode
+  bool stats_per_agent = false;           // every agent has figures of its own; otherwise they are one row for all
   std::vector<std::string> frame_fields;  // per-agent fields of frame(), for viewers and trajectory logs
   std::vector<std::string> scripts;       // scripted policies the world can act with
   std::vector<std::string> phases;        // of a curriculum, easiest first; empty: the world is always the same
@@ -57,6 +58,7 @@ struct WorldSpec {
   double tick_seconds = 0.0;              // simulated time of one step; 0 where it has no meaning
 
   [[nodiscard]] int num_agents() const { return static_cast<int>(agents.size()); }
+  [[nodiscard]] std::size_t stat_rows() const { return stats_per_agent ? agents.size() : 1; }
 };
 
 }  // namespace slipstream

@@ -87,7 +87,7 @@ struct Buffers {
   std::vector<std::uint8_t> episode_done;                          // [N]
   std::vector<std::int32_t> episode_length;                        // [N]
   std::vector<double> episode_return;                              // [N, A]
-  std::vector<double> episode_stats;                               // [N, Q]
+  std::vector<double> episode_stats;                               // [N, rows, Q], rows: A, or 1 for all agents
   std::vector<std::uint32_t> episode_index;                        // [N]
   std::vector<std::int32_t> episode_decisions;                     // [N, A]
 };
@@ -135,6 +135,8 @@ class VecEnv {
   void start_episode(int i);
   template <class Archive>
   void archive(Archive& ar, std::uint32_t version);
+  template <class Archive>
+  void archive_stats(Archive& ar, std::uint32_t version, std::vector<double>& stats);
   void read(std::span<const std::byte> bytes, int first, int count);
 
   std::unique_ptr<Worlds> worlds_;
@@ -142,6 +144,7 @@ class VecEnv {
   WorkerPool pool_;
   Buffers buffers_;
   std::size_t agents_ = 0;
+  std::size_t figures_ = 0;  // numbers of one world's stats: rows * Q
   // Beside the buffers: what an episode accumulates.
   std::vector<std::uint64_t> seed_;          // [N]
   std::vector<std::uint32_t> stream_;        // [N], world number within the seed
@@ -152,7 +155,7 @@ class VecEnv {
   std::vector<std::int32_t> decisions_;      // [N, A], of the running episode
   std::vector<std::int32_t> elapsed_;        // [N, A], ticks since the last decision
   std::vector<double> returns_;              // [N, A], undiscounted, of the running episode
-  std::vector<double> stats_;                // [N, Q], of the running episode
+  std::vector<double> stats_;                // [N, rows, Q], of the running episode
   std::vector<double> owed_, discount_;      // [N, A], reward since the last decision, gamma^k
   std::vector<double> discounted_;           // [N, A], of this step
 };

@@ -31,7 +31,7 @@ struct Slices {
   const std::uint8_t* alive = nullptr;     // [A], before the step
   std::uint8_t* acting = nullptr;          // [A], in: whose action this step reads; out: whose the next one reads
   float* reward_parts = nullptr;           // [A, P]; null unless asked for
-  double* stats = nullptr;                 // [Q], the figures of the episode so far
+  double* stats = nullptr;                 // [Q], or [A, Q] where agents have their own: figures of the episode so far
   std::int32_t* ticks = nullptr;           // out: how many this step lasted; a world that sets more uses pay()
   double* discounted = nullptr;            // [A], rewards as they are worth at the step's beginning: see pay()
   double tick_discount = 1.0;              // the learner's gamma
