@@ -1,5 +1,5 @@
 // What an airspace scene is made of. Units are in the names; meanings and bounds are told to users by
-// slipstream/config/airspace.py, whose fields a test keeps equal to these.
+// slipstream/config/airspace.py, whose fields and defaults a test keeps equal to these.
 #pragma once
 
 #include <string>
@@ -56,9 +56,9 @@ struct AirspaceConfig {
   double altitude_ft = 10000.0;
   double wind_speed_kt = 0.0;
   double wind_from_deg = 0.0;
-  double position_jitter_nm = 0.0;
-  double heading_jitter_deg = 0.0;
-  double speed_jitter_kt = 0.0;
+  double position_jitter_nm = 1.0;
+  double heading_jitter_deg = 5.0;
+  double speed_jitter_kt = 5.0;
 
   double decision_s = 10.0;
   double substep_s = 1.0;

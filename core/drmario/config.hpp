@@ -1,4 +1,4 @@
-// What a game of Dr. Mario is, for worlds.
+// What a game of Dr. Mario is, for worlds. slipstream/config/drmario.py tells users; a test keeps defaults equal.
 #pragma once
 
 #include <array>
@@ -47,7 +47,7 @@ struct Stage {
 struct DrMarioConfig {
   Control control = Control::kPlacement;
   int players = 1;
-  int speed = 1;  // 0 low, 1 medium, 2 high
+  int speed = 2;  // 0 low, 1 medium, 2 high
   int max_pills = 400;
   int first_seed = 1;  // of the console's, from which games are drawn
   int last_seed = kSeeds;

@@ -1,4 +1,4 @@
-// What mlp_tiles_8.cpp and mlp_tiles_16.cpp compile, each for its own processors.
+// What mlp_tiles.cpp and mlp_tiles_16.cpp compile, each for its own processors.
 //
 // All of it is local to the file that includes it, and it calls nothing of the standard library but memcpy: of two
 // inline functions of one name the linker keeps one, and that must not be the one other processors cannot run.

@@ -13,6 +13,7 @@ from slipstream.config.horizontal_cr import HorizontalCrConfig
 from slipstream.worlds.airspace.letters import radar
 from slipstream.worlds.airspace.render import Traffic, traffic_renderer
 from slipstream.worlds.canvas import Renderer
+from slipstream.worlds.native import fields, fill
 from slipstream.worlds.spec import WorldSpec
 from slipstream.worlds.vec_env import F64, Backdrop, EnvOptions, NativeVecEnv
 
@@ -22,14 +23,15 @@ SCENE = Path(__file__).with_name("scene.js")
 
 def make(config: HorizontalCrConfig, num_worlds: int, options: EnvOptions) -> NativeVecEnv:
     """A batch of the task."""
-    native = _core.HorizontalCrConfig()
-    for name in HorizontalCrConfig.model_fields:
-        if name != "kind":
-            setattr(native, name, getattr(config, name))
     try:
-        return NativeVecEnv(_core.make_horizontal_cr(native, num_worlds, options.native()))
+        return NativeVecEnv(_core.make_horizontal_cr(native_config(config), num_worlds, options.native()))
     except ValueError as error:
         raise ScenarioError(f"world: {error}") from None
+
+
+def native_config(config: HorizontalCrConfig) -> _core.HorizontalCrConfig:
+    """The same for the core."""
+    return fill(_core.HorizontalCrConfig(), {name: value for name, value in fields(config).items() if name != "kind"})
 
 
 def make_renderer(config: HorizontalCrConfig) -> Renderer:
