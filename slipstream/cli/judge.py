@@ -255,19 +255,28 @@ def check_world(argv: Sequence[str]) -> int:
     """Check that a scenario's world keeps the contract; exit code 1 when it does not."""
     parser = argparse.ArgumentParser(
         "slipstream check-world",
-        description="Check a world's shapes, ends, seeds, snapshots and autoreset; for worlds you bring, too.",
+        description="Check a world's shapes, ends, seeds, snapshots, autoreset and leaks; for worlds you bring, too.",
         allow_abbrev=False,
     )
     parser.add_argument("scenario", help="a scenario's name or file")
     args = parser.parse_args(argv)
     from slipstream.worlds.check import check_world as check
+    from slipstream.worlds.leaks import can_look, check_leaks
     from slipstream.worlds.registry import make_worlds
+    from slipstream.worlds.vec_env import EnvOptions, VecEnv
 
     scenario = load(args.scenario)
-    findings = check(lambda num_worlds, options: make_worlds(scenario.world, num_worlds, options))
+
+    def make(num_worlds: int, options: EnvOptions) -> VecEnv:
+        return make_worlds(scenario.world, num_worlds, options)
+
+    findings = [*check(make), *check_leaks(make)]
     for finding in findings:
         print(finding)
-    print(f"{scenario.name}: " + (f"{len(findings)} findings" if findings else "keeps the contract"))
+    well = "keeps the contract and leaves no files, threads, processes or memory behind"
+    if not can_look():
+        well = "keeps the contract; leaks were not looked for, which needs Linux's /proc"
+    print(f"{scenario.name}: " + (f"{len(findings)} findings" if findings else well))
     return 1 if findings else 0
 
 
