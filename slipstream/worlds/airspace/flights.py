@@ -77,7 +77,9 @@ def log_columns(spec: WorldSpec) -> tuple[str, ...]:
 def trajectory_csv(config: AirspaceConfig, spec: WorldSpec, played: Recorded, number: int) -> str:
     """One episode as the published log: a row per aircraft and decision, until it has reached its waypoint.
 
-    What a reward does not have (drift and team outside preset legacy; team_phi and team_dphi) is left empty.
+    What a reward does not have is left empty: outside preset legacy, drift and team are potentials, which the world
+    does not pay. team_phi is the team's potential after the decision, team_dphi is team_gamma * team_phi less the one
+    before.
     """
     flight = flight_of(config, spec, played)
     found = alerts.read_series(flight, rules_of(config))[0]
@@ -90,9 +92,11 @@ def trajectory_csv(config: AirspaceConfig, spec: WorldSpec, played: Recorded, nu
     rows.writerow(log_columns(spec))
     start = WARM_UP_S if config.preset == "legacy" else 0.0
     away = _to_waypoint(flight.states, flight.waypoints)
+    phi = _team_potential(_apart(flight.states[0], flight.present[0]), config.separation_nm)
     for t in range(len(flight.orders)):
         state, there = flight.states[t + 1], flight.present[t + 1]
         apart = _apart(state, there)
+        before, phi = phi, _team_potential(apart, config.separation_nm)
         close = int((apart[np.triu_indices(len(apart), 1)] < config.separation_nm).sum())
         for i, agent in enumerate(spec.agents):
             if not flight.active[t, i]:
@@ -110,11 +114,16 @@ def trajectory_csv(config: AirspaceConfig, spec: WorldSpec, played: Recorded, nu
                     *(reached, reached, close),
                     *("" if np.isnan(distance) else distance for distance in apart[i]),
                     *(paid.get(name, "") for name in PARTS),
-                    *(played.rewards[t, i] - team, paid.get("team", ""), "", ""),
+                    *(played.rewards[t, i] - team, paid.get("team", ""), phi, config.team_gamma * phi - before),
                     *scene[t],
                 ]
             )
     return text.getvalue()
+
+
+def _team_potential(apart: F64, minimum_nm: float) -> float:
+    """0 where a pair touches, one half at the separation minimum, 1 from twice that on; as in the core."""
+    return min(1.0, 0.5 * float(np.nanmin(apart, initial=np.inf)) / minimum_nm)
 
 
 def _apart(state: F64, there: np.ndarray) -> F64:

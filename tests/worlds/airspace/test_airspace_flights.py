@@ -2,6 +2,7 @@
 
 import csv
 import io
+import itertools
 import math
 
 import numpy as np
@@ -79,6 +80,30 @@ def test_rows_are_of_those_still_on_their_way_and_say_what_the_world_says(preset
     for row in rows:  # one of four, for the whole scene
         assert sum(int(row[name]) for name in ("tp", "fp", "fn", "tn")) == 1
         assert int(row["tp"]) == int(row["gt_conflict"]) * int(row["predicted_alert"])
+
+
+def test_the_logged_team_potential_is_the_one_that_the_published_team_term_is_paid_by():
+    config = frozen("head_on", preset="legacy", team_share="equal")
+    _, _, rows = rows_of(config, "mvp")
+    average, paid = 0.0, []
+    for row in (row for row in rows if row["agent_id"] == "A1"):
+        average = (1 - config.team_ema) * average + config.team_ema * float(row["team_dphi"])
+        cut = min(max(average, -config.team_cap), config.team_cap)
+        paid.append((config.team_coordination_weight * cut, float(row["reward_team"])))
+    assert len(paid) > 10
+    assert max(abs(logged) for _, logged in paid) > 1e-3
+    assert [by_hand for by_hand, _ in paid] == pytest.approx([logged for _, logged in paid], abs=1e-6)
+
+
+def test_the_team_potential_is_logged_where_it_is_not_paid_too():
+    config = frozen("head_on")
+    _, _, rows = rows_of(config, "noop")
+    own = [row for row in rows if row["agent_id"] == "A1"]
+    phi = [min(1.0, 0.5 * float(row["min_separation_nm"]) / 5.0) for row in own if row["min_separation_nm"]]
+    assert [float(row["team_phi"]) for row in own[: len(phi)]] == pytest.approx(phi)
+    assert min(phi) < 0.5
+    changes = [0.99 * after - before for before, after in itertools.pairwise(phi)]
+    assert [float(row["team_dphi"]) for row in own[1 : len(phi)]] == pytest.approx(changes)
 
 
 def test_who_has_arrived_flies_on_in_legacy_but_orders_nothing_and_has_no_rows():
