@@ -255,7 +255,7 @@ def _train_parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--algo", nargs="+", metavar="NAME", help=f"algorithms ({', '.join(KINDS)}); several are compared")
     add("--preset", help="hyper-parameters: published (by device), published_cpu or published_gpu")
-    add("--timesteps", type=whole_number, help="budget in environment steps")
+    add("--timesteps", type=whole_number, help="budget in environment steps, spent in whole rollouts")
     add("--seed", type=int, help="seed of everything drawn in training")
     add("--checkpoint-every", type=whole_number, metavar="STEPS", help="steps between periodic checkpoints")
     add("--gpu", action=argparse.BooleanOptionalAction, default=None, help="use a GPU; default: if there is one")

@@ -294,7 +294,9 @@ class Scenario(Config):
         None, description="Which preset set the hyper-parameters (a note: the values are written out below)."
     )
     seed: int = Field(42, ge=0, lt=2**63, description="Seed of everything drawn in training.")
-    timesteps: Count = Field(100_000, description="Budget in steps of worlds (not agent steps), all together.")
+    timesteps: Count = Field(
+        100_000, description="Budget in steps of worlds (not agent steps), all together; spent in whole rollouts."
+    )
     device: Literal["auto", "cpu", "cuda"] = Field(
         "auto", description="Where networks run; auto is resolved once and saved."
     )

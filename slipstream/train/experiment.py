@@ -179,6 +179,13 @@ def resume(
     return _unless_stopped(result, interrupts)
 
 
+def budget(scenario: Scenario) -> str:
+    """The budget in words; where it is no whole number of rollouts, that these are taken whole."""
+    rollout = scenario.rollout_steps
+    whole = "" if scenario.timesteps % rollout == 0 else f" (in whole rollouts of {rollout:,})"
+    return f"budget of {scenario.timesteps:,} steps{whole}"
+
+
 def _unless_stopped(result: Result, interrupts: Interrupts) -> Result:
     """What came of a run; a signal that came when it had ended already is for whoever would go on now."""
     if interrupts.number is not None and not result.interrupted:
@@ -350,7 +357,7 @@ class Session:
             return f"it had ended before: {self.ended_by_rule}"
         if self.counters.steps < self.scenario.timesteps:
             return self._pause()
-        return f"the budget of {self.scenario.timesteps:,} steps was spent before"
+        return f"the {budget(self.scenario)} was spent before"
 
     def _advance(self) -> str | None:
         """One update and all that belongs to it; returns why to stop, if there is a reason."""
@@ -387,7 +394,7 @@ class Session:
             if parked is None:
                 self.source.publish(self.counters.updates)
         if reason is None and self.counters.steps >= self.scenario.timesteps:
-            reason = f"the budget of {self.scenario.timesteps:,} steps is spent"
+            reason = f"the {budget(self.scenario)} is spent"
         most = self.scenario.stop.episodes
         if reason is None and most is not None and self.counters.episodes >= most:
             reason = f"{self.counters.episodes:,} episodes have ended, where {most:,} were asked for"

@@ -289,6 +289,13 @@ def test_learners_with_different_discounts_are_refused_where_decisions_last(tmp_
         train(recast(scenario, two, {"every_2": "a", "every_3": "b"}), out=tmp_path / "run")
 
 
+def test_a_budget_that_is_no_whole_number_of_rollouts_says_how_it_is_spent(tmp_path):
+    result = run("probe_constant", tmp_path, timesteps=40)  # rollouts of 32
+    assert result.counters.steps == 64
+    assert "the budget of 40 steps (in whole rollouts of 32)" in result.reason
+    assert experiment.budget(override(load("probe_constant"), TINY)) == "budget of 256 steps"
+
+
 # --- resuming ---
 
 
