@@ -125,7 +125,8 @@ def _scenario(cell: Cell, scenario: Scenario, client: int, folder: Path) -> Scen
     federated: dict[str, Any] = {
         "enabled": True, "clients": CLIENTS, "client": str(client), "interval": INTERVAL, "timeout_s": 20.0,
         "root": str(folder / "rounds"), "transport": cell["transport"], "optimizer_strategy": cell["strategy"],
-        "secure": cell["secure"], "privacy": PRIVACY if cell["privacy"] == "client" else None, "schedule": "all",
+        "secure": cell["secure"], "aggregator": cell.get("aggregator", "mean"), "server": cell.get("server"),
+        "privacy": PRIVACY if cell["privacy"] == "client" else None, "schedule": "all",
     }  # fmt: skip
     if cell["transport"] == "tcp":
         federated["address"] = f"ipc://{folder / 'c.sock'}"

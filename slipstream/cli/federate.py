@@ -122,6 +122,8 @@ def _variables() -> dict[str, str]:
 def _checked(words: Sequence[str], given: Mapping[str, str], repeat: int) -> Scenario:
     """What the first replica would train; addresses stand in for those that replicas get."""
     from slipstream.cli.run import scenario_of
+    from slipstream.config.federated import is_own_rule
+    from slipstream.federate.own_rule import find
 
     places = {"FED_ADDRESS": "ipc://c.sock", "FED_PEERS": ",".join(f"{one}=ipc://{one}.sock" for one in range(repeat))}
     own = {"FED_ENABLED": "1", "FED_TOTAL_CLIENTS": str(repeat), "FED_CLIENT_ID": "0"}
@@ -134,6 +136,8 @@ def _checked(words: Sequence[str], given: Mapping[str, str], repeat: int) -> Sce
     ):
         if found != wanted:
             raise FederationError(f"--federated.{field} {found}: {flag}; leave it out")
+    if is_own_rule(federated.aggregator):
+        find(federated.aggregator)
     if any(word.split("=")[0] == "--federated.root" for word in words):
         raise FederationError(f"--federated.root {federated.root}: replicas meet under --root; give that instead")
     return scenario

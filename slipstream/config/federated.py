@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from slipstream.config.base import Config
-from slipstream.config.errors import ScenarioError
+from slipstream.config.errors import ScenarioError, suggest
 from slipstream.config.names import NAME_PATTERN
 
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
@@ -16,7 +16,14 @@ Count = Annotated[int, Field(ge=1)]
 Positive = Annotated[float, Field(gt=0)]
 
 LINEAR = ("mean", "weighted_mean")
+AGGREGATORS = (*LINEAR, "median", "trimmed_mean", "krum", "multi_krum", "bulyan", "geometric_median")
 ROBUST_CLIENTS = 3  # of two that differ, nobody can say which one lies
+
+
+def is_own_rule(aggregator: str) -> bool:
+    """Whether an aggregator is a function of the user's, as module:function, and not one of ours."""
+    module, _, function = aggregator.partition(":")
+    return function.isidentifier() and all(part.isidentifier() for part in module.split("."))
 
 
 class ServerConfig(Config):
@@ -104,9 +111,11 @@ class FederatedConfig(Config):
         "matching", description="Whom a client meets (transport gossip): one other, its neighbours, or everybody."
     )
     token_file: str | None = Field(None, description="File with the word that a coordinator or peers ask for.")
-    aggregator: Literal[
-        "mean", "weighted_mean", "median", "trimmed_mean", "krum", "multi_krum", "bulyan", "geometric_median"
-    ] = Field("mean", description="How several clients' weights become one.")
+    aggregator: str = Field(
+        "mean",
+        description=f"How several clients' weights become one: {', '.join(AGGREGATORS[:-1])} or {AGGREGATORS[-1]}; "
+        "or a function of yours, as module:function.",
+    )
     liars: int = Field(0, ge=0, description="Clients that may send anything, which the aggregator has to survive.")
     weights: Literal["samples", "reward_delta"] | dict[Name, Annotated[float, Field(ge=0)]] | None = Field(
         None,
@@ -154,6 +163,17 @@ class FederatedConfig(Config):
         description="Secure aggregation: nobody sees more than the sum of all clients' weights (transport files).",
     )
 
+    @field_validator("aggregator")
+    @classmethod
+    def _is_known(cls, name: str) -> str:
+        if name not in AGGREGATORS and not is_own_rule(name):
+            known = ", ".join(AGGREGATORS)
+            raise ValueError(
+                f"there is no such aggregator{suggest(name, AGGREGATORS)} (there is {known}; a function of yours is "
+                "named module:function)"
+            )
+        return name
+
     @model_validator(mode="before")
     @classmethod
     def _cannot_check(cls, values: Any) -> Any:
@@ -181,6 +201,13 @@ class FederatedConfig(Config):
             raise ValueError(
                 f"peers: transport {self.transport} needs an address for each of {self.clients} clients, as in "
                 "{'0': 'tcp://127.0.0.1:7000', '1': 'tcp://127.0.0.1:7001'}; " + f"there are {len(self.peers)}"
+            )
+        if is_own_rule(self.aggregator) and self.liars:
+            raise ValueError(f"liars: how many {self.aggregator} survives is not known here; leave it 0")
+        if is_own_rule(self.aggregator) and self.optimizer_strategy == "average":
+            raise ValueError(
+                f"optimizer_strategy: {self.aggregator} merges weights, and not moments of optimisers; set it to local "
+                "or reset"
             )
         if self.transport in ("ring", "gossip") and (self.aggregator, self.server) != ("mean", None):
             raise ValueError(f"aggregator: peers of transport {self.transport} can only take the mean")

@@ -23,12 +23,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, cast
 
 import msgspec
 import numpy as np
 
 from slipstream.config.errors import FederationError
+from slipstream.config.federated import is_own_rule
 from slipstream.data.rules import Rule
 from slipstream.federate import moments
 from slipstream.federate.blocks import (
@@ -43,6 +44,7 @@ from slipstream.federate.blocks import (
     refuse_not_finite,
 )
 from slipstream.federate.distill import Comparison
+from slipstream.federate.own_rule import Known, merge_by
 from slipstream.federate.server_optim import STATE, ServerStep, server_step
 from slipstream.federate.update import Arrays, Update
 
@@ -444,7 +446,7 @@ def _refuse_differences(clients: Clients) -> None:
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How a round becomes an aggregate."""
 
-    rule: RuleName = "mean"
+    rule: str = "mean"  # a RuleName, or module:function (own_rule.py)
     liars: int = 0
     weights: Weights | dict[str, float] = "custom"  # of weighted_mean: what clients claim, or what is given for each
     optimiser: Optimiser = "local"
@@ -455,14 +457,14 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Report(msgspec.Struct, frozen=True):
     """What was done, for the round's history."""
 
-    asked: RuleName
-    used: RuleName
+    asked: str
+    used: str
     reason: str  # why another rule was used than asked for; "" if none was
     liars: int  # to stand against
     stands_against: int  # how many it would have survived
     clients: tuple[str, ...]
     chosen: tuple[str, ...]  # whose weights count; all but for Krum, Multi-Krum and Bulyan
-    shares: dict[str, float]  # of the chosen
+    shares: dict[str, float]  # of the chosen; none where the rule is one's own
     variance: float  # mean over clients of the squared distance to the aggregate
     drift: float | None  # how far the aggregate is from the last one; None: there was none
     delta_norms: dict[str, float]  # how far each client is from the last aggregate
@@ -514,20 +516,20 @@ def aggregate(
 ) -> tuple[Arrays, Report]:
     """The aggregate of a round: a pure function of the set of its updates."""
     asked, liars = settings.rule, settings.liars
-    used = ladder(asked, liars, len(updates))
-    if used is None or not updates:
-        raise FederationError(
-            f"{asked} against {liars} liars needs {needed(asked, liars)} clients and what is below it 3, "
-            f"but there are {len(updates)}: nothing is aggregated"
-        )
+    used = None if is_own_rule(asked) else _usable(cast(RuleName, asked), liars, len(updates))
     clients = {update.client: update.arrays for update in sorted(updates, key=lambda update: update.client)}
     shares = _round_shares(settings, used, updates, discounts or {})
     pooling = moments.Pooling(shares if used in LINEAR else None)
     targets = moments.merged_targets(clients, rules, pooling)
     networks = {client: moments.networks(arrays, rules, targets) for client, arrays in clients.items()}
-    how = plan(used, networks, liars, weights=shares, select=settings.select)
-    merged = merge(networks, how)
     last = None if base is None else moments.networks(base.arrays, rules, targets)
+    if used is None:
+        how = None
+        known = Known({update.client: dict(update.facts) for update in updates}, last)
+        merged = merge_by(asked, networks, known)
+    else:
+        how = plan(used, networks, liars, weights=shares, select=settings.select)
+        merged = merge(networks, how)
     if last is not None and last.keys() != merged.keys():
         odd = sorted(last.keys() ^ merged.keys())[0]
         raise FederationError(f"{odd}: only one of the last aggregate and the clients has it; they are other networks")
@@ -540,26 +542,40 @@ def aggregate(
     result |= targets
     result |= moments.merged_rest(clients, rules, pooling, None if base is None else base.arrays, followers)
     if settings.optimiser == "average":
+        if how is None:
+            raise FederationError(f"aggregator {asked}: merges weights only; keep or reset the moments of optimisers")
         result |= _merged_optimisers(clients, rules, how)
     reason = ""
-    if used != asked:
-        reason = f"{asked} against {liars} liars needs {needed(asked, liars)} clients, and {len(updates)} answered"
+    if used is not None and used != asked:
+        needs = needed(cast(RuleName, asked), liars)
+        reason = f"{asked} against {liars} liars needs {needs} clients, and {len(updates)} answered"
     new = {name: result[name] for name in merged}
     apart = _squared_distances(networks, [new] if last is None else [new, last])
     report = Report(
         asked=asked,
-        used=used,
+        used=used or asked,
         reason=reason,
         liars=liars,
-        stands_against=stands_against(used, len(updates)),
+        stands_against=0 if used is None else stands_against(used, len(updates)),
         clients=tuple(clients),
-        chosen=how.clients,
-        shares=dict(how.shares),
+        chosen=tuple(clients) if how is None else how.clients,
+        shares={} if how is None else dict(how.shares),
         variance=float(np.mean(apart[0])),
         drift=None if last is None else float(np.sqrt(_squared_distances({"": new}, [last])[0][0])),
         delta_norms={} if last is None else dict(zip(clients, np.sqrt(apart[1]).tolist(), strict=True)),
     )
     return result, report
+
+
+def _usable(asked: RuleName, liars: int, clients: int) -> RuleName:
+    """The rule that so many clients are enough for."""
+    used = ladder(asked, liars, clients)
+    if used is None or not clients:
+        raise FederationError(
+            f"{asked} against {liars} liars needs {needed(asked, liars)} clients and what is below it 3, "
+            f"but there are {clients}: nothing is aggregated"
+        )
+    return used
 
 
 def adopt(
@@ -591,7 +607,7 @@ def outgoing(own: Arrays, rules: Mapping[str, Rule], optimiser: Optimiser) -> Ar
 
 
 def _round_shares(
-    settings: Settings, used: RuleName, updates: Sequence[Update], discounts: Mapping[str, float]
+    settings: Settings, used: RuleName | None, updates: Sequence[Update], discounts: Mapping[str, float]
 ) -> dict[str, float]:
     """What each client counts in the means; all the same in the other rules."""
     ids = sorted(update.client for update in updates)

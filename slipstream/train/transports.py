@@ -9,12 +9,13 @@ import msgspec
 
 from slipstream.algos.rules import rules_for
 from slipstream.config.errors import FederationError
-from slipstream.config.federated import FederatedConfig
+from slipstream.config.federated import FederatedConfig, is_own_rule
 from slipstream.config.load import override
 from slipstream.config.scenario import Scenario, shared_policies
 from slipstream.data.address import listen, parse_address
 from slipstream.data.arrays_file import content_hash
 from slipstream.data.rules import Rule
+from slipstream.federate import own_rule
 from slipstream.federate.aggregate import Base, Report, Settings, aggregate
 from slipstream.federate.coordinator import Coordinator
 from slipstream.federate.coordinator_client import Coordinated
@@ -67,6 +68,8 @@ def make_federation(scenario: Scenario, policy: str, rules: Mapping[str, Rule]) 
     """What all who may close a policy's rounds have in common."""
     config = scenario.federated
     settings = _settings(config)
+    if is_own_rule(config.aggregator):
+        own_rule.find(config.aggregator)  # what is wrong with it is said now, not when the first round is closed
     judged = frozenset(name for name, rule in rules.items() if rule.kind == "merge")
     travels = rules.keys() if config.privacy is None else judged  # what every update has, whatever else it brings
 

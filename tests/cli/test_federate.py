@@ -107,6 +107,16 @@ def test_several_replicas_asked_of_train_are_answered_with_the_launcher(capsys):
     assert "slipstream federate SCENARIO --repeat" in capsys.readouterr().err
 
 
+def test_replicas_close_rounds_by_a_rule_of_ones_own_in_a_file_beside(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("beside_rules.py").write_text("def first(clients, known):\n    return dict(clients[min(clients)])\n")
+    argv = [*WORDS[:3], "--timesteps", "256", *WORDS[5:], "--root", "f"]
+    assert main(["federate", *argv, "--federated.aggregator", "beside_rules:frist"]) == 2
+    assert "did you mean 'first'" in capsys.readouterr().err
+    assert main(["federate", *argv, "--federated.aggregator", "beside_rules:first"]) == 0
+    assert {(one.state, one.report.used) for one in records(Path("f"))} == {("closed", "beside_rules:first")}
+
+
 def told_events(root: Path, rows: list[dict]) -> None:
     folder = root / "runs" / "client-0"
     folder.mkdir(parents=True)

@@ -1,8 +1,8 @@
 """Every command, scenario and snippet in the pages works as printed.
 
 The blocks of a page are run in order in one empty folder, as a reader would: `bash` and `console` line by line through
-the same entry point as the command, `python` by exec, `yaml` written to the file its first line names. Budgets are cut
-down by flags appended here (SMALLER); everything else is what the page says.
+the same entry point as the command, `python` by exec, `yaml` written to the file its first line names, as is `python`
+where it names one. Budgets are cut down by flags appended here (SMALLER); everything else is what the page says.
 """
 
 from __future__ import annotations
@@ -77,6 +77,8 @@ def test_the_page_works_as_printed(page, tmp_path, monkeypatch, capsys):
                 missing = [line for line in answer if squeeze(line) not in squeeze(said)]
                 assert not missing, f"{where}: {command} does not say {missing} but\n{said}"
         elif block.kind == "python":
+            if file := re.match(r"# (\w+\.py)\n", block.text):
+                Path(file[1]).write_text(block.text)
             exec(compile(block.text, where, "exec"), names)
         else:
             write_scenario(block.text, tmp_path, where)

@@ -40,3 +40,14 @@ def test_every_learner_closes_rounds_in_every_way_to_meet(algo):
     # What is said to be spent is what was sent: one update a round, and nothing without privacy.
     assert [one for one in done if one["counted"] != (ROUNDS if one["privacy"] == "client" else 0)] == []
     assert as_table(done).count(f"{ROUNDS} closed") == len(done) == 10
+
+
+@pytest.mark.parametrize("transport", ["files", "tcp"])
+@pytest.mark.parametrize("privacy", ["none", "client"])
+def test_a_rule_of_ones_own_closes_rounds_where_updates_are_seen(transport, privacy, tmp_path, monkeypatch):
+    (tmp_path / "meetings_rule.py").write_text("def last(clients, known):\n    return dict(clients[max(clients)])\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    clients = learned("td3")
+    cell = {"transport": transport, "privacy": privacy, "secure": False, "strategy": "reset"}
+    found = meet({**cell, "aggregator": "meetings_rule:last"}, clients)
+    assert (found["rounds"], found["agree"]) == (ROUNDS, True)

@@ -1,0 +1,103 @@
+"""An aggregator of one's own: a function, named in the scenario as module:function.
+
+    def halves(clients, known):
+        first, *others = clients.values()
+        return {name: (array + others[-1][name]) / 2 for name, array in first.items()}
+
+It gets the clients' weights by client and name, in the order of client ids, and returns one array for each name.
+Whoever closes a round calls it, and another again if that one is killed: its result depends on its arguments alone.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slipstream.config.errors import FederationError, suggest
+from slipstream.config.federated import is_own_rule
+from slipstream.federate.blocks import Clients
+from slipstream.federate.update import Arrays
+
+
+@dataclass(frozen=True)
+class Known:
+    """What a rule may look at besides the weights."""
+
+    facts: Mapping[str, Mapping[str, float]]  # by client: samples, mean_return, reward_delta; claimed, so not certain
+    last: Mapping[str, NDArray[Any]] | None  # weights of the last aggregate; None before the first
+
+
+Own = Callable[[Mapping[str, Mapping[str, NDArray[Any]]], Known], Mapping[str, NDArray[Any]]]
+
+
+@cache
+def find(name: str) -> Own:
+    """The function that a name stands for; its module may be a file in the current folder."""
+    assert is_own_rule(name)
+    module_name, _, function = name.partition(":")
+    here = os.getcwd()
+    added = here not in sys.path and "" not in sys.path
+    if added:
+        sys.path.append(here)  # last: nothing that is installed is hidden by a file here
+    try:
+        module = import_module(module_name)
+    except ImportError as error:
+        raise FederationError(
+            f"federated.aggregator: cannot import '{module_name}' ({error}); is it installed, or a file in {here}?"
+        ) from error
+    finally:
+        if added:
+            sys.path.remove(here)
+    found = getattr(module, function, None)
+    if not callable(found):
+        names = [name for name in dir(module) if not name.startswith("_")]
+        raise FederationError(
+            f"federated.aggregator: '{module_name}' has no function '{function}'{suggest(function, names)}"
+        )
+    own: Own = found
+    return own
+
+
+def merge_by(name: str, clients: Clients, known: Known) -> Arrays:
+    """What a rule makes of the clients' weights; anything that they could not go on from is refused."""
+    shown = {client: {key: _fixed(clients[client][key]) for key in clients[client]} for client in sorted(clients)}
+    try:
+        found = find(name)(shown, known)
+    except Exception as error:
+        raise FederationError(f"aggregator {name}: {type(error).__name__}: {error}") from error
+    if not isinstance(found, Mapping):
+        raise FederationError(f"aggregator {name}: returned a {type(found).__name__}, and not arrays by name")
+    like = clients[min(clients)]
+    if odd := sorted(map(str, found.keys() ^ like.keys())):
+        what = "leaves out" if odd[0] in like else "invents"
+        raise FederationError(f"aggregator {name}: its result {what} {odd[0]}")
+    return {key: _checked(name, key, found[key], like[key]) for key in like}
+
+
+def _fixed(array: NDArray[Any]) -> NDArray[Any]:
+    """A view that cannot be written to: what others read next stays as it was sent."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+def _checked(name: str, key: str, value: Any, like: NDArray[Any]) -> NDArray[Any]:
+    array = np.asarray(value)
+    if array.shape != like.shape or array.dtype.kind != "f":
+        raise FederationError(
+            f"aggregator {name}: {key} is {array.dtype}{list(array.shape)}, and clients have "
+            f"{like.dtype}{list(like.shape)}"
+        )
+    with np.errstate(over="ignore"):
+        array = np.array(array, like.dtype)
+    if not np.isfinite(array).all():
+        raise FederationError(f"aggregator {name}: {key} holds NaN or infinity")
+    return array
