@@ -49,6 +49,7 @@ def _begin(name: str, known: argparse.Namespace, fields: Sequence[str], asks_hel
     from slipstream.config.load import override
     from slipstream.config.overrides import cli_overrides
     from slipstream.config.sweep import check_budget, load_sweep
+    from slipstream.scale import clients
 
     given = {key: getattr(known, key) for key in ("repeat", "seed_base", "seed_step", "max_parallel")}
     if known.auto_seed and known.seed_base is None:
@@ -66,6 +67,7 @@ def _begin(name: str, known: argparse.Namespace, fields: Sequence[str], asks_hel
         return 0
     check_budget(read)
     _check_values(read)
+    clients.check(read.sweep, read.base)
     now = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
     root = (known.root or HOME / f"{read.sweep.name}_{now}").absolute()
     if known.dry_run:
@@ -130,15 +132,25 @@ def _describe(sweep: Sweep, base: Scenario) -> int:
     method = sweep.method
     everything = grid(sweep.parameters) if isinstance(method, Grid) else []
     many = len(everything) or (method.population if isinstance(method, Pbt) else getattr(method, "trials", 0))
-    each = f"{sweep.repeat} runs" if sweep.repeat > 1 else "one run"
     print(
-        f"{sweep.name}: {method.kind}, {many} trials of {each}, {base.timesteps:,} steps each at most, of {base.name}"
+        f"{sweep.name}: {method.kind}, {many} trials of {_each(sweep, base)}, {base.timesteps:,} steps each at most, "
+        f"of {base.name}"
     )
     first = everything or [drawn(sweep.parameters, sweep.seed, number) for number in range(many)]
     if method.kind != "tpe":
         for number, values in enumerate(first[:MOST_ROWS]):
             print(f"  {number}: " + ", ".join(f"{path} {_text(value)}" for path, value in values.items()))
     return 0
+
+
+def _each(sweep: Sweep, base: Scenario) -> str:
+    """What a trial is made of."""
+    kind = "federation" if base.federated.has_others else "run"
+    text = f"{sweep.repeat} {kind}s" if sweep.repeat > 1 else f"one {kind}"
+    if not base.federated.has_others:
+        return text
+    many = "several" if "federated.clients" in sweep.parameters else base.federated.clients
+    return f"{text} of {many} clients"
 
 
 # --- at work ---
@@ -158,6 +170,8 @@ def _run(work: Work, cluster: Cluster | None) -> int:
     console.print(
         f"{work.sweep.name}: {work.sweep.method.kind}, {parallel} runs at a time, in {work.root}", highlight=False
     )
+    if work.base.federated.enabled and not work.base.federated.has_others:
+        print("federated: every run is the only client of its federation, so no rounds are held; set federated.clients")
     pool = ProcessPool(work.root / LOGS, parallel, _nest(cluster))
     threads = max(1, cores // parallel) if cluster is None else 1  # an actor has one CPU
     live = Live(console=console, refresh_per_second=2, transient=True)  # what stays is printed at the end
@@ -211,8 +225,9 @@ def _finish(work: Work, state: State, console: Console) -> int:
 
     rows, root = table(work, state), work.root
     console.print(_table(work, rows, console.width))
-    write_csv(root / "table.csv", [_cells(row, _text) for row in rows])
-    named = [{key: None if value != value else value for key, value in _cells(row).items()} for row in rows]
+    federated = any(row.rounds for row in rows)
+    write_csv(root / "table.csv", [_cells(row, federated, _text) for row in rows])
+    named = [{key: None if value != value else value for key, value in _cells(row, federated).items()} for row in rows]
     head = {"format": "slipstream.sweep_table", "version": 1, "metric": work.sweep.metric.name}
     replace_file(root / "table.json", json.dumps({**head, "trials": named}, indent=1).encode() + b"\n")
     draw(root / "sweep.png", work.sweep, rows)
@@ -222,12 +237,31 @@ def _finish(work: Work, state: State, console: Console) -> int:
     if len(failed) == len(rows):
         print(f"all {len(rows)} trials failed; their logs are in {root / 'logs'}", file=sys.stderr)
         return 1
-    replace_file(root / "best.yaml", dump(best_scenario(work, rows[0], len(rows))).encode())
-    fresh = work.sweep.seeds[-1] + work.sweep.seed_step
+    best = best_scenario(work, rows[0], len(rows))
+    replace_file(root / "best.yaml", dump(best).encode())
     print(f"table:   {root / 'table.csv'} (and .json)\npicture: {root / 'sweep.png'}\nbest:    {root / 'best.yaml'}")
     print("the best of many is flattering; judge it with a seed of its own:")
-    print(f"  slipstream train {root / 'best.yaml'} --seed {fresh}")
-    return 0
+    print(f"  {_fresh(work, best)}")
+    return _say_rounds(rows)
+
+
+def _fresh(work: Work, best: Scenario) -> str:
+    """The command that trains the best scenario with seeds that the sweep did not have."""
+    sweep, file, many = work.sweep, work.root / "best.yaml", best.federated.clients
+    if not best.federated.has_others:
+        return f"slipstream train {file} --seed {sweep.seeds[-1] + sweep.seed_step}"
+    seed = sweep.seeds[0] + sweep.repeat * many * sweep.seed_step
+    return f"slipstream federate {file} --repeat {many} --seed-base {seed} --seed-step {sweep.seed_step}"
+
+
+def _say_rounds(rows: Sequence[Row]) -> int:
+    """Where no round has closed; the exit code, which is 1 where none has in any trial that was to federate."""
+    federated = [row for row in rows if row.rounds]
+    alone = [row for row in federated if 0 in row.rounds]
+    for why in dict.fromkeys(row.why for row in alone):
+        which = ", ".join(str(row.trial) for row in alone if row.why == why)
+        print(f"no round was closed in a run of trial {which}, whose clients learned alone: {why}", file=sys.stderr)
+    return 1 if federated and not any(sum(row.rounds) for row in federated) else 0
 
 
 def _table(work: Work, rows: Sequence[Row], width: int) -> Group:
@@ -242,18 +276,26 @@ def _table(work: Work, rows: Sequence[Row], width: int) -> Group:
     names = list(work.sweep.parameters)
     short = _short(names)
     wide, narrow = [], []
+    has_rounds = any(row.rounds for row in rows)
+    more = ["rounds"] if has_rounds else []
     for row in rows[:MOST_ROWS]:
         score = " ".join(interval(row.score)) if math.isfinite(row.score.estimate) else "–"
         values = [_brief(row.values[name]) for name in names]
-        about = [row.state, f"{row.steps:,}", str(row.runs)]
+        about = [row.state, f"{row.steps:,}", str(row.runs), *([_span(row.rounds)] if has_rounds else [])]
         wide.append([str(row.trial), *values, *about, score])
         pairs = "  ".join(f"{name}={value}" for name, value in zip(short, values, strict=True))
-        narrow.append([str(row.trial), score, row.state, f"{row.steps:,}", pairs])
+        narrow.append([str(row.trial), score, row.state, f"{row.steps:,}", *about[3:], pairs])
     metric = work.sweep.metric.name
-    forms = [plain(["trial", *heads, "state", "steps", "runs", metric], wide, left=0) for heads in (names, short)]
-    forms.append(plain(["trial", metric, "state", "steps", "values"], narrow, left=0, text=1))
-    more = [Text(f"and {len(rows) - MOST_ROWS} more")] if len(rows) > MOST_ROWS else []
-    return Group(Text(title), fitting(forms, width), *more)
+    heads = ["state", "steps", "runs", *more, metric]
+    forms = [plain(["trial", *named, *heads], wide, left=0) for named in (names, short)]
+    forms.append(plain(["trial", metric, "state", "steps", *more, "values"], narrow, left=0, text=1))
+    others = [Text(f"and {len(rows) - MOST_ROWS} more")] if len(rows) > MOST_ROWS else []
+    return Group(Text(title), fitting(forms, width), *others)
+
+
+def _span(rounds: Sequence[int]) -> str:
+    """Rounds that have closed: of one run, or the fewest and the most of several."""
+    return "–".join(str(one) for one in sorted({min(rounds), max(rounds)})) if rounds else ""
 
 
 def _short(names: Sequence[str]) -> list[str]:
@@ -267,12 +309,14 @@ def _brief(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(_text(value)).replace(", ", ",")
 
 
-def _cells(row: Row, written: Callable[[Any], Any] = lambda value: value) -> dict[str, Any]:
+def _cells(row: Row, with_rounds: bool, written: Callable[[Any], Any] = lambda value: value) -> dict[str, Any]:
     """A row as named cells, for files; nothing in it depends on the clock."""
     score, low, high = row.score
     figures = {"score": score, "low": low, "high": high}
     values = {path: written(value) for path, value in row.values.items()}
-    about = {"state": row.state, "steps": row.steps, "runs": row.runs}
+    about: dict[str, Any] = {"state": row.state, "steps": row.steps, "runs": row.runs}
+    if with_rounds:
+        about["rounds_closed"] = min(row.rounds, default=None)
     return {"trial": row.trial, **values, **about, **figures, "problem": row.problem}
 
 

@@ -187,7 +187,17 @@ def accounted(federation: Federation, number: int) -> frozenset[str]:
 
 def gone(federation: Federation) -> frozenset[str]:
     """Clients that have left."""
-    return frozenset(match[1] for name in os.listdir(federation.folder) if (match := _GONE.fullmatch(name)))
+    return _gone_from(federation.folder)
+
+
+def is_waiting(folder: Path, client: str, clients: int) -> bool:
+    """Whether a client's update is in a round that is open, and that some of so many clients have still to come to."""
+    for number in sorted(_round_numbers(folder), reverse=True):
+        path = folder / f"round_{number:05d}"
+        senders = _senders_in(path)
+        if client in senders:
+            return not os.path.lexists(path / CLOSED) and len(_gone_from(folder).union(senders)) < clients
+    return False
 
 
 def is_closing(federation: Federation, number: int) -> bool:
@@ -444,9 +454,16 @@ def _prune(federation: Federation, where: Standing) -> None:
 
 
 def _senders(federation: Federation, number: int) -> list[str]:
-    folder = round_folder(federation, number)
+    return _senders_in(round_folder(federation, number))
+
+
+def _senders_in(folder: Path) -> list[str]:
     names = os.listdir(folder) if folder.is_dir() else []
     return sorted(match[1] for name in names if (match := _CLIENT.fullmatch(name)))
+
+
+def _gone_from(folder: Path) -> frozenset[str]:
+    return frozenset(match[1] for name in os.listdir(folder) if (match := _GONE.fullmatch(name)))
 
 
 def _gone_mark(federation: Federation, client: str) -> Path:

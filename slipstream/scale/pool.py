@@ -12,7 +12,7 @@ import subprocess
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -37,6 +37,8 @@ class Order(msgspec.Struct, frozen=True):
     seed: int
     threads: int
     pause_at: int | None = None  # steps after which it saves and ends; None: its budget
+    client: str = ""  # of a federation that is one run; "": it learns alone
+    changes: dict[str, Any] = {}  # of the scenario, by dotted path, for this run
 
 
 class Ended(NamedTuple):
@@ -49,8 +51,8 @@ class Ended(NamedTuple):
 class Pool(Protocol):
     """Where runs are worked on."""
 
-    def submit(self, order: Order) -> None:
-        """Take an order; it is begun when there is room."""
+    def submit(self, order: Order, first: bool = False) -> None:
+        """Take an order; it is begun when there is room, `first` before all that wait."""
 
     def poll(self) -> list[Ended]:
         """Those that have ended since the last call; begins others in their place."""
@@ -88,9 +90,9 @@ class ProcessPool:
         self._waiting: list[tuple[Order, int]] = []  # and how often each has died without saving
         self._children: list[_Child] = []
 
-    def submit(self, order: Order) -> None:
+    def submit(self, order: Order, first: bool = False) -> None:
         """Take an order."""
-        self._waiting.append((order, 0))
+        self._waiting.insert(0 if first else len(self._waiting), (order, 0))
 
     def running(self) -> frozenset[str]:
         """Names of those that have a process."""

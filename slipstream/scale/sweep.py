@@ -3,7 +3,7 @@
 What is known is one file, `trials.json`: the values of every trial and the scores of every run. `plan` is a function of
 it alone, so a sweep that goes on does what it would have done. A trial's runs are ordinary runs, in
 `trials/<number>/seed_<seed>/`; where trials are compared before their end, they pause with a checkpoint, and those that
-go on are, bit for bit, runs that never paused.
+go on are, bit for bit, runs that never paused. A run of a federated scenario is a whole federation (clients.py).
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ from slipstream.config.records import from_json
 from slipstream.config.scenario import Scenario
 from slipstream.config.sweep import Asha, Grid, MetricConfig, Pbt, Sweep, Tpe, dump_sweep, first_steps, load_sweep
 from slipstream.data.disk import replace_file
+from slipstream.scale import clients
+from slipstream.scale.clients import Ordered
 from slipstream.scale.pool import Ended, Order, Pool
 from slipstream.scale.suggest import Score, Values, drawn, exploited, grid, promoted, suggested
 from slipstream.stats.intervals import Interval, mean_interval
 from slipstream.train.metrics import read_rows
-from slipstream.train.supervision import last_row
 
 SWEEP_FILE, BASE_FILE, STATE_FILE, LOCK_FILE = "sweep.yaml", "base.yaml", "trials.json", ".lock"
 TRIALS, LOGS, MODELS = "trials", "logs", "models"
@@ -69,8 +70,10 @@ class Result(msgspec.Struct, frozen=True):
     rung: int
     repeat: int
     steps: int
-    score: float | None
+    score: float | None  # of a federation, the mean of its clients' scores
     problem: str | None = None
+    rounds: int | None = None  # of a federation that have closed; None: it learns alone
+    why: str = ""  # none has closed
 
 
 class State(msgspec.Struct, frozen=True):
@@ -88,6 +91,8 @@ class Outcome(NamedTuple):
     scores: tuple[float, ...]
     steps: int
     problem: str | None
+    rounds: tuple[int, ...] = ()  # closed, of each run that is a federation
+    why: str = ""  # none has closed in one of them
 
     @property
     def score(self) -> Score:
@@ -218,7 +223,9 @@ def outcomes(work: Work, state: State) -> dict[tuple[int, int], Outcome]:
         own.sort(key=lambda one: one.repeat)
         problems = [one.problem for one in own if one.problem is not None]
         scores = tuple(one.score for one in own if one.score is not None)
-        found[task] = Outcome(scores, max(one.steps for one in own), problems[0] if problems else None)
+        rounds = tuple(one.rounds for one in own if one.rounds is not None)
+        why = next((one.why for one in own if one.why), "")
+        found[task] = Outcome(scores, max(one.steps for one in own), problems[0] if problems else None, rounds, why)
     return found
 
 
@@ -245,10 +252,9 @@ def _with_births(work: Work, state: State) -> State:
 def _refusal(work: Work, values: Values) -> str | None:
     """Why the scenario does not take these values together, if so."""
     try:
-        load(work.root / BASE_FILE, values)
+        return clients.refusal(load(work.root / BASE_FILE, values)) or None
     except ScenarioError as error:
         return str(error)
-    return None
 
 
 def _with_changes(work: Work, state: State, rung: int, scores: Mapping[int, Score]) -> State:
@@ -276,9 +282,17 @@ def _with_changes(work: Work, state: State, rung: int, scores: Mapping[int, Scor
 Show = Callable[[State, frozenset[str]], None]  # what is known, and names of the runs at work
 
 
+@dataclass
+class _Asked(Ordered):
+    """A run that was ordered, and what for."""
+
+    task: Task
+    repeat: int
+
+
 def run(work: Work, pool: Pool, threads: int, show: Show) -> State:
     """Work until there is nothing left to do, or until Ctrl+C; every run has saved what it has by then."""
-    asked: dict[str, tuple[Task, int]] = {}  # by name of a run that is ordered: what for, and which of its trial's runs
+    asked: list[_Asked] = []
     with _alone(work.root):
         state, planned = read_state(work.root), None
         try:
@@ -289,45 +303,55 @@ def run(work: Work, pool: Pool, threads: int, show: Show) -> State:
                     if not tasks:
                         return state
                     _take_over(work, state, tasks[0].rung)
-                    for order, about in _orders(work, state, tasks, threads):
-                        if order.name not in asked:
-                            asked[order.name] = about
-                            pool.submit(order)
+                    at_work = {(one.task, one.repeat) for one in asked}
+                    for new in _missing(work, state, tasks, threads):
+                        if (new.task, new.repeat) not in at_work:
+                            asked.append(new)
+                            for order in new.at_work:
+                                pool.submit(order)
                     planned = state
+                owners = {name: one for one in asked for name in one.orders}
                 for ended in pool.poll():
-                    if ended.problem is None and not _is_there(ended.order):
-                        pool.submit(ended.order)  # somebody else has stopped it
-                        continue
-                    result = _result(work.sweep.metric, ended, *asked.pop(ended.order.name))
-                    state = msgspec.structs.replace(state, results=(*state.results, result))
+                    clients.note_end(owners[ended.order.name], ended, pool)
+                for one in asked:
+                    clients.wake(one, pool)
+                done = [one for one in asked if not one.at_work]
+                asked = [one for one in asked if one not in done]
+                if done:
+                    results = [_result(work, state, one) for one in done]
+                    state = msgspec.structs.replace(state, results=(*state.results, *results))
                 show(state, pool.running())
                 time.sleep(LOOK_S)
         finally:
             pool.close()
 
 
-def _orders(work: Work, state: State, tasks: Sequence[Task], threads: int) -> Iterator[tuple[Order, tuple[Task, int]]]:
+def _missing(work: Work, state: State, tasks: Sequence[Task], threads: int) -> Iterator[_Asked]:
     """The runs of these tasks that have no result yet."""
     done = {(result.trial, result.rung, result.repeat) for result in state.results}
     for task in tasks:
-        folder = work.root / TRIALS / f"{task.trial:04d}"
-        scenario = folder / "scenario.yaml"
-        if not scenario.exists():
-            folder.mkdir(exist_ok=True)
-            replace_file(scenario, dump(load(work.root / BASE_FILE, state.trials[task.trial].newest)).encode())
+        scenario = _scenario(work, state, task.trial)
+        file = work.root / TRIALS / f"{task.trial:04d}" / "scenario.yaml"
+        if not file.exists():
+            file.parent.mkdir(exist_ok=True)
+            replace_file(file, dump(scenario).encode())
         pause_at = None if task.rung + 1 == len(work.rungs) else work.rungs[task.rung]
         for repeat, seed in enumerate(work.sweep.seeds):
-            if (*task, repeat) not in done:
-                order = Order(
-                    name=f"{task.trial:04d}_seed_{seed}",
-                    scenario=str(scenario),
-                    run=str(work.run(task.trial, repeat)),
-                    models=str(work.root / MODELS),
-                    seed=seed,
-                    threads=threads,
-                    pause_at=pause_at,
-                )
-                yield order, (task, repeat)
+            if (*task, repeat) in done:
+                continue
+            orders = []
+            apart = work.sweep.repeat * work.sweep.seed_step
+            for client in clients.clients_of(scenario, work.run(task.trial, repeat), seed, apart):
+                name = f"{task.trial:04d}_seed_{seed}" + (f"_client_{client.name}" if client.name else "")
+                where = (str(file), str(client.folder), str(work.root / MODELS))
+                orders.append(Order(name, *where, client.seed, threads, pause_at, client.name, client.changes))
+            by_name = {order.name: order for order in orders}
+            yield _Asked(work.run(task.trial, repeat), by_name, clients.over_before(orders), set(), task, repeat)
+
+
+def _scenario(work: Work, state: State, trial: int) -> Scenario:
+    """What a trial trains by now."""
+    return load(work.root / BASE_FILE, state.trials[trial].newest)
 
 
 def _take_over(work: Work, state: State, rung: int) -> None:
@@ -342,22 +366,37 @@ def _take_over(work: Work, state: State, rung: int) -> None:
             copy = own.with_name(f".tmp-{own.name}")
             shutil.rmtree(copy, ignore_errors=True)
             shutil.copytree(work.run(change.parent, repeat), copy)
-            scenario = override(load(copy / "scenario.yaml"), change.values)
-            replace_file(copy / "scenario.yaml", dump(scenario).encode())
+            base = _scenario(work, state, trial.number)
+            for client in clients.clients_of(base, copy, 0, 1):
+                meeting = clients.meeting(own) if client.name else {}
+                scenario = override(load(client.folder / "scenario.yaml"), {**change.values, **meeting})
+                replace_file(client.folder / "scenario.yaml", dump(scenario).encode())
             replace_file(copy / LINEAGE_FILE, lineage)
             shutil.rmtree(own, ignore_errors=True)
             copy.rename(own)
 
 
-def _is_there(order: Order) -> bool:
-    """Whether a run that ended in peace has come to where it was to go, and was not just told to stop."""
-    run = Path(order.run)
-    if order.pause_at is not None and last_row(run).get("timesteps_total", 0) >= order.pause_at:
-        return True
-    return any(event.get("event") == "finished" for event in read_rows(run / "events.jsonl"))
+def _result(work: Work, state: State, one: _Asked) -> Result:
+    """What came of a run; of a federation, all of whose clients are over or wait for one that went no further."""
+    results = []
+    for name, order in one.orders.items():
+        steps, score, problem = _judged(work.sweep.metric, one.over.get(name, Ended(order, None)))
+        if order.client and problem is not None:
+            problem = f"client {order.client}: {problem}"
+        results.append((steps, score, problem))
+    problem = next((problem for _, _, problem in results if problem is not None), None)
+    if problem is None and one.waiting and one.task.rung + 1 == len(work.rungs):
+        problem = f"client {one.orders[min(one.waiting)].client} waits for others that have ended"
+    scores = [score for _, score, _ in results if score is not None]
+    score = None if problem is not None else math.fsum(scores) / len(scores)
+    found = clients.rounds_of(_scenario(work, state, one.task.trial), one.folder)
+    closed, why = (None, "") if found is None else found
+    steps = max(steps for steps, _, _ in results)
+    return Result(*one.task, one.repeat, steps, score, problem, closed, why)
 
 
-def _result(metric: MetricConfig, ended: Ended, task: Task, repeat: int) -> Result:
+def _judged(metric: MetricConfig, ended: Ended) -> tuple[int, float | None, str | None]:
+    """Steps, score, and why there is none, of one process's run."""
     metrics = Path(ended.order.run) / "metrics.jsonl"
     rows = list(read_rows(metrics)) if metrics.exists() else []
     steps = int(rows[-1]["timesteps_total"]) if rows else 0
@@ -365,7 +404,7 @@ def _result(metric: MetricConfig, ended: Ended, task: Task, repeat: int) -> Resu
     if problem is None and (score := score_of(rows, metric)) is None:
         keys = {key for row in rows for key in row}
         problem = f"no report has a finite {metric.name}{suggest(metric.name, keys)} (docs/metrics.md lists the keys)"
-    return Result(task.trial, task.rung, repeat, steps, score, problem)
+    return steps, score, problem
 
 
 def score_of(rows: Sequence[Mapping[str, Any]], metric: MetricConfig) -> float | None:
@@ -395,6 +434,8 @@ class Row(NamedTuple):
     runs: int  # that are over, at those steps
     score: Interval  # mean over the runs
     problem: str
+    rounds: tuple[int, ...] = ()  # closed, of each run that is a federation
+    why: str = ""  # none has closed in one of them
 
 
 def table(work: Work, state: State, running: frozenset[str] = frozenset()) -> list[Row]:
@@ -413,7 +454,8 @@ def table(work: Work, state: State, running: frozenset[str] = frozenset()) -> li
             words = "running" if trial.number in at_work else "waiting"
         score = mean_interval(outcome.scores) if outcome.scores and not outcome.problem else Interval(*[math.nan] * 3)
         runs = len(outcome.scores)
-        row = Row(trial.number, trial.newest, words, outcome.steps, runs, score, outcome.problem or "")
+        told = (outcome.problem or "", outcome.rounds, outcome.why)
+        row = Row(trial.number, trial.newest, words, outcome.steps, runs, score, *told)
         place = (0, -rung, sign * score.estimate) if math.isfinite(score.estimate) else (1, 0, 0.0)
         ranked.append(((*place, trial.number), row))
     return [row for _, row in sorted(ranked, key=lambda pair: pair[0])]

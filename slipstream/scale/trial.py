@@ -31,7 +31,7 @@ def work(order: Order) -> None:
         return
     if not is_being_written(run):
         shutil.rmtree(run, ignore_errors=True)  # of one that was killed before it had saved anything
-    scenario = load(Path(order.scenario), {"seed": order.seed})
+    scenario = load(Path(order.scenario), {"seed": order.seed, **order.changes})
     threads = {"learner_threads": scenario.learner_threads, "collect.world_threads": scenario.collect.world_threads}
     shared = {key: order.threads for key, value in threads.items() if value == "auto"}  # which change no result
     experiment.train(override(scenario, shared), out=run, models=models, pause_at=order.pause_at)

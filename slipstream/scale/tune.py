@@ -18,6 +18,7 @@ from typing import Any
 
 from ray import tune
 
+from slipstream.config.errors import ScenarioError
 from slipstream.config.load import dump, load, override
 from slipstream.config.scenario import Scenario
 from slipstream.data.disk import replace_file
@@ -40,6 +41,11 @@ def trainable(
     """
     given = scenario if isinstance(scenario, Scenario) else load(scenario)
     base = override(given, {**ONE_THREAD, **(changes or {})})
+    if base.federated.has_others:
+        raise ScenarioError(
+            f"federated.clients {base.federated.clients}: a trial of Tune is one run, and would wait for clients that "
+            "nobody starts; use slipstream sweep, or set federated.enabled false"
+        )
 
     def run(values: dict[str, Any]) -> None:
         folder = Path(tune.get_context().get_trial_dir()) / "run"

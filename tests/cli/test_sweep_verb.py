@@ -50,8 +50,8 @@ class Here:
     def __init__(self, last_first=False):
         self.orders, self.done, self.last_first = [], [], last_first
 
-    def submit(self, order):
-        self.orders.append(order)
+    def submit(self, order, first=False):
+        self.orders.insert(0 if first else len(self.orders), order)
 
     def poll(self):
         if not self.orders:
@@ -370,7 +370,7 @@ def test_the_sweep_users_know_by_name_is_there(capsys, tmp_path, monkeypatch):
     words = ["--repeat", "3", "--max-parallel", "3", "--auto-seed", "--seed-base", "12345", "--seed-step", "7"]
     assert main(["sweep", "convoy_lock_td3_sweep", *words, "--dry-run"]) == 0
     said = capsys.readouterr().out
-    assert "asha, 18 trials of 3 runs, 200,000 steps each at most, of convoy_lock_td3_sweep" in said
+    assert "asha, 18 trials of 3 federations of 2 clients, 200,000 steps each at most, of convoy_lock_td3_sweep" in said
     assert not list(tmp_path.iterdir())
 
 
