@@ -269,6 +269,16 @@ def _closed(root: Path) -> dict[str, int]:
     return {policy: len(rounds) for policy, rounds in sorted(found.items())}
 
 
+def _others(root: Path, policy: str) -> Iterator[str]:
+    """Rounds of a policy that were decided and did not close, by what became of them, with the first reason."""
+    told: dict[str, dict[int, str]] = {}
+    for row in _round_events(root):
+        if row["policy"] == policy and row.get("state") in ("failed", "not_held"):
+            told.setdefault(row["state"], {})[row["round"]] = str(row.get("reason") or "")
+    for state, reasons in sorted(told.items()):
+        yield f", {len(reasons)} {state.replace('_', ' ')} ({reasons[min(reasons)]})"
+
+
 def _round_events(root: Path) -> Iterator[dict[str, Any]]:
     """What replicas tell of rounds."""
     from slipstream.train.metrics import read_rows
@@ -293,7 +303,7 @@ def _print_rounds(root: Path) -> int:
 
     closed = _closed(root)
     for policy, count in closed.items():
-        print(f"rounds of {policy}: {count} closed")
+        print(f"rounds of {policy}: {count} closed{''.join(_others(root, policy))}")
     for history in sorted((root / ROUNDS).glob("*/rounds.jsonl")):
         print(f"rounds: {history}")
     print(f"runs:   {root / RUNS}\nlogs:   {root / LOGS}")

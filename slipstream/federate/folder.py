@@ -352,6 +352,7 @@ def _finish(
         dropouts=closing.dropouts,
         duration_s=closing.duration_s,
         report=report,
+        finished=closing.finished,
     )
 
 

@@ -108,10 +108,11 @@ class Closing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     seats: tuple[Seat, ...]
     refusals: tuple[Refusal, ...]
     quarantine: tuple[Quarantined, ...]  # from this round on
-    dropouts: tuple[str, ...]  # took part in the round before, not heard in this one
+    dropouts: tuple[str, ...]  # took part in the round before, not heard in this one, and have not finished
     duration_s: float | None  # None: opened before this machine was started
     failure: str  # why nothing will be aggregated; "" if it will
     is_held: bool = True  # False: those who have not finished are no quorum
+    finished: tuple[str, ...] = ()  # have come to the end of their runs: nobody waits for them
 
 
 class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -132,6 +133,7 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     dropouts: tuple[str, ...]
     duration_s: float | None
     report: Report | None
+    finished: tuple[str, ...] = ()  # clients that had come to the end of their runs, and were not waited for
 
 
 class Standing(NamedTuple):
@@ -247,7 +249,7 @@ def decide(
     if len(seats) < rules.quorum:
         failure = f"{len(seats)} updates were accepted where {rules.quorum} are the quorum"
         failure += f" and {len(refusals)} refused" if refusals else ""
-    finished = why_not_held(rules, gone, heard) if failure else ""
+    not_held = why_not_held(rules, gone, heard) if failure else ""
     before = standing.last.seats if standing.last is not None else ()
     came = {seat.client for seat in seats} | {refusal.client for refusal in refusals}
     return Closing(
@@ -257,10 +259,11 @@ def decide(
         seats=tuple(seats),
         refusals=tuple(sorted(refusals, key=_client_of)),
         quarantine=_quarantine_after(standing.round, quarantine, refusals, federation.defence),
-        dropouts=tuple(sorted({seat.client for seat in before} - came)),
+        dropouts=tuple(sorted({seat.client for seat in before} - came - set(gone))),
         duration_s=duration_s,
-        failure=finished or failure,
-        is_held=not finished,
+        failure=not_held or failure,
+        is_held=not not_held,
+        finished=tuple(sorted(set(gone) - heard)),
     )
 
 

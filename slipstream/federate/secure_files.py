@@ -250,7 +250,8 @@ def _end(federation: Federation, number: int, clients: Sequence[str], arrays: Ar
     where = folder.standing(federation)
     before = where.last.seats if where.last is not None else ()
     came = senders(folder.round_folder(federation, number), PHASES[0][0])
-    finished = why_not_held(federation.rules, folder.gone(federation), came) if arrays is None else ""
+    gone = folder.gone(federation)
+    finished = why_not_held(federation.rules, gone, came) if arrays is None else ""
     if arrays is not None:
         folder.write_aggregate(federation, number, arrays)
     folder.end_round(
@@ -268,9 +269,12 @@ def _end(federation: Federation, number: int, clients: Sequence[str], arrays: Ar
             refusals=(),
             refused={},
             quarantine=(),
-            dropouts=tuple(sorted({seat.client for seat in before} - set(clients))) if arrays is not None else (),
+            dropouts=tuple(sorted({seat.client for seat in before} - set(clients) - gone))
+            if arrays is not None
+            else (),
             duration_s=None,
             report=None,  # nobody has seen what it would tell
+            finished=tuple(sorted(gone.difference(came))),
         ),
     )
 

@@ -135,10 +135,15 @@ def test_where_no_round_closed_the_commonest_reason_is_on_the_screen(monkeypatch
 
 def test_one_closed_round_is_told_as_one(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(replicas, "supervise", lambda *_: [])
-    told_events(tmp_path / "f", [{"event": "round", "policy": "main", "state": "closed", "round": 1, "reason": ""}])
+    closed = {"event": "round", "policy": "main", "state": "closed", "round": 1, "reason": ""}
+    told_events(
+        tmp_path / "f", [closed, {**closed, "state": "not_held", "round": 2, "reason": "client 1 had finished"}]
+    )
     what = plan(WORDS, tmp_path / "f", repeat=2, max_parallel=2, seeds=[1, 2], prefix="client-")
     assert federate._run(tmp_path / "f", what, None) == 0
-    assert "1 round closed" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "1 round closed" in said
+    assert "rounds of main: 1 closed, 1 not held (client 1 had finished)" in said  # the numbers of its folders agree
 
 
 def test_a_folder_in_use_is_refused(tmp_path):

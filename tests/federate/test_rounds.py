@@ -244,6 +244,7 @@ def test_a_round_after_the_others_have_finished_was_not_held_and_is_no_failure(r
         record = folder.advance(made, where.round, overdue=False)
     assert record.state == "not_held"
     assert "b, c had finished" in record.reason
+    assert (record.finished, record.dropouts) == (("b", "c"), ())  # they said so, so they are not missed
     assert folder.standing(made).base == where.base
     history = [json.loads(line)["state"] for line in (made.folder / folder.HISTORY).read_text().splitlines()]
     assert history == ["closed", "not_held"]

@@ -220,6 +220,9 @@ def test_a_secure_round_after_the_others_have_finished_was_not_held(made):
     outcome = transport.exchange(update_of("a"))
     assert outcome.state == "not_held"
     assert not outcome.sent
+    record = msgspec.json.decode((made.folder / folder.HISTORY).read_bytes())
+    assert (record["finished"], record["dropouts"]) == (["b", "c", "d", "e"], [])
+    assert record["reason"]
 
 
 def test_plain_and_secure_clients_do_not_meet(made):
