@@ -31,6 +31,7 @@ VecEnv::VecEnv(std::unique_ptr<Worlds> worlds, const VecEnvOptions& options)
   figures_ = spec.stat_rows() * spec.stats.size();
   if (n == 0) throw std::invalid_argument("num_worlds is 0; a batch needs at least one world");
   if (options.threads < 1) throw std::invalid_argument("threads must be at least 1");
+  if (spec.phases.size() > zu(kPhases)) throw std::invalid_argument(spec.name + " has more than 256 phases");
   if (agents_ == 0) throw std::invalid_argument(spec.name + " has no agents");
   if (spec.obs.size() > zu(kMaxObsBlocks)) throw std::invalid_argument(spec.name + " has too many observation blocks");
 
@@ -102,7 +103,8 @@ Slices VecEnv::slices(int i) {
   s.ticks = &buffers_.ticks[zu(i)];
   s.discounted = row(discounted_, i, agents_);
   s.tick_discount = options_.tick_discount;
-  s.phase = phases_[zu(i)];
+  s.phase = phases_[zu(i)] % kPhases;
+  s.time_limit = phases_[zu(i)] / kPhases;
   return s;
 }
 
@@ -407,7 +409,7 @@ void VecEnv::set_phases(std::span<const std::int32_t> phases) {
   const int count = std::max<int>(1, static_cast<int>(spec().phases.size()));
   if (phases.size() != phases_.size()) throw std::invalid_argument("phases needs one number per world");
   for (const std::int32_t phase : phases) {
-    if (phase < 0 || phase >= count)
+    if (phase < 0 || phase % kPhases >= count)
       throw std::invalid_argument(spec().name + " has no phase " + std::to_string(phase) + "; it has " +
                                   std::to_string(count));
   }

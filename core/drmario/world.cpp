@@ -162,7 +162,7 @@ WorldSpec DrMarioWorld::spec(const DrMarioConfig& config) {
 void DrMarioWorld::reset(const Rng& rng, const Slices& s) {
   Rng stream = rng;
   dice_ = rng.fork(kDiceStream);
-  stage_ = std::clamp(s.phase, 0, static_cast<int>(config_.stages.size()) - 1);
+  stage_ = std::clamp(s.phase, 0, static_cast<int>(config_.stages.size()) - 1) + kPhases * s.time_limit;
   const auto& levels = stage().levels;
   level_ = levels[stream.below(static_cast<std::uint32_t>(levels.size()))];
   seed_ =

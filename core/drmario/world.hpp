@@ -44,11 +44,14 @@ class DrMarioWorld {
   };
 
   [[nodiscard]] std::size_t players() const { return static_cast<std::size_t>(config_.players); }
-  [[nodiscard]] const Stage& stage() const { return config_.stages[static_cast<std::size_t>(stage_)]; }
+  [[nodiscard]] const Stage& stage() const { return config_.stages[static_cast<std::size_t>(stage_ % kPhases)]; }
   [[nodiscard]] bool over() const;
   [[nodiscard]] int winner() const;
   [[nodiscard]] bool cleared(const Seat& seat) const;
-  [[nodiscard]] bool in_time() const { return stage().max_frames == 0 || frames_ <= stage().max_frames; }
+  [[nodiscard]] bool in_time() const {
+    const std::int32_t most = stage_ >= kPhases ? stage_ / kPhases : stage().max_frames;
+    return most == 0 || frames_ <= most;
+  }
   void choose(Seat& seat, int action) const;
   [[nodiscard]] int greedy(const Seat& seat) const;
   void play(std::size_t p, int tick, const Slices& s);
@@ -66,7 +69,7 @@ class DrMarioWorld {
   std::uint8_t counter_ = 1;  // of the next frame
   std::int32_t frames_ = 0;
   std::int32_t level_ = 0;
-  std::int32_t stage_ = 0;
+  std::int32_t stage_ = 0;  // as an entry of VecEnv's phases: with the time limit
   std::int32_t seed_ = 0;
   Rng dice_;  // for scripts
 };

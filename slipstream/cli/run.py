@@ -201,7 +201,7 @@ def _judged(result: Result, scenario: Scenario, failures: list[str]) -> list[str
 
     judgement, picture = None, None
     with _attempting("the judgement", failures):
-        judgement = judge(scenario, load_cast(result.run)[1], episodes=100)
+        judgement = judge(*load_cast(result.run), episodes=100)
         print_table(judgement)
     if judgement is not None:
         with _attempting(JUDGEMENT_FILE, failures):

@@ -29,11 +29,23 @@ class GamesConfig(Config):
     max_seconds: float | None = Field(
         None, gt=0, le=36_000, description="A time goal: later than this does not count; null: only pills are counted."
     )
+    time_floor_quantile: float | None = Field(
+        None,
+        ge=0,
+        le=1,
+        description="A time goal from best times, fixed when a curriculum begins this phase: what so many of the seeds "
+        "have been cleared in (0.1: the fastest tenth), on the slowest of its levels; at most `max_seconds`, which "
+        "alone counts where a level has no best time yet. null: none.",
+    )
 
     @model_validator(mode="after")
     def _one_goal(self) -> GamesConfig:
         if self.viruses is not None and self.matches is not None:
             raise ValueError(f"phase '{self.name}' asks for viruses and for matches; it has one goal")
+        if self.time_floor_quantile is not None and (self.viruses is not None or self.matches is not None):
+            raise ValueError(
+                f"phase '{self.name}': time_floor_quantile is of whole levels; leave out viruses and matches"
+            )
         return self
 
 
@@ -75,6 +87,12 @@ class DrMarioConfig(Config):
         (),
         description="Instead of `levels`: what `curriculum` goes through; without one, the last.",
     )
+    best_times: str | None = Field(
+        None,
+        min_length=1,
+        description="The store of best times that phases take `time_floor_quantile` from: a file, or a run's folder, "
+        "relative to where the command is run; null: what the run itself has cleared until then.",
+    )
     max_pills: int = Field(400, ge=1, le=100_000, description="A game is cut off after so many pills.")
     first_seed: int = Field(1, ge=1, le=SEEDS, description="Games are drawn from the console's seeds from this one")
     last_seed: int = Field(SEEDS, ge=1, le=SEEDS, description="to this one.")
@@ -98,6 +116,8 @@ class DrMarioConfig(Config):
             raise ValueError("observation 'versus' shows the opponent's bottle; players is 1")
         if self.players == 2 and any(phase.matches for phase in self.phases):
             raise ValueError("phases with matches are for one player")
+        if self.players == 2 and any(phase.time_floor_quantile is not None for phase in self.phases):
+            raise ValueError("phases with time_floor_quantile are for one player: best times are")
         names = [phase.name for phase in self.phases]
         if len(set(names)) < len(names):
             raise ValueError(f"phases: two have the same name among {', '.join(names)}")

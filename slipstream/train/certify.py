@@ -22,7 +22,7 @@ from slipstream.data.disk import write_all
 from slipstream.stats import Certificate, Certifier, spent
 from slipstream.train.setup import make_evaluation_worlds
 from slipstream.worlds.registry import proportions, unseen
-from slipstream.worlds.vec_env import VecEnv
+from slipstream.worlds.vec_env import VecEnv, timed
 
 # Judging begins at 2^31 (saved_cast.py); certificates where no table gets to. An attempt has room for ROOM episodes.
 FIRST_CERTIFIED = 2**31 + 2**30
@@ -50,6 +50,7 @@ class Candidate(NamedTuple):
     steps: int  # of training behind it
     phase: int | None = None  # of the world's phases; None: the last
     by: Literal["verb", "training"] = "verb"
+    time_limit: int = 0  # ticks an episode may last; 0: as the phase has it
 
 
 class Attempt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -144,7 +145,7 @@ def certify(
         population=stand.population,
     )
     _write(folder, attempt)
-    worlds.phases = [max(0, phase)] * worlds.num_worlds
+    worlds.phases = [timed(max(0, phase), candidate.time_limit)] * worlds.num_worlds
     standing = _play(worlds, teams, test, metric, scenario.evaluate.seed, FIRST_CERTIFIED + (number - 1) * ROOM, told)
     attempt = msgspec.structs.replace(
         attempt,

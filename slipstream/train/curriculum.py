@@ -26,6 +26,7 @@ class CurriculumState(msgspec.Struct, frozen=True):
     judged: float | None = None  # share of successes in this phase's latest evaluation
     failed_at: int | None = None  # update after which this phase was last refused a certificate
     certified: tuple[int, ...] = ()  # phases, in order
+    limits: tuple[int, ...] = ()  # by phase, as far as they began: ticks an episode may last; 0: as the phase has it
     # adaptive:
     rates: tuple[float, ...] = ()  # success of late, by phase
     playing: tuple[int, ...] = ()  # phase of each world's running episode
@@ -66,7 +67,7 @@ def mastered(config: CurriculumConfig, state: CurriculumState, update: int) -> s
 
 def following(state: CurriculumState) -> CurriculumState:
     """The next phase, from its beginning."""
-    return CurriculumState(phase=state.phase + 1, certified=state.certified)
+    return CurriculumState(phase=state.phase + 1, certified=state.certified, limits=state.limits)
 
 
 # --- adaptive ---

@@ -605,7 +605,7 @@ class Session:
         """What is remarkable among them; that it cannot be kept is no reason to stop."""
         rows = [episode.stats for episode in episodes]
         try:
-            keep_records(self.scenario.world, self.run.path, self.worlds.spec.stats, rows, self.run.path.name)
+            keep_records(self.phases.played, self.run.path, self.worlds.spec.stats, rows, self.run.path.name)
         except SlipstreamError as error:
             if not self._lost_records:
                 self._tell(f"records are not kept from here on: {error}")
@@ -647,6 +647,8 @@ class Session:
             arrays |= {f"feed.{name}.{k}": v for k, v in self.feeds[name].state_arrays().items()}
         for name, selves in self.cast.past.items():
             arrays |= {f"past.{name}.{k}": v for k, v in selves.state_arrays().items()}
+        if self.phases.goals is not None:
+            arrays |= {f"curriculum.{k}": v for k, v in self.phases.goals.arrays().items()}
         if self.client is not None:
             arrays |= {f"federated.{k}": v for k, v in self.client.arrays().items()}
         meta = {
@@ -678,6 +680,8 @@ class Session:
                 selves.load_state(under(saved.arrays, f"past.{name}."), self.counters.updates)
             if "curriculum" in meta:  # older checkpoints have none
                 self.phases.state = from_value(meta["curriculum"], CurriculumState)
+                if self.phases.goals is not None:
+                    self.phases.goals.load(under(saved.arrays, "curriculum."))
             if self.client is not None:
                 client = from_value(meta["federated"], ClientState)
                 self.client.load(client, under(saved.arrays, "federated."))

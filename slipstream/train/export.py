@@ -43,6 +43,7 @@ def export(session: Session, reason: str) -> Path:
         "evaluation": dict(session.evaluation),
         "zero_conflict_streak": session.stop.streak,
         "policies": msgspec.to_builtins(dict(session.cast.records)),
+        **({"curriculum": msgspec.to_builtins(session.phases.state)} if session.phases.state.limits else {}),
     }
     new = session.models / f"unfinished-{secrets.token_hex(8)}"
     try:

@@ -12,7 +12,9 @@ from slipstream.algos.protocol import Algorithm
 from slipstream.collect.pool import Tell
 from slipstream.collect.serial import Episode
 from slipstream.collect.teams import Team
+from slipstream.config.drmario import DrMarioConfig
 from slipstream.config.errors import ScenarioError
+from slipstream.config.racing import RacingConfig
 from slipstream.config.scenario import Scenario
 from slipstream.data.arrays_file import content_hash
 from slipstream.train.certify import Candidate, Question, Stand, certify, make_stand
@@ -24,7 +26,8 @@ from slipstream.train.curriculum import (
     mastered,
     reassigned,
 )
-from slipstream.worlds.vec_env import VecEnv
+from slipstream.worlds.registry import time_goals
+from slipstream.worlds.vec_env import VecEnv, timed
 
 
 class Phases:
@@ -35,6 +38,8 @@ class Phases:
         self._scenario, self._config, self._run, self._tell = scenario, scenario.curriculum, run, tell
         self._worlds, self._judging = worlds, judging
         self._stand: Stand | None = None  # made for the first certificate
+        self.goals = time_goals(scenario.world) if self._config is not None else None
+        self.played = scenario.world  # with the one phase that the latest episodes were of, where that is known
         self.state = self._first()
         self.play()
 
@@ -51,12 +56,25 @@ class Phases:
         if self._config is None:
             return
         adaptive = self._config.order == "adaptive"
+        count = len(self._worlds.spec.phases)
+        self._begin_goals(count if adaptive else self.state.phase + 1)
         if not self._scenario.is_offline:
             phases = self.state.assigned if adaptive else [self.state.phase] * self._worlds.num_worlds
-            self._worlds.phases = phases
+            self._worlds.phases = [timed(phase, self._limit(phase)) for phase in phases]
         if self._judging is not None:
-            count, worlds = len(self._worlds.spec.phases), self._judging
-            worlds.phases = [i % count if adaptive else self.state.phase for i in range(worlds.num_worlds)]
+            worlds = self._judging
+            judged = [i % count if adaptive else self.state.phase for i in range(worlds.num_worlds)]
+            worlds.phases = [timed(phase, self._limit(phase)) for phase in judged]
+
+    def _begin_goals(self, begun: int) -> None:
+        """Fix how long episodes may last in phases that begin: what comes later changes nothing about it."""
+        if self.goals is not None and len(self.state.limits) < begun:
+            limits = self.state.limits
+            new = (self.goals.limit(phase) for phase in range(len(limits), begun))
+            self.state = msgspec.structs.replace(self.state, limits=(*limits, *new))
+
+    def _limit(self, phase: int) -> int:
+        return self.state.limits[phase] if phase < len(self.state.limits) else 0
 
     def after_update(
         self,
@@ -76,6 +94,7 @@ class Phases:
             self.state = reassigned(config, self.state, episodes, success, self._scenario.seed, update)
             self.play()
             return False
+        self._note(episodes)
         self.state = after_episodes(config, self.state, episodes, success)
         judged = evaluation.get("eval/success_mean", self.state.judged)
         self.state = msgspec.structs.replace(self.state, judged=judged)
@@ -90,9 +109,19 @@ class Phases:
         self.state = following(self.state)
         self.play()
         number, name = self.state.phase, spec.phases[self.state.phase]
-        sentence = f"phase {number + 1} of {len(spec.phases)}, {name}: {why}"
-        self._tell("phase", sentence, phase=number, name=name, why=why)
+        limit_s = self._limit(number) * spec.tick_seconds
+        within = f" in {limit_s:.1f} s" if limit_s else ""
+        sentence = f"phase {number + 1} of {len(spec.phases)}, {name}{within}: {why}"
+        self._tell("phase", sentence, phase=number, name=name, why=why, **({"max_seconds": limit_s} if limit_s else {}))
         return True
+
+    def _note(self, episodes: Sequence[Episode]) -> None:
+        """What is remembered of episodes, all of which are of the present phase."""
+        phase, world = self.state.phase, self._scenario.world
+        if isinstance(world, RacingConfig | DrMarioConfig):
+            self.played = world.model_copy(update={"phases": (world.phases[phase],)})
+        if self.goals is not None:
+            self.goals.note(phase, self._worlds.spec.stats, [episode.stats for episode in episodes])
 
     def _certified(
         self, why: str, update: int, steps: int, teams: Sequence[Team], learners: Mapping[str, Algorithm]
@@ -106,7 +135,7 @@ class Phases:
         acting = ((name, learner.actor_arrays()) for name, learner in learners.items())
         policy = content_hash({f"{name}.{key}": array for name, arrays in acting for key, array in arrays.items()})
         state = self.state
-        candidate = Candidate(policy, steps, state.phase, "training")
+        candidate = Candidate(policy, steps, state.phase, "training", self._limit(state.phase))
         question = Question("success", config.at_least, config.alpha, config.max_episodes, config.expected)
         try:
             attempt, found = certify(self._run, self._scenario, self._stand, teams, question, candidate)
@@ -134,6 +163,8 @@ class Phases:
             named = zip(self._worlds.spec.phases, self.state.rates, strict=True)
             return {f"curriculum/success/{name}": rate for name, rate in named}
         row: dict[str, float] = {"curriculum/phase": self.state.phase}
+        if limit := self._limit(self.state.phase):
+            row["curriculum/max_seconds"] = limit * self._worlds.spec.tick_seconds
         return row if config.certificate is None else {**row, "curriculum/certified": len(self.state.certified)}
 
     def close(self) -> None:

@@ -24,7 +24,7 @@ from slipstream.config.scenario import (
 from slipstream.train import checkpoint
 from slipstream.train.policy_file import Policy, from_checkpoint
 from slipstream.train.setup import Loaded, frozen_team, refuse_other_world, scripted_team
-from slipstream.worlds.registry import beside
+from slipstream.worlds.registry import beside, with_time_goals
 from slipstream.worlds.spec import WorldSpec
 
 # Training evaluates episodes 0, 1, 2 … of the evaluation streams; judging starts where no training run gets to.
@@ -33,7 +33,7 @@ SELF = "self"  # as an opponent
 
 
 def load_cast(path: Path) -> tuple[Scenario, checkpoint.Checkpoint]:
-    """The scenario and the newest good state of a run folder, checkpoint or exported model."""
+    """The scenario, with the time goals its phases had, and the newest good state of a run, checkpoint or model."""
     folder = path / "checkpoints"
     if not path.exists():
         raise CheckpointError(f"{path}: there is no such run, checkpoint or model")
@@ -41,7 +41,9 @@ def load_cast(path: Path) -> tuple[Scenario, checkpoint.Checkpoint]:
     plain = saved.meta.get("scenario")
     if not isinstance(plain, dict):
         raise CheckpointError(f"{path}: does not say which scenario it was trained on")
-    return from_plain(plain, str(path)), saved
+    scenario = from_plain(plain, str(path))
+    limits = (saved.meta.get("curriculum") or {}).get("limits", ())
+    return scenario.model_copy(update={"world": with_time_goals(scenario.world, limits)}), saved
 
 
 def trained_teams(scenario: Scenario, saved: checkpoint.Checkpoint, spec: WorldSpec) -> list[Team]:

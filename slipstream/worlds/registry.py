@@ -166,6 +166,34 @@ def keep_records(
         keep(config, folder, stats, episodes, run)
 
 
+class TimeGoals(Protocol):
+    """How long episodes of a world's phases may last, where that depends on what was reached before."""
+
+    def note(self, phase: int, stats: Sequence[str], rows: Sequence[Sequence[float]]) -> None:
+        """Remember what matters of the figures of one phase's finished episodes."""
+
+    def limit(self, phase: int) -> int:
+        """How many ticks an episode of this phase may last by what is known now; 0: as the phase itself has it."""
+
+    def arrays(self) -> dict[str, NDArray[np.int32]]:
+        """What was remembered, for checkpoints."""
+
+    def load(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Go on with what a checkpoint holds."""
+
+
+def time_goals(config: WorldConfig) -> TimeGoals | None:
+    """The time goals of a world's phases; None where they have none."""
+    find = getattr(family(config.kind), "time_goals", None)
+    return None if find is None else cast("TimeGoals | None", find(config))
+
+
+def with_time_goals(config: WorldConfig, limits: Sequence[int]) -> WorldConfig:
+    """The world with the time goals that its phases had in a run; ticks by phase."""
+    put = getattr(family(config.kind), "with_time_goals", None)
+    return config if put is None or not any(limits) else cast("WorldConfig", put(config, limits))
+
+
 def records(kind: str, folder: Path) -> Records | None:
     """What is remarkable in a run's folder by now, as a table; None where this kind of world keeps no records."""
     shown = getattr(family(kind), "records", None)

@@ -30,6 +30,7 @@ U32 = NDArray[np.uint32]
 U64 = NDArray[np.uint64]
 F32 = NDArray[np.float32]
 F64 = NDArray[np.float64]
+PHASES = 256  # that a world may have; the core's kPhases
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,11 @@ class EnvOptions:
     def native(self) -> _core.VecEnvOptions:
         """The same for the core, whose worlds have streams keyed by seed, world and episode."""
         return _core.VecEnvOptions(**{key: value for key, value in asdict(self).items() if key != "seed_stride"})
+
+
+def timed(phase: int, limit: int) -> int:
+    """An entry of `VecEnv.phases` whose episodes may last so many ticks; 0: as the phase itself has it."""
+    return phase + PHASES * limit
 
 
 class Backdrop(NamedTuple):
@@ -88,7 +94,7 @@ class VecEnv(Protocol):
     agent_stats: F64  # [N, A, Q], read-only
     episode_index: U32  # [N]
     episode_decisions: I32  # [N, A]
-    phases: Sequence[int]  # [N], of `spec.phases`: those of the episodes which start from now on
+    phases: Sequence[int]  # [N], of `spec.phases`: those of the episodes which start from now on; see `timed`
 
     def reset(self, mask: U8 | None = None) -> None:
         """Start the next episode of every world, or of the masked ones."""

@@ -120,13 +120,21 @@ def test_goals_show_how_near_every_reason_to_stop_is(run):
 def test_goals_show_phases_in_turn_and_certificates(run):
     phases = [{"name": "one virus"}, {"name": "two viruses"}, {"name": "level 0"}]
     configure(run, world={"kind": "airspace", "phases": phases})
-    report(run, 300, curriculum__phase=1, curriculum__certified=1)
+    report(run, 300, curriculum__phase=1, curriculum__certified=1, curriculum__max_seconds=41.25)
     begun = {"attempt": 1, "metric": "success", "bar": 0.9, "spends": 0.025, "steps": 4096, "by": "training"}
     over = {**begun, "verdict": "pass", "phase": "one virus", "successes": 61, "trials": 62}
     lines = [json.dumps(begun), json.dumps(over), '{"attempt": 2, "half wri']
     (run / "certificates.jsonl").write_text("\n".join(lines))
     text = seen(run, "3")
-    for word in ("✓  one virus", "▶  two viruses", "1 phases have a certificate", "pass", "61 of 62", "0.025", "4.1k"):
+    for word in (
+        "✓  one virus",
+        "▶  two viruses, within 41.2 s",
+        "1 phases have a certificate",
+        "pass",
+        "61 of 62",
+        "0.025",
+        "4.1k",
+    ):
         assert word in text
 
 

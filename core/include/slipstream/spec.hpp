@@ -38,6 +38,10 @@ struct ActionSpec {
   std::vector<std::vector<float>> table;  // continuous worlds: rows a discrete policy may choose from
 };
 
+// An entry of VecEnv's phases: which one, plus kPhases times the ticks that its episodes may last where the phase's own
+// time is not what counts.
+inline constexpr std::int32_t kPhases = 256;
+
 struct WorldSpec {
   std::string name;
   std::vector<std::string> agents;  // one name per agent, in buffer order

@@ -36,6 +36,7 @@ struct Slices {
   double* discounted = nullptr;            // [A], rewards as they are worth at the step's beginning: see pay()
   double tick_discount = 1.0;              // the learner's gamma
   std::int32_t phase = 0;                  // of the spec's phases, for reset()
+  std::int32_t time_limit = 0;             // of the episode, for reset(): ticks; 0: the phase's own
 
   // A reward that falls due on one of a step's ticks, 0 the first.
   void pay(std::size_t agent, double amount, int tick) const {

@@ -342,7 +342,9 @@ def _curriculum(reader: RunReader, width: int) -> RenderableType:
     for i, phase in enumerate((reader.about.config.get("world") or {}).get("phases") or ()):
         mark = "✓" if i < now else "▶" if i == now else " "
         style = "green" if i < now else "bold" if i == now else QUIET
-        table.add_row(Text(mark, style), Text(printable(str(phase.get("name", i))), style))
+        most = last.get("curriculum/max_seconds") if i == now else None
+        goal = "" if most is None else f", within {most:.1f} s"
+        table.add_row(Text(mark, style), Text(printable(f"{phase.get('name', i)}{goal}"), style))
     if certified is None:
         return table
     return Group(table, Text(f"  {number(certified)} phases have a certificate", QUIET))

@@ -11,6 +11,7 @@ from slipstream.worlds.drmario.letters import characters, tile
 from slipstream.worlds.drmario.planning import Plan, plan
 from slipstream.worlds.drmario.render import make_renderer, picture
 from slipstream.worlds.drmario.shifts import shifts
+from slipstream.worlds.drmario.time_floors import time_goals, with_time_goals
 
 PROPORTIONS = ("success", "clean", "top_out", "timeout")
 HEADLINE = ("success", "clear_frames", "pills", "virus_share", "top_out")
@@ -44,5 +45,7 @@ __all__ = [
     "seed_at",
     "shifts",
     "tile",
+    "time_goals",
     "unseen",
+    "with_time_goals",
 ]
