@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from slipstream.view.tui.debug import DebugApp
     from slipstream.view.tui.stage import OneWorld, Stage, Timed
 
-ALONE_STEPS = 4  # that one world alone takes at a time
+ALONE_STEPS = 5  # that one world alone takes at a time; from one to the next is timed
 
 
 def debug(scenario: Scenario, *, runs: Path, models: Path, out: Path | None) -> int:
@@ -86,14 +86,24 @@ class Alone:
         shaping = make_shaping(one, self._worlds.spec)
         self._collector = Collector(self._worlds, teams, ALONE_STEPS, one.seed, gammas(one), shaping)
 
-    def take(self, phase: int) -> Timed:
-        """A few steps."""
+    def take(self, phase: int) -> Sequence[Timed]:
+        """A few steps, timed where the loop times its own: from before agents act to before they act again."""
         from slipstream.view.tui.stage import Timed
 
         self._worlds.phases = [phase]
-        began = time.perf_counter()
-        self._collector.collect(0)
-        return Timed(time.perf_counter() - began, ALONE_STEPS, self._collector.passed)
+        steps: list[Timed] = []
+        began = 0.0
+
+        def tell(doing: str) -> None:
+            nonlocal began
+            if doing == "acting":
+                now = time.perf_counter()
+                if began:
+                    steps.append(Timed(now - began, int(self._worlds.ticks.sum())))
+                began = now
+
+        self._collector.collect(0, tell=tell)
+        return steps
 
     def close(self) -> None:
         """Give the world up."""

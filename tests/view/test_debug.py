@@ -279,29 +279,29 @@ def test_the_hud_says_how_fast_many_worlds_are_beside_one(tmp_path, monkeypatch)
     drive(app, steps, (120, 30))
 
 
-def timed(seconds, ticks, steps=4):
-    return stage.Timed(seconds, steps, ticks)
+def pair(many, alone):
+    """Four steps of the loop and of one world, each as (seconds, ticks)."""
+    return (stage.Timed(*many),) * 4, (stage.Timed(*alone),) * 4
 
 
 def test_many_worlds_are_compared_with_one_that_was_timed_beside_them_and_often_enough():
-    fair = [(timed(0.004, 64), timed(0.002, 4))] * stage.KNOWN  # 16 worlds: 16,000 and 2,000 ticks per second
+    fair = [pair((0.001, 16), (0.0005, 1))] * stage.KNOWN  # 16 worlds: 16,000 and 2,000 ticks per second
     assert stage.gain(fair, 16) == pytest.approx(8.0)
     assert stage.gain(fair[1:], 16) is None
-    stalled = [*fair[1:], (timed(0.004, 64), timed(2.0, 4))]  # the machine did something else for two seconds
+    stall = stage.Timed(2.0, 1)  # the machine did something else for two seconds, in half of the steps
+    stalled = [(many, (*alone[:2], stall, stall)) for many, alone in fair]
     assert stage.gain(stalled, 16) == pytest.approx(8.0)
 
 
 def test_decisions_that_last_are_compared_by_their_frames():
-    long, short = (timed(0.004, 64 * 30), timed(0.002, 4 * 30)), (timed(0.004, 64 * 10), timed(0.002, 4 * 50))
-    assert stage.gain([long, short] * 6, 16) == pytest.approx((64 * 40 / 0.004) / (4 * 80 / 0.002))
+    long, short = pair((0.001, 16 * 30), (0.0005, 30)), pair((0.001, 16 * 10), (0.0005, 50))
+    assert stage.gain([long, short] * 6, 16) == pytest.approx((16 * 20 / 0.001) / (40 / 0.0005))
 
 
 def test_one_world_is_as_fast_as_itself_and_what_cannot_be_is_not_said():
     assert stage.gain([], 1) == 1.0
-    slow_base = [(timed(0.004, 64), timed(0.1, 4))] * 20  # 16 worlds 400 times as fast as one
-    assert stage.gain(slow_base, 16) is None
-    nearly = [(timed(0.004, 64), timed(0.0041, 4))] * 20
-    assert stage.gain(nearly, 16) == 16.0
+    assert stage.gain([pair((0.001, 16), (0.025, 1))] * 20, 16) is None  # 16 worlds 400 times as fast as one
+    assert stage.gain([pair((0.001, 16), (0.00102, 1))] * 20, 16) == 16.0
 
 
 def test_timing_one_world_changes_no_bit_of_learners_of_either_kind(tmp_path):

@@ -83,7 +83,7 @@ def speed_line(spec: WorldSpec | None, scene: Scene, worlds: Sequence[Piece], wi
     if spec is not None and spec.has_durations:
         pieces.append((f"{number(round(speed.ticks_per_s))} frames/s", ""))
     pieces.append((f"{speed.learning:.0%} of the time learns", QUIET))
-    pieces.append((f"{number(round(speed.steps_per_s / count))} each", QUIET))
+    pieces.append((f"{number(round(speed.steps_per_s / count))} steps/s each", QUIET))
     return as_fits(pieces, width)
 
 

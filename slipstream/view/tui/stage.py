@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from statistics import fmean, median
+from statistics import fmean, quantiles
 from threading import Condition, Thread
 from typing import Any, NamedTuple, Protocol
 
@@ -28,7 +28,7 @@ TIMED = 256  # steps that the speed is measured over
 # One world alone is timed in turn with the loop, a few steps at a time: PAIRS are kept, KNOWN are enough to speak of.
 PAIRS, KNOWN = 64, 12
 SHARE, LATER = 0.25, 0.05  # part of the loop's stepping time that this may take until then, and afterwards
-BESIDE = 4  # steps of the loop between two timings of one world
+BESIDE = 4  # steps of the loop that stand beside those of one world
 ROUNDING = 1.1  # N worlds cannot be more than N times as fast as one: what is further off was not measured well
 SLOW_S = 0.3  # an update is shown as a state of its own from then on
 
@@ -56,23 +56,23 @@ class Ended(NamedTuple):
 
 
 class Timed(NamedTuple):
-    """Steps of a batch, or of one world."""
+    """A step of a batch, or of one world."""
 
     seconds: float
-    steps: int
     ticks: int  # over all worlds
 
 
 class OneWorld(Protocol):
     """One world alone, collected in as the loop collects."""
 
-    def take(self, phase: int) -> Timed:
-        """A few steps; episodes that begin belong to this phase."""
+    def take(self, phase: int) -> Sequence[Timed]:
+        """A few steps, each timed as the loop's are; episodes that begin belong to this phase."""
 
     def close(self) -> None:
         """Give it up."""
 
 
+Pair = tuple[Sequence[Timed], Sequence[Timed]]  # steps of the loop, and of one world right after them
 MakeOneWorld = Callable[[Sequence[Team]], OneWorld]  # with the players that act in the loop
 
 
@@ -121,14 +121,14 @@ class Stage:
         self._asked: tuple[tuple[int, ...], int] | None = ((), 0)  # worlds to show, and the one in focus
         self._next_at = 0.0
         self._left_at: float | None = None
-        self._busy: deque[tuple[float, int]] = deque(maxlen=TIMED)  # seconds and ticks of steps
+        self._busy: deque[Timed] = deque(maxlen=TIMED)
         self._learned_s = self._collected_s = 0.0
         self._ended: deque[Ended] = deque(maxlen=ENDED)
         self._over = 0
         self._make_one = make_one
         self._one: OneWorld | None = None
-        self._pairs: deque[tuple[Timed, Timed]] = deque(maxlen=PAIRS)  # the loop, one world
-        self._beside = Timed(0.0, 0, 0)  # the loop's steps since one world was timed last
+        self._pairs: deque[Pair] = deque(maxlen=PAIRS)
+        self._beside: deque[Timed] = deque(maxlen=BESIDE)  # the loop's steps since one world was timed last
         self._alone_s = 0.0
         self._waits = False
         self._stepped_at = 0.0  # when the worlds were told to take the step that is under way
@@ -242,11 +242,10 @@ class Stage:
         """Take down what the last step has brought, and how long it took."""
         env = self._env
         if self.step % self.rollout_length:
-            ticks = int(env.ticks.sum())
-            self._busy.append((seconds, ticks))
+            step = Timed(seconds, int(env.ticks.sum()))
+            self._busy.append(step)
+            self._beside.append(step)
             self._collected_s += seconds
-            before = self._beside
-            self._beside = Timed(before.seconds + seconds, before.steps + 1, before.ticks + ticks)
         else:  # the update is in it
             self._learned_s += seconds
         self._lengths += 1
@@ -275,17 +274,17 @@ class Stage:
 
     def _time_one(self) -> None:
         """Now and then, let one world alone take a few steps: with the same players, at the same time."""
-        if self._make_one is None or self._env.num_worlds == 1 or self._beside.steps < BESIDE:
+        if self._make_one is None or self._env.num_worlds == 1 or len(self._beside) < BESIDE:
             return
         if self._alone_s > (SHARE if len(self._pairs) < KNOWN else LATER) * self._collected_s:
             return
         if self._one is None:
             self._one = self._make_one(self._teams)
             self._one.take(self._env.phases[0])  # the first touch is slower
-        one = self._one.take(self._env.phases[len(self._pairs) % self._env.num_worlds])
-        self._pairs.append((self._beside, one))
-        self._beside = Timed(0.0, 0, 0)
-        self._alone_s += one.seconds
+        began = time.perf_counter()
+        self._pairs.append((tuple(self._beside), self._one.take(self._env.phases[self.step % self._env.num_worlds])))
+        self._beside.clear()
+        self._alone_s += time.perf_counter() - began
 
     def _may_go(self) -> bool:
         if self.interrupts.signal is not None:
@@ -338,32 +337,30 @@ class Stage:
         )
 
     def _speed(self) -> Speed:
-        seconds = sum(busy for busy, _ in self._busy)
+        seconds = sum(step.seconds for step in self._busy)
         if seconds == 0.0:
             return Speed(0.0, 0.0, 0.0, None)
-        ticks = sum(ticks for _, ticks in self._busy)
+        ticks = sum(step.ticks for step in self._busy)
         steps = len(self._busy) * self._env.num_worlds
         learning = self._learned_s / (self._learned_s + self._collected_s)
         return Speed(steps / seconds, ticks / seconds, learning, gain(self._pairs, self._env.num_worlds))
 
 
-def gain(pairs: Sequence[tuple[Timed, Timed]], worlds: int) -> float | None:
-    """How many times as many ticks per second a batch has as one world alone; None where that is not known well.
-
-    Of the time that a step takes the median counts: a machine that does something else for a moment changes nothing.
-    """
+def gain(pairs: Sequence[Pair], worlds: int) -> float | None:
+    """How many times as many ticks per second a batch has as one world alone; None where that is not known well."""
     if worlds == 1:
         return 1.0
     if len(pairs) < KNOWN:
         return None
-    many, alone = (_ticks_per_s([pair[side] for pair in pairs]) for side in (0, 1))
+    many, alone = (_ticks_per_s([step for pair in pairs for step in pair[side]]) for side in (0, 1))
     found = many / alone if alone else float("inf")
     return min(found, float(worlds)) if found <= ROUNDING * worlds else None
 
 
-def _ticks_per_s(timed: Sequence[Timed]) -> float:
-    ticks = sum(one.ticks for one in timed) / sum(one.steps for one in timed)
-    return ticks / max(median(one.seconds / one.steps for one in timed), 1e-9)
+def _ticks_per_s(steps: Sequence[Timed]) -> float:
+    """By the quicker steps: the view and other programs take the processor from a part of them."""
+    quick_s = quantiles([step.seconds for step in steps], n=4)[0]
+    return fmean(step.ticks for step in steps) / max(quick_s, 1e-9)
 
 
 Work = Callable[[Stage, int], str]  # trains with so many worlds under a stage's eyes; returns why it ended
