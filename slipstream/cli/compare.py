@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from slipstream.view.compare import Comparison, Pair, Task
+    from slipstream.view.meaning import Better
 
 CHANCE = "chance that a run of the row is better than one of the column"
 
@@ -29,7 +30,9 @@ def compare(argv: Sequence[str]) -> int:
     )
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="run folders, or folders of run folders")
     parser.add_argument("--metric", default="eval/return_mean", help="what is compared (default: eval/return_mean)")
-    parser.add_argument("--lower-is-better", action="store_true", help="of the metric, as of eval/conflicts_mean")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--higher-is-better", action="store_true", help="of a metric of which it is not known")
+    which.add_argument("--lower-is-better", action="store_true", help="the same, as of env/length_mean in a race")
     parser.add_argument("--at", type=whole_number, metavar="STEPS", help="at this step (default: at each run's end)")
     parser.add_argument("--by", metavar="KEY", help="algo (default), scenario, or a setting such as algo.learning_rate")
     parser.add_argument("--png", type=Path, metavar="FILE", help="draw the groups over steps")
@@ -42,7 +45,8 @@ def compare(argv: Sequence[str]) -> int:
     from slipstream.view.compare import as_record
     from slipstream.view.compare import compare as compared
 
-    done = compared(runs_among(args.runs), args.metric, args.at, args.by, args.lower_is_better)
+    direction: Better | None = "higher" if args.higher_is_better else "lower" if args.lower_is_better else None
+    done = compared(runs_among(args.runs), args.metric, args.at, args.by, direction)
     print_comparison(done)
     if args.png is not None:
         from slipstream.view.charts import Chart, draw_png
@@ -89,15 +93,16 @@ def print_comparison(done: Comparison) -> None:
     console = make_console()
     parts = ("estimate", "95 % interval")
     when = "at the end of each run" if done.at is None else f"at {done.at:,} steps"
+    when += ", lower is better" if done.better == "lower" else ""
     for task in done.tasks:
-        show(f"{task.name}: {done.metric} {when}", _scores(task, done.lower_is_better), console)
+        show(f"{task.name}: {done.metric} {when}", _scores(task, done.better), console)
         names = [group.name for group in task.groups]
-        if len(task.groups) > 1:
+        if task.pairs:
             show(f"{task.name}: {CHANCE}", _chances(names, task.pairs), console)
         if len(task.common) > 1:
             cells = [[interval(value) for value in group.on_the_way] for group in task.groups]
             forms = matrix("group", names, [f"{step:,}" for step in task.common], cells, parts, down="steps")
-            show(f"{task.name}: IQM at steps that all runs have", forms, console)
+            show(f"{task.name}: IQM at steps at which all runs were measured", forms, console)
     if done.overall is not None:
         groups = done.overall.groups
         cells = [[interval(iqm), interval(mean)] for _, iqm, mean in groups]
@@ -110,15 +115,16 @@ def print_comparison(done: Comparison) -> None:
         console.print(f"warning: {warning}")
 
 
-def _scores(task: Task, lower_is_better: bool) -> list[Table]:
+def _scores(task: Task, better: Better | None) -> list[Table]:
     from slipstream.cli.tables import Cell, interval, matrix
 
     cells: list[list[Cell]] = []
     for group in task.groups:
-        ends = sorted(group.scores, reverse=lower_is_better)
+        ends = sorted(group.scores, reverse=better == "lower")
         figures = [interval(value) for value in (group.iqm, group.mean, group.median)]
         cells.append([(str(len(group.runs)),), *figures, (f"{ends[0]:.4g}",), (f"{ends[-1]:.4g}",)])
-    heads = ["seeds", "IQM", "mean", "median", "worst", "best"]
+    outer = ["worst", "best"] if better is not None else ["least", "greatest"]
+    heads = ["runs", "IQM", "mean", "median", *outer]
     return matrix("group", [group.name for group in task.groups], heads, cells, ("estimate", "95 % interval"))
 
 

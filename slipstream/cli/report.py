@@ -11,7 +11,7 @@ from slipstream.cli.compare import refuse_target, runs_among
 from slipstream.config.errors import ScenarioError
 
 if TYPE_CHECKING:
-    from slipstream.view.story import Judged
+    from slipstream.view.judgement import Judged
 
 
 def report(argv: Sequence[str]) -> int:
@@ -55,7 +55,7 @@ def _judged(path: Path, episodes: int) -> list[Judged]:
     """Play a run's policy beside the scripts; the figures a table has room for."""
     from slipstream.evaluate.judge import judge
     from slipstream.train.saved_cast import load_cast
-    from slipstream.view.story import Judged
+    from slipstream.view.judgement import Judged
     from slipstream.worlds.registry import headline
 
     judgement = judge(*load_cast(path), episodes)

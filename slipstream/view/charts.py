@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slipstream.data.disk import replace_file
+from slipstream.view.meaning import is_share
 
 if TYPE_CHECKING:
     from slipstream.view.compare import Band
@@ -30,6 +31,7 @@ class Line:
     values: Sequence[float]
     low: Sequence[float] = ()
     high: Sequence[float] = ()
+    dashed_from: float | None = None  # step after which it is no longer of all that it stands for
 
 
 @dataclass(frozen=True)
@@ -38,23 +40,26 @@ class Chart:
 
     title: str
     lines: tuple[Line, ...]
+    share: bool = False  # drawn from 0 to 1
+    end: float = 0.0  # of the steps, at least; charts of a run have the same
 
     @staticmethod
     def of_bands(task: str, metric: str, bands: Sequence[Band]) -> Chart:
         """Groups of runs over steps."""
-        lines = tuple(Line(band.name, band.steps, band.middle, band.low, band.high) for band in bands)
-        return Chart(f"{task}: {metric}, IQM over seeds", lines)
+        lines = tuple(Line(band.name, band.steps, band.middle, band.low, band.high, band.whole_until) for band in bands)
+        return Chart(f"{task}: {metric}, IQM over seeds", lines, is_share(metric))
 
 
 # --- SVG ---
 
 
-def svg(chart: Chart) -> str:
+def svg(chart: Chart, width: int = WIDTH) -> str:
     """The chart as an SVG element; lines have the classes c0, c1 …, and everything else the colour of the text."""
     lines = [_finite(line) for line in chart.lines]
-    x0, x1 = _span([step for line in lines for step in line.steps], from_zero=True)
-    y0, y1 = _span([value for line in lines for value in (*line.values, *line.low, *line.high)])
-    wide, high = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
+    x0, x1 = _span([chart.end, *(step for line in lines for step in line.steps)], from_zero=True)
+    shown = [value for line in lines for value in (*line.values, *line.low, *line.high)]
+    y0, y1 = _span([0.0, 1.0, *shown] if chart.share else shown)
+    wide, high = width - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
 
     def x(step: float) -> float:
         return LEFT + wide * (step - x0) / (x1 - x0)
@@ -66,16 +71,16 @@ def svg(chart: Chart) -> str:
         return " ".join(f"{x(step):.1f},{y(value):.1f}" for step, value in zip(steps, values, strict=True))
 
     label = html.escape(f"{chart.title}: " + "; ".join(_told(line) for line in lines), quote=True)
-    parts = [f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{label}">']
+    parts = [f'<svg viewBox="0 0 {width} {HEIGHT}" role="img" aria-label="{label}">']
     for tick in _ticks(y0, y1, 5):
         at = f"{y(tick):.1f}"
         parts.append(
-            f'<line class="{"zero" if tick == 0 else "grid"}" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{at}" y2="{at}"/>'
+            f'<line class="{"zero" if tick == 0 else "grid"}" x1="{LEFT}" x2="{width - RIGHT}" y1="{at}" y2="{at}"/>'
         )
         parts.append(f'<text x="{LEFT - 6}" y="{at}" dy="0.32em" text-anchor="end">{short(tick)}</text>')
-    parts.append(f'<line class="axis" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{TOP + high}" y2="{TOP + high}"/>')
+    parts.append(f'<line class="axis" x1="{LEFT}" x2="{width - RIGHT}" y1="{TOP + high}" y2="{TOP + high}"/>')
     for tick in _ticks(x0, x1, 5):
-        at, anchor = f"{x(tick):.1f}", "end" if x(tick) > WIDTH - RIGHT - 14 else "middle"
+        at, anchor = f"{x(tick):.1f}", "end" if x(tick) > width - RIGHT - 14 else "middle"
         parts.append(f'<text x="{at}" y="{HEIGHT - 7}" text-anchor="{anchor}">{short(tick)}</text>')
     for k, line in enumerate(lines):
         if line.low and all(map(math.isfinite, (*line.low, *line.high))):
@@ -86,7 +91,11 @@ def svg(chart: Chart) -> str:
         if len(line.steps) <= 60:
             dots = zip(line.steps, line.values, strict=True)
             parts += [f'<circle class="{colour}" cx="{x(s):.1f}" cy="{y(v):.1f}" r="2"/>' for s, v in dots]
-        parts.append(f'<polyline class="{colour}" points="{path(line.steps, line.values)}"/>')
+        cut = _cut(line)
+        parts.append(f'<polyline class="{colour}" points="{path(line.steps[:cut], line.values[:cut])}"/>')
+        if cut < len(line.steps):
+            rest = path(line.steps[cut - 1 :], line.values[cut - 1 :])
+            parts.append(f'<polyline class="{colour} dashed" points="{rest}"/>')
     return "".join([*parts, "</svg>"])
 
 
@@ -99,7 +108,16 @@ def _finite(line: Line) -> Line:
     def kept(values: Sequence[float]) -> list[float]:
         return [values[k] for k in keep] if values else []
 
-    return Line(line.name, kept(line.steps), kept(line.values), kept(line.low), kept(line.high))
+    return Line(
+        line.name, kept(line.steps), kept(line.values), kept(line.low), kept(line.high), dashed_from=line.dashed_from
+    )
+
+
+def _cut(line: Line) -> int:
+    """How many of its points are drawn as a whole line; behind the last of them it is dashed."""
+    if line.dashed_from is None:
+        return len(line.steps)
+    return max(1, sum(step <= line.dashed_from for step in line.steps))
 
 
 def _told(line: Line) -> str:
@@ -154,7 +172,15 @@ def draw_png(charts: Sequence[Chart], path: Path) -> None:
             colour = COLOURS[k % len(COLOURS)]
             if line.low:
                 axis.fill_between(line.steps, line.low, line.high, color=colour, alpha=0.18, linewidth=0)
-            axis.plot(line.steps, line.values, color=colour, label=line.name, linewidth=1.6)
+            cut = _cut(line)
+            axis.plot(line.steps[:cut], line.values[:cut], color=colour, label=line.name, linewidth=1.6)
+            if cut < len(line.steps):
+                rest = line.steps[cut - 1 :], line.values[cut - 1 :]
+                axis.plot(*rest, color=colour, linewidth=1.6, linestyle=(0, (4, 3)))
+        if chart.share:
+            axis.set_ylim(-0.05, 1.05)
+        if chart.end:
+            axis.set_xlim(0, chart.end)
         axis.set_title(chart.title, fontsize=10, loc="left")
         axis.set_xlabel("steps")
         axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))

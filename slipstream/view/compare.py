@@ -1,6 +1,7 @@
 """Runs compared: grouped by what they try, repeated by seed, with intervals and with what speaks against trusting them.
 
-A task is a scenario, and a group is all runs on it that try the same thing (an algorithm, or a value of any setting).
+A task is a scenario, and a group is all runs on it that try the same thing (an algorithm, a trial of a sweep, or a
+value of any setting). Clients of a federation share weights, so each federation is a group of its own.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,11 +20,14 @@ from slipstream.config.errors import RunFolderError, suggest
 from slipstream.stats.intervals import F64, Interval
 from slipstream.stats.strata import improvement, pooled_iqm, pooled_mean, pooled_median, strata_interval
 from slipstream.view.history import STEPS, Row
+from slipstream.view.meaning import Better, better
+from slipstream.view.origin import Origin, origin_of, tried
 from slipstream.view.reports import read_evaluations, read_reports
 from slipstream.view.run import About, about, state_of
 
 FEW_SEEDS = 5
-QUARTERS = (0.25, 0.5, 0.75, 1.0)  # of the steps that all runs of a task have: where they are compared on the way
+QUARTERS = (0.25, 0.5, 0.75, 1.0)  # of the steps at which all runs of a task were measured
+OF_A_CLIENT = ("federated.client", "federated.root", "federated.token_file")
 CURVE_POINTS, CURVE_RESAMPLES = 60, 500
 NOT_A_SETTING = ("seed", "name", "description", "timesteps", "learner_threads", "device", "log", "checkpoint")
 
@@ -43,6 +47,7 @@ class Scored:
     """A run with the values of one metric."""
 
     about: About
+    origin: Origin
     seed: int
     reports: tuple[Row, ...]  # those that have the metric, by step
     steps: tuple[int, ...]
@@ -67,6 +72,7 @@ def score(path: Path, metric: str) -> Scored:
         raise RunFolderError(f"{path}: has no metric '{metric}' yet{why}")
     return Scored(
         about=what,
+        origin=origin_of(what),
         seed=int(what.metadata.get("seed", what.config.get("seed", 0))),
         reports=tuple(reports),
         steps=tuple(row[STEPS] for row in reports),
@@ -75,8 +81,31 @@ def score(path: Path, metric: str) -> Scored:
     )
 
 
-def name_of(run: About, by: str | None) -> tuple[str, str]:
-    """Task and group of a run: its scenario, and what it tries there."""
+def names_of(runs: Sequence[Scored], by: str | None) -> list[tuple[str, str]]:
+    """Task and group of each run; clients of a federation are told from all others by its name."""
+    shared = {f.rounds: f.name for run in runs if (f := run.origin.federation) is not None}
+    again = {name for name in shared.values() if list(shared.values()).count(name) > 1}
+    labels = {rounds: _with_parent(rounds, name) if name in again else name for rounds, name in shared.items()}
+    found = []
+    for run in runs:
+        task, group = _name_of(run.about, by)
+        if by is None and run.origin.trial is not None:
+            values = {key: value for key, value in run.origin.trial.values.items() if key != "algo.kind"}
+            group = ", ".join(filter(None, (group, tried(values))))
+        if run.origin.federation is not None:
+            group = f"{group}, {labels[run.origin.federation.rounds]}"
+        found.append((task, group))
+    return found
+
+
+def _with_parent(rounds: str, name: str) -> str:
+    """Two federations of a name are told apart by the folders they are in."""
+    folder = Path(rounds).parent
+    return f"{folder.parent.name}/{name}" if folder.name == name else f"{name} ({rounds})"
+
+
+def _name_of(run: About, by: str | None) -> tuple[str, str]:
+    """Scenario of a run, and what it tries there."""
     if by in (None, "algo"):
         return run.scenario, " + ".join(run.algos) or "no learner"
     if by == "scenario":
@@ -129,7 +158,7 @@ class Task:
 
     name: str
     kind: str  # of its world
-    common: tuple[int, ...]  # steps that all its runs have
+    common: tuple[int, ...]  # some of the steps at which all its runs were measured
     groups: tuple[Group, ...]
     pairs: tuple[Pair, ...]
 
@@ -143,16 +172,33 @@ class Overall:
     pairs: tuple[Pair, ...]
 
 
+class Doubt(NamedTuple):
+    """Something that speaks against trusting a comparison."""
+
+    text: str
+    flag: str = ""  # of the command, what would help
+
+    @property
+    def told(self) -> str:
+        """With the flag, for a terminal."""
+        return f"{self.text} Try {self.flag}." if self.flag else self.text
+
+
 @dataclass(frozen=True)
 class Comparison:
     """Everything a table or a page says about several runs."""
 
     metric: str
     at: int | None  # None: at the end of every run
-    lower_is_better: bool
+    better: Better | None  # None: of this metric nobody can say, and nobody is better
     tasks: tuple[Task, ...]
     overall: Overall | None
-    warnings: tuple[str, ...]
+    doubts: tuple[Doubt, ...]
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """The doubts as a terminal tells them."""
+        return tuple(doubt.told for doubt in self.doubts)
 
 
 def compare(
@@ -160,37 +206,56 @@ def compare(
     metric: str = "eval/return_mean",
     at: int | None = None,
     by: str | None = None,
-    lower_is_better: bool = False,
+    direction: Better | None = None,
 ) -> Comparison:
-    """Group runs and compare them."""
+    """Group runs and compare them.
+
+    Args:
+        paths: Run folders.
+        metric: What is compared.
+        at: At this step; None: at the end of each run.
+        by: What makes a group.
+        direction: Which values are better; None: as it is known of the metric.
+    """
     unique = list(dict.fromkeys(path.resolve() for path in paths))
-    found: dict[str, dict[str, list[Scored]]] = {}
-    for path in unique:
-        run = score(path, metric)
+    runs = [score(path, metric) for path in unique]
+    for run in runs:
         if at is not None and np.isnan(run.at(at)):
             raise RunFolderError(
-                f"{path}: its first {metric} is at {run.steps[0]:,} steps; --at {at:,} is before; try a later one"
+                f"{run.about.path}: its first {metric} is at {run.steps[0]:,} steps; --at {at:,} is before; "
+                "try a later one"
             )
-        task, group = name_of(run.about, by)
+    found: dict[str, dict[str, list[Scored]]] = {}
+    for run, (task, group) in zip(runs, names_of(runs, by), strict=True):
         found.setdefault(task, {}).setdefault(group, []).append(run)
-    sign = -1.0 if lower_is_better else 1.0
+    known = direction or better(metric)
+    sign = {None: 0.0, "higher": 1.0, "lower": -1.0}[known]
     tasks = tuple(_task(name, groups, at, sign) for name, groups in sorted(found.items()))
-    warnings = [*_warnings(tasks, at)]
+    doubts = [*_doubts(tasks, at)]
     if len(unique) < len(paths):
-        warnings.insert(0, f"{len(paths) - len(unique)} runs were named twice and count once.")
-    overall, left_out = _overall(tasks, sign)
+        doubts.insert(0, Doubt(f"{len(paths) - len(unique)} runs were named twice and count once."))
+    overall, left_out = _overall(tasks, sign) if sign else (None, "")
     if left_out:
-        warnings.append(f"Over all scenarios {left_out} cannot be compared: not every scenario was tried.")
-    return Comparison(metric, at, lower_is_better, tasks, overall, tuple(warnings))
+        doubts.append(Doubt(f"Over all scenarios {left_out} cannot be compared: not every scenario was tried."))
+    if not sign and any(len(task.groups) > 1 for task in tasks):
+        told = f"Whether more or less of {metric} is better is not known, so no group is said to beat another."
+        doubts.append(Doubt(told, "--higher-is-better or --lower-is-better"))
+    return Comparison(metric, at, known, tasks, overall, tuple(doubts))
 
 
 def _task(name: str, found: Mapping[str, Sequence[Scored]], at: int | None, sign: float) -> Task:
     runs = [run for group in found.values() for run in group]
-    first, last = max(run.steps[0] for run in runs), min(run.steps[-1] for run in runs)
-    common = tuple(dict.fromkeys(max(first, round(last * part)) for part in QUARTERS)) if first <= last else ()
+    common = common_steps(runs)
     groups = tuple(_group(group, sorted(found[group], key=lambda r: r.seed), at, common) for group in sorted(found))
-    pairs = _pairs_of({group.name: [sign * np.array(group.scores)] for group in groups})
+    pairs = _pairs_of({group.name: [sign * np.array(group.scores)] for group in groups}) if sign else ()
     return Task(name, runs[0].about.kind, common, groups, pairs)
+
+
+def common_steps(runs: Sequence[Scored]) -> tuple[int, ...]:
+    """Of the steps at which every run was measured, those nearest to the quarters of the way."""
+    every = sorted(set.intersection(*(set(run.steps) for run in runs)))
+    nearest = (min(every, key=lambda step: abs(step - every[-1] * part)) for part in QUARTERS)
+    return tuple(dict.fromkeys(nearest)) if every else ()
 
 
 def _group(name: str, runs: Sequence[Scored], at: int | None, common: Sequence[int]) -> Group:
@@ -237,11 +302,11 @@ def _pairs_of(strata: Mapping[str, Sequence[F64]]) -> tuple[Pair, ...]:
 # --- what speaks against trusting it ---
 
 
-def _warnings(tasks: Sequence[Task], at: int | None) -> Iterator[str]:
+def _doubts(tasks: Sequence[Task], at: int | None) -> Iterator[Doubt]:
     few = [f"{group.name} on {task.name} has {_count(len(group.runs), 'seed')}" for task, group in each_group(tasks)
-           if len(group.runs) < FEW_SEEDS]  # fmt: skip
+           if len(group.runs) < FEW_SEEDS and not _is_federation(group)]  # fmt: skip
     if few:
-        yield (
+        yield Doubt(
             f"Few seeds: {_some(few)}. With fewer than {FEW_SEEDS} the intervals say little (from one there is none): "
             "train more seeds before you believe a difference."
         )
@@ -249,33 +314,46 @@ def _warnings(tasks: Sequence[Task], at: int | None) -> Iterator[str]:
         seeds = [run.seed for run in group.runs]
         again = sorted({seed for seed in seeds if seeds.count(seed) > 1})
         if again:
-            yield (
+            yield Doubt(
                 f"{group.name} on {task.name}: seed {', '.join(map(str, again))} is there more than once. The same "
                 "seed and settings give the same run, so these are no independent repeats."
             )
+        if _is_federation(group) and len(group.runs) > 1:
+            yield Doubt(
+                f"{group.name} on {task.name}: its {len(group.runs)} runs are clients of one federation, which share "
+                "weights. They are no independent repeats: the interval tells how far clients differ, not how far "
+                "another federation would."
+            )
         differ = _differences(group.runs)
         if differ:
-            yield (
+            yield Doubt(
                 f"{group.name} on {task.name}: its runs differ in more than the seed ({_some(differ)}), so it mixes "
-                f"several things; --by {differ[0]} would tell them apart."
+                "several things.",
+                f"--by {differ[0]}, which tells them apart",
             )
     for task in tasks:
         runs = [run for group in task.groups for run in group.runs]
         asked = sorted({run.about.timesteps for run in runs})
         if len(asked) > 1:
-            yield f"{task.name}: budgets differ, from {asked[0]:,} to {asked[-1]:,} steps; compare at common steps."
+            budgets = f"from {asked[0]:,} to {asked[-1]:,} steps"
+            yield Doubt(f"{task.name}: budgets differ, {budgets}; compare at common steps.")
         ends = sorted({run.steps[-1] for run in runs})
         if len(ends) > 1 and at is None:
-            yield (
+            yield Doubt(
                 f"{task.name}: the runs' last values are at {ends[0]:,} to {ends[-1]:,} steps. A run that stops by its "
-                f"own rule is judged where it stopped; --at {ends[0]} compares at the same step."
+                "own rule is judged where it stopped.",
+                f"--at {ends[0]}, which compares at the same step",
             )
         early = sum(run.steps[-1] < at for run in runs) if at is not None else 0
         if early:
-            yield f"{task.name}: {_count(early, 'run')} ended before {at:,} steps and count with their last value."
+            yield Doubt(f"{task.name}: {_count(early, 'run')} ended before {at:,} steps: their last value counts.")
         running = sum(run.running for run in runs)
         if running:
-            yield f"{task.name}: {_count(running, 'run')} of {len(runs)} still going on; figures will change."
+            yield Doubt(f"{task.name}: {_count(running, 'run')} of {len(runs)} still going on; figures will change.")
+
+
+def _is_federation(group: Group) -> bool:
+    return group.runs[0].origin.federation is not None
 
 
 def each_group(tasks: Sequence[Task]) -> Iterator[tuple[Task, Group]]:
@@ -295,7 +373,7 @@ def _differences(runs: Sequence[Scored]) -> list[str]:
         empty = any(parents & leaves.keys() for leaves in every)  # nothing there, and settings here
         if empty or len({repr(leaves[key]) for leaves in every if key in leaves}) > 1:
             found.add(key)
-    return sorted(key for key in found if key.split(".")[0] not in NOT_A_SETTING)
+    return sorted(key for key in found if key.split(".")[0] not in NOT_A_SETTING and key not in OF_A_CLIENT)
 
 
 def _leaves(value: Any, prefix: str = "") -> dict[str, Any]:
@@ -325,23 +403,37 @@ class Band:
     middle: tuple[float, ...]
     low: tuple[float, ...]  # NaN where there is one seed
     high: tuple[float, ...]
+    whole_until: int  # up to here all its runs were measured; after it, those that ended count with their last value
 
 
 def bands(task: Task) -> list[Band]:
-    """The groups of a task over steps; a run that has ended counts with its last value."""
-    runs = [run for group in task.groups for run in group.runs]
-    first = max(run.steps[0] for run in runs)
-    grid = sorted({step for run in runs for step in run.steps if step >= first} | {first})
-    if len(grid) > CURVE_POINTS:
-        grid = [grid[k] for k in sorted({round(k) for k in np.linspace(0, len(grid) - 1, CURVE_POINTS)})]
+    """The groups of a task over steps, each at steps at which its own runs were measured, and no further than those."""
     result = []
     for group in task.groups:
+        grid = measured_steps(group.runs)
         values = [
             strata_interval([[[run.at(step) for run in group.runs]]], pooled_iqm, resamples=CURVE_RESAMPLES)
             for step in grid
         ]
-        result.append(Band(group.name, tuple(grid), *(tuple(column) for column in zip(*values, strict=True))))
+        columns = tuple(tuple(column) for column in zip(*values, strict=True)) or ((), (), ())
+        result.append(Band(group.name, tuple(grid), *columns, whole_until=min(run.steps[-1] for run in group.runs)))
     return result
+
+
+def measured_steps(runs: Sequence[Scored]) -> list[int]:
+    """Steps at which every run that had begun and not ended was measured; where there are hardly any, all steps.
+
+    Runs that evaluate at other steps than each other share none, and then the newest value of each counts.
+    """
+    first = max(run.steps[0] for run in runs)
+    every = sorted({step for run in runs for step in run.steps if step >= first})
+    own = [(set(run.steps), run.steps[-1]) for run in runs]
+    grid = [step for step in every if all(step in steps or step > last for steps, last in own)]
+    if len(grid) < min(3, len(every)):
+        grid = every
+    if len(grid) > CURVE_POINTS:
+        grid = [grid[k] for k in sorted({round(k) for k in np.linspace(0, len(grid) - 1, CURVE_POINTS)})]
+    return grid
 
 
 # --- for programs ---
@@ -373,7 +465,8 @@ def as_record(comparison: Comparison) -> dict[str, Any]:
         "version": VERSION,
         "metric": comparison.metric,
         "at": comparison.at,
-        "lower_is_better": comparison.lower_is_better,
+        "lower_is_better": comparison.better == "lower",
+        "better": comparison.better,
         "intervals": INTERVALS,
         "tasks": {t.name: {"groups": groups(t), "improvement": _plain_pairs(t.pairs)} for t in comparison.tasks},
         "overall": overall

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import html
 import json
-import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.resources import files
 from pathlib import Path
@@ -14,20 +13,22 @@ from typing import Any
 from slipstream.config.errors import RunFolderError
 from slipstream.data.disk import replace_file
 from slipstream.stats.intervals import Interval
-from slipstream.view.charts import COLOURS, Chart, draw_png, short, svg
+from slipstream.view.charts import COLOURS, WIDTH, Chart, Line, draw_png, short, svg
 from slipstream.view.compare import INTERVALS, Comparison, Group, Pair, bands, compare
 from slipstream.view.history import STEPS
+from slipstream.view.judgement import Judge
+from slipstream.view.origin import name_of_run, origin_of
+from slipstream.view.run import command_of
 from slipstream.view.signs import KINDS
-from slipstream.view.story import Film, Judged, Story, read_story
+from slipstream.view.story import Film, Story, headline_of, read_story
 from slipstream.worlds import registry
 
 MOST_RUNS = 50
 FILM_BYTES = 6_000_000  # of all episodes in a page together
 LOG_LINES = 40
+MOST_TILES = 8  # of an evaluation's figures, where the world has not said which tell most
+LARGE = 620  # width of a comparison's chart, as it is on the page: letters keep their size
 OPEN_RUNS = 3  # with more, the runs of a page are folded up
-
-
-Judge = Callable[[Path], Sequence[Judged]]  # plays a run's policy beside the scripts
 
 
 def write_report(paths: Sequence[Path], out: Path, judge: Judge | None = None, png: Path | None = None) -> list[Story]:
@@ -43,10 +44,9 @@ def write_report(paths: Sequence[Path], out: Path, judge: Judge | None = None, p
     unique = list(dict.fromkeys(path.resolve() for path in paths))
     if len(unique) > MOST_RUNS:
         raise RunFolderError(f"{len(unique)} runs are too many for one page, which holds {MOST_RUNS}; try compare")
-    stories = [read_story(path) for path in unique]
-    judged = {story.about.path: story.judged if judge is None else judge(story.about.path) for story in stories}
+    stories = [read_story(path, judge) for path in unique]
     comparison = _comparison(unique)
-    page = "".join(_page(stories, judged, comparison))
+    page = "".join(_page(stories, comparison))
     replace_file(out, page.encode(), durable=False)
     if png is not None:
         png.mkdir(exist_ok=True)
@@ -54,7 +54,7 @@ def write_report(paths: Sequence[Path], out: Path, judge: Judge | None = None, p
             draw_png([_band_chart(comparison, k) for k in range(len(comparison.tasks))], png / "comparison.png")
         for story, name in zip(stories, _names(stories), strict=True):
             if story.charts:
-                draw_png(story.charts, png / f"{name}.png")
+                draw_png(story.charts, png / f"{name.replace(', ', '_').replace(' ', '_')}.png")
     return stories
 
 
@@ -69,17 +69,15 @@ def _comparison(paths: Sequence[Path]) -> Comparison | str | None:
 
 
 def _names(stories: Sequence[Story]) -> list[str]:
-    """Folder names, with a number where two are the same."""
-    names = [story.about.path.name for story in stories]
+    """What runs are called, with a number where two are the same."""
+    names = [name_of_run(story.about, origin_of(story.about)) for story in stories]
     return [name if names.count(name) == 1 else f"{name}-{k}" for k, name in enumerate(names, start=1)]
 
 
 # --- the page ---
 
 
-def _page(
-    stories: Sequence[Story], judged: Mapping[Path, Sequence[Judged]], comparison: Comparison | str | None
-) -> Iterator[str]:
+def _page(stories: Sequence[Story], comparison: Comparison | str | None) -> Iterator[str]:
     names = _names(stories)
     title = names[0] if len(stories) == 1 else f"{len(stories)} runs"
     now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
@@ -102,9 +100,9 @@ def _page(
         yield from _compared(comparison)
     room = FILM_BYTES // len(stories)
     for k, (story, name) in enumerate(zip(stories, names, strict=True)):
-        body = "".join(_run(story, judged[story.about.path], k, room))
+        body = "".join(_run(story, k, room))
         if len(stories) == 1:
-            yield body
+            yield f'<p class="lead">{_text(_headline(story))}</p>{body}'
         else:
             opened = " open" if len(stories) <= OPEN_RUNS else ""
             signs = f" · {len(story.signs)} signs" if story.signs else ""
@@ -123,10 +121,9 @@ def _page(
     yield "</body></html>\n"
 
 
-def _run(story: Story, judged: Sequence[Judged], index: int, room: int) -> Iterator[str]:
-    yield f'<p class="lead">{_text(_headline(story))}</p>'
+def _run(story: Story, index: int, room: int) -> Iterator[str]:
     yield from _signs(story)
-    yield from _final(story, judged)
+    yield from _final(story)
     yield _section("Curves", _charts(story.charts) if story.charts else "<p>There is no report yet.</p>")
     yield from _replays(story, index, room)
     yield from _summaries(story)
@@ -163,12 +160,13 @@ def _signs(story: Story) -> Iterator[str]:
         where = f"from {sign.first:,} to {sign.last:,} steps" if sign.last > sign.first else f"at {sign.last:,} steps"
         cards.append(
             f'<li class="sign"><h3>{_text(kind.title)}</h3><p>{_text(sign.found)} '
-            f'<span class="quiet">Seen {where}.</span></p><p><b>To try:</b> {_text(kind.tries)}</p></li>'
+            f'<span class="quiet">Seen {where}.</span></p><p><b>To try:</b> {_text(sign.tries or kind.tries)}</p></li>'
         )
     yield _section("Problem signs", f'<ul class="signs">{"".join(cards)}</ul>')
 
 
-def _final(story: Story, judged: Sequence[Judged]) -> Iterator[str]:
+def _final(story: Story) -> Iterator[str]:
+    judged = story.judged
     if judged:
         names = [n for n in judged[0].figures if any(_known(row.figures.get(n)) for row in judged)]
         head = ["policy", *(name.replace("_", " ") for name in names)]
@@ -179,30 +177,38 @@ def _final(story: Story, judged: Sequence[Judged]) -> Iterator[str]:
         )
         yield _section("Final figures", _table(head, rows) + f'<p class="quiet small">{note}</p>')
     elif story.figures:
-        tiles = [
-            f"<div><dt>{_text(name.replace('_', ' '))}</dt><dd>{_interval(value)}</dd></div>"
-            for name, value in story.figures.items()
-        ]
+        first = ("return", *(headline_of(story.about.kind) or [*story.figures][:MOST_TILES]))
+        told = {name: value for name, value in story.figures.items() if name in first}
+        others = {name: value for name, value in story.figures.items() if name not in told}
+        more = f"<details><summary>{len(others)} more figures</summary>{_tiles(others)}</details>" if others else ""
         note = (
             f"Over the {story.episodes:,} episodes of the evaluation at {story.evaluated_at:,} steps; shares with "
             "Wilson's 95 % interval. Scripts have not been played beside it yet: slipstream report --episodes 100 does "
             "that, with intervals on all figures."
         )
-        yield _section("Last evaluation", f'<dl class="tiles">{"".join(tiles)}</dl><p class="quiet small">{note}</p>')
+        yield _section("Last evaluation", f'{_tiles(told)}{more}<p class="quiet small">{note}</p>')
+
+
+def _tiles(figures: Mapping[str, Interval]) -> str:
+    tiles = [
+        f"<div><dt>{_text(name.replace('_', ' '))}</dt><dd>{_interval(value)}</dd></div>"
+        for name, value in figures.items()
+    ]
+    return f'<dl class="tiles">{"".join(tiles)}</dl>'
 
 
 def _charts(charts: Sequence[Chart]) -> str:
     return f'<div class="charts">{"".join(_figure(chart) for chart in charts)}</div>'
 
 
-def _figure(chart: Chart) -> str:
+def _figure(chart: Chart, width: int = WIDTH) -> str:
     keys = [f'<span class="key c{k % len(COLOURS)}">{_text(line.name)}</span>' for k, line in enumerate(chart.lines)]
     legend = f'<div class="keys">{"".join(keys)}</div>' if len(keys) > 1 or chart.lines[0].low else ""
     last = [
         f'<span class="c{k}">{short(line.values[-1])}</span>' for k, line in enumerate(chart.lines[:2]) if line.values
     ]
     now = f"<span>{' '.join(last)}</span>" if len(chart.lines) <= 2 else ""
-    return f"<figure><figcaption><b>{_text(chart.title)}</b>{now}</figcaption>{svg(chart)}{legend}</figure>"
+    return f"<figure><figcaption><b>{_text(chart.title)}</b>{now}</figcaption>{svg(chart, width)}{legend}</figure>"
 
 
 def _replays(story: Story, index: int, room: int) -> Iterator[str]:
@@ -256,14 +262,15 @@ def _summaries(story: Story) -> Iterator[str]:
 
 def _what(story: Story) -> Iterator[str]:
     about, data = story.about, story.about.metadata
-    commands = [shlex.join(map(str, s.get("command_line", ()))) for s in about.sessions]
+    commands = [command_of(session) for session in about.sessions]
     facts = {
         "scenario": f"{about.scenario}: {about.config.get('description') or 'no description'}",
         "world": about.kind,
         "algorithm": ", ".join(about.algos),
         "seed": _seed(story),
         "steps": f"{story.steps:,} of {about.timesteps:,}",
-        "command": commands[-1] if commands else "unknown",
+        "command": commands[0] if commands and commands[0] else "unknown",
+        **({"gone on with": "\n".join(commands[1:])} if len(commands) > 1 else {}),
         "folder": about.path,
         "commit": data.get("git_commit") or "unknown",
         "machine": f"{data.get('cpu', '?')}, {data.get('cpu_count', '?')} cores, {data.get('platform', '?')}",
@@ -277,12 +284,11 @@ def _what(story: Story) -> Iterator[str]:
             f"{s.get('timesteps_at_start', 0):,}",
             f"{s['timesteps_at_end']:,}" if "timesteps_at_end" in s else "–",
             s.get("outcome", "–"),
-            command,
         ]
-        for s, command in zip(about.sessions, commands, strict=True)
+        for s in about.sessions
     ]
     if len(rows) > 1:
-        yield "<h3>Sessions</h3>" + _table(["began", "took", "from step", "to step", "ended", "command"], rows)
+        yield "<h3>Sessions</h3>" + _table(["began", "took", "from step", "to step", "ended"], rows)
     elif rows:
         yield f'<p class="quiet small">Began {_text(rows[0][0])}, took {_text(rows[0][1])}.</p>'
     settings = json.dumps(about.config, indent=2, ensure_ascii=False)
@@ -300,16 +306,20 @@ def _log(story: Story) -> Iterator[str]:
 
 
 def _compared(comparison: Comparison) -> Iterator[str]:
-    parts = [f'<p class="warn">{_text(warning)}</p>' for warning in comparison.warnings]
+    parts = [f'<p class="warn">{_text(doubt.text)}</p>' for doubt in comparison.doubts]
     for k, task in enumerate(comparison.tasks):
-        parts.append(f"<h3>{_text(task.name)}: {_text(comparison.metric)} at the end of each run</h3>")
-        parts.append(_table(["group", "seeds", "IQM", "mean", "median", "scores"], [_scores(g) for g in task.groups]))
+        lower = ", lower is better" if comparison.better == "lower" else ""
+        parts.append(f"<h3>{_text(task.name)}: {_text(comparison.metric)} at the end of each run{lower}</h3>")
+        parts.append(_table(["group", "runs", "IQM", "mean", "median", "scores"], [_scores(g) for g in task.groups]))
         parts.append(_chances([group.name for group in task.groups], task.pairs))
         if len(task.common) > 1:
-            head = ["IQM at common steps", *(f"{step:,}" for step in task.common)]
+            head = ["IQM where all were measured", *(f"{step:,}" for step in task.common)]
             rows = [[group.name, *map(_interval, group.on_the_way)] for group in task.groups]
             parts.append(_table(head, rows))
-        parts.append(f'<div class="large">{_figure(_band_chart(comparison, k))}</div>')
+        chart = _band_chart(comparison, k)
+        ended = "Dashed: some runs of the group have ended, and count with their last value."
+        note = f'<p class="quiet small">{ended}</p>' if any(_is_cut(line) for line in chart.lines) else ""
+        parts.append(f'<div class="large">{_figure(chart, LARGE)}{note}</div>')
     if comparison.overall is not None:
         parts.append("<h3>All scenarios, each scaled from its worst run here (0) to its best (1)</h3>")
         rows = [[name, _interval(iqm), _interval(mean)] for name, iqm, mean in comparison.overall.groups]
@@ -330,6 +340,10 @@ def _chances(names: Sequence[str], pairs: Sequence[Pair]) -> str:
     found = {(pair.first, pair.second): _interval(pair.chance) for pair in pairs}
     rows = [[row, *(found.get((row, column), "–") for column in names)] for row in names]
     return _table(["chance that a run of the row is better", *names], rows)
+
+
+def _is_cut(line: Line) -> bool:
+    return line.dashed_from is not None and bool(line.steps) and line.steps[-1] > line.dashed_from
 
 
 def _band_chart(comparison: Comparison, k: int) -> Chart:

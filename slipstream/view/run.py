@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from slipstream.train.run_folder import (
     LOG_FILE,
     METADATA_FILE,
     METRICS_FILE,
+    SCENARIO_FILE,
     check_is_run,
     read_metadata,
     read_record,
@@ -29,6 +31,9 @@ from slipstream.view.tail import last_lines
 EVENTS, LOG_LINES = 500, 500  # kept, of the newest
 FIRST_LOOK_BYTES = 256 * 1024  # of events and log
 LEDGER_FILE = "certificates.jsonl"  # train/certify.py writes it
+MOST_RUNS, MOST_FOLDERS = 2000, 50_000  # found, looked into
+DEEPEST = 7  # in the folder above: sweeps/NAME/trials/0000/seed_1/runs/client-0
+NO_RUNS = frozenset(("models", "logs", "rounds", "checkpoints", "frames", "replay", "quarantine", "wandb", "tb"))
 
 State = Literal["running", "finished", "stopped", "crashed"]
 
@@ -65,6 +70,14 @@ def about(path: Path) -> About:
         sessions=tuple(metadata.get("sessions", ())),
         metadata=metadata,
     )
+
+
+def command_of(session: Mapping[str, Any]) -> str:
+    """What was typed to begin a session, to be typed again; the program by its name, wherever it was."""
+    words = [str(word) for word in session.get("command_line") or ()]
+    if words and Path(words[0]).name in ("slipstream", "main.py"):
+        words[0] = "slipstream"
+    return shlex.join(words)
 
 
 def state_of(path: Path, sessions: tuple[Mapping[str, Any], ...]) -> State:
@@ -158,11 +171,29 @@ class RunReader:
 
 
 def find_runs(root: Path) -> list[Path]:
-    """Folders of runs in a folder, the newest first; the folder itself where it is a run."""
-    if (root / METADATA_FILE).is_file():
-        return [root]
-    found = [entry.parent for entry in root.glob(f"*/{METADATA_FILE}")]
-    return sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)
+    """Runs in a folder, the newest first: its own, those of federations, and those of sweeps; or it itself.
+
+    A link to a run is one; other links are not followed, for they may lead round.
+    """
+    found: list[Path] = []
+    looked = 0
+    waiting = [(root, DEEPEST)]
+    while waiting and looked < MOST_FOLDERS and len(found) < MOST_RUNS:
+        folder, deeper = waiting.pop()
+        looked += 1
+        if (folder / METADATA_FILE).is_file() and (folder / SCENARIO_FILE).is_file():
+            found.append(folder)
+        elif folder == root or (deeper and folder.name not in NO_RUNS and not folder.is_symlink()):
+            waiting += [(inner, deeper - 1) for inner in _folders(folder)]
+    return sorted(found, key=_changed, reverse=True)
+
+
+def _folders(folder: Path) -> list[Path]:
+    try:
+        with os.scandir(folder) as entries:
+            return [Path(e.path) for e in entries if e.is_dir() and e.name[0] != "."]
+    except OSError:
+        return []
 
 
 def _object(line: bytes) -> Row | None:

@@ -26,6 +26,12 @@ F64 = NDArray[np.float64]
 Curves = Mapping[str, Curve]
 
 
+EXPLORE_MORE = (
+    "Explore more (algo.entropy_coef, algo.init_log_std), make penalties smaller than what success pays, or begin with "
+    "an easier scenario or a curriculum."
+)
+
+
 class Kind(NamedTuple):
     """What every sign of a name shares."""
 
@@ -37,8 +43,7 @@ KINDS = {
     "negative_plateau": Kind(
         "plateau at a negative return",
         "Compare with the scripts' rows (slipstream eval SCENARIO): a policy that does nothing may earn the same. "
-        "Explore more (algo.entropy_coef, algo.init_log_std), make penalties smaller than what success pays, or begin "
-        "with an easier scenario or a curriculum.",
+        + EXPLORE_MORE,
     ),
     "oscillation": Kind(
         "the return swings up and down",
@@ -115,6 +120,7 @@ class Sign:
     found: str
     first: int  # steps between which it was seen
     last: int
+    tries: str = ""  # what to try in this case; "": as its kind says
 
 
 def crashes(session: Mapping[str, Any], events: Sequence[Row]) -> list[Sign]:

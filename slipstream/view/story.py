@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,12 +9,13 @@ from pathlib import Path
 
 import msgspec
 
-from slipstream.config.records import from_json
-from slipstream.data.disk import open_regular
 from slipstream.stats.intervals import Interval, wilson
-from slipstream.train.run_folder import JUDGEMENT_FILE, MAX_RECORD_BYTES, Track, read_tracks
+from slipstream.train.run_folder import Track, read_tracks
 from slipstream.view.charts import Chart, Line
 from slipstream.view.history import STEPS, Curve, Row
+from slipstream.view.judged_signs import settle
+from slipstream.view.judgement import Judge, Judged, read_judgement
+from slipstream.view.meaning import is_share
 from slipstream.view.reports import Events, read_evaluations, read_events
 from slipstream.view.run import About, RunReader, State
 from slipstream.view.signs import Sign, crashes, find_signs
@@ -75,15 +75,6 @@ class Film:
 
 
 @dataclass(frozen=True)
-class Judged:
-    """A policy's figures over episodes that every policy of the table played."""
-
-    policy: str
-    episodes: int
-    figures: Mapping[str, Interval]
-
-
-@dataclass(frozen=True)
 class Story:
     """One run, ready to be told."""
 
@@ -94,7 +85,7 @@ class Story:
     figures: Mapping[str, Interval]  # of the last evaluation; an interval where the figure is a share
     evaluated_at: int
     episodes: int  # of the last evaluation
-    judged: tuple[Judged, ...]  # when the run ended: its policy beside scripts; () where it has gone on since
+    judged: tuple[Judged, ...]  # its policy beside scripts, as it ended or now; () where it has gone on since
     signs: tuple[Sign, ...]
     events: Events
     certificates: tuple[Row, ...]
@@ -105,8 +96,8 @@ class Story:
     log: tuple[str, ...]
 
 
-def read_story(path: Path) -> Story:
-    """Read all of it; a run that goes on is read as it is now."""
+def read_story(path: Path, judge: Judge | None = None) -> Story:
+    """Read all of it; a run that goes on is read as it is now, and judged by who is given, or as when it ended."""
     reader = RunReader(path)
     reader.refresh()
     about, evaluations, events = reader.about, read_evaluations(path), read_events(path)
@@ -115,18 +106,19 @@ def read_story(path: Path) -> Story:
     last = evaluations[-1] if evaluations else {}
     told = events.of("quarantine", "worker_died", "worker_stuck", "end_failed")
     last_session = about.sessions[-1] if about.sessions else {}
+    judged = read_judgement(path, reader.steps) if judge is None else tuple(judge(path))
     return Story(
         about=about,
         state=reader.state,
         steps=reader.steps,
-        charts=tuple(_charts(curves, _headline(about.kind))),
+        charts=tuple(_charts(curves, about.kind, reader.steps)),
         figures=_figures(last, about.kind),
         evaluated_at=int(last.get(STEPS, 0)),
         episodes=int(last.get("eval/episodes", 0)),
-        judged=read_judgement(path, reader.steps),
+        judged=judged,
         signs=(
             *crashes(last_session if reader.state == "crashed" else {}, told),
-            *find_signs(curves, about.config, events.counts, told),
+            *settle(find_signs(curves, about.config, events.counts, told), curves, judged),
         ),
         events=events,
         certificates=tuple(reader.certificates.values()),
@@ -147,23 +139,24 @@ def _curves(reports: Sequence[Row]) -> dict[str, Curve]:
     return curves
 
 
-def _charts(curves: Mapping[str, Curve], headline: Sequence[str]) -> Iterator[Chart]:
+def _charts(curves: Mapping[str, Curve], kind: str, end: int) -> Iterator[Chart]:
     """The page's charts that this run has curves for, the world's own figures behind the return."""
     for title, wanted in CHARTS.items():
         lines = [line for label, key in wanted.items() for line in _lines(curves, label, key)]
         if lines:
-            yield Chart(title, tuple(lines))
+            yield Chart(title, tuple(lines), all(is_share(key, kind) for key in wanted.values()), end)
         if title == "return":
-            yield from _figure_charts(curves, headline)
+            yield from _figure_charts(curves, kind, end)
 
 
-def _figure_charts(curves: Mapping[str, Curve], headline: Sequence[str]) -> Iterator[Chart]:
+def _figure_charts(curves: Mapping[str, Curve], kind: str, end: int) -> Iterator[Chart]:
     evaluated = [key for key in curves if key.startswith("eval/") and _bare(key) not in NOT_FIGURES]
     evaluated = [key for key in evaluated if not key.endswith(("_min", "_max", "_median"))]
-    chosen = [key for name in headline for key in evaluated if _bare(key) == name] or evaluated
+    chosen = [key for name in headline_of(kind) for key in evaluated if _bare(key) == name] or evaluated
     for key in chosen[:MORE_FIGURES]:
         trained = [*_lines(curves, "training", f"env/{_bare(key)}_mean")]
-        yield Chart(_bare(key).replace("_", " "), (*trained, *_lines(curves, "evaluation", key)))
+        lines = (*trained, *_lines(curves, "evaluation", key))
+        yield Chart(_bare(key).replace("_", " "), lines, is_share(key, kind), end)
 
 
 def _lines(curves: Mapping[str, Curve], label: str, key: str) -> Iterator[Line]:
@@ -199,39 +192,8 @@ def _figures(last: Row, kind: str) -> dict[str, Interval]:
     return figures
 
 
-class _JudgedRow(msgspec.Struct):
-    policy: str
-    episodes: int
-    figures: dict[str, dict[str, float | None]]
-
-
-class _Judgement(msgspec.Struct):
-    steps: int
-    headline: list[str]
-    rows: list[_JudgedRow]
-
-
-def read_judgement(path: Path, steps: int) -> tuple[Judged, ...]:
-    """What the run's policy and scripts were worth when it ended; () where it has gone on, or was never judged."""
-    try:
-        with os.fdopen(open_regular(path / JUDGEMENT_FILE), "rb") as file:
-            kept = from_json(file.read(MAX_RECORD_BYTES), _Judgement)
-    except (OSError, msgspec.DecodeError):
-        return ()
-    if kept.steps != steps:
-        return ()
-    return tuple(
-        Judged(row.policy, row.episodes, {n: _interval(row.figures[n]) for n in kept.headline if n in row.figures})
-        for row in kept.rows
-    )
-
-
-def _interval(plain: Mapping[str, float | None]) -> Interval:
-    values = (plain.get(key) for key in Interval._fields)
-    return Interval(*(float("nan") if value is None else value for value in values))
-
-
-def _headline(kind: str) -> tuple[str, ...]:
+def headline_of(kind: str) -> tuple[str, ...]:
+    """Figures of an evaluation that tell most in a kind of world; () where nobody has said."""
     return tuple(getattr(registry.family(kind), "HEADLINE", ())) if kind in registry.FAMILIES else ()
 
 

@@ -25,7 +25,7 @@ def test_compare_prints_tables_and_doubts_and_writes_files(runs, tmp_path, capsy
     said = capsys.readouterr().out
     for text in (
         "probe_target: eval/return_mean at the end of each run",
-        "probe_target: IQM at steps that all runs have",
+        "probe_target: IQM at steps at which all runs were measured",
         "percentile bootstrap",
         "warning: Few seeds: ppo on probe_target has 2 seeds",
         "absolute_metrics",
@@ -51,6 +51,20 @@ def test_compare_by_a_setting_says_who_is_better(runs, capsys):
     assert "seed=0" in said
     assert "chance that a run of the row" in said
     assert "at 128 steps" in said
+
+
+def test_compare_says_which_is_better_only_where_that_is_known(runs, capsys):
+    def said(*words):
+        assert main(["compare", str(runs), "--by", "seed", *words]) == 0
+        return capsys.readouterr().out
+
+    entropy = said("--metric", "train/entropy")
+    assert "chance that a run of the row" not in entropy
+    assert "worst" not in entropy
+    told = said("--metric", "train/entropy", "--lower-is-better")
+    assert "chance that a run of the row" in told
+    assert "lower is better" in told
+    assert "lower is better" not in said()
 
 
 def test_report_plays_episodes_and_tells_signs(runs, tmp_path, capsys):

@@ -31,6 +31,23 @@ def test_a_band_goes_round_its_line_and_one_without_ends_is_not_drawn():
     assert "<polygon" not in svg(Chart("x", (Line("a", [0, 1], [1.0, 2.0], [nan, nan], [nan, nan]),)))
 
 
+def test_charts_with_the_same_end_have_the_same_steps_and_a_share_goes_from_zero_to_one():
+    early = points(svg(Chart("x", (Line("a", [0, 50], [1.0, 2.0]),), end=100)))
+    assert early[:, 0] == pytest.approx([LEFT, (LEFT + WIDTH - RIGHT) / 2], abs=0.06)
+    inner = (HEIGHT - TOP - BOTTOM) / 1.1
+    for value in (0.0, 0.5, 1.0):  # never alone in the middle of an axis from -1 to 1
+        drawn = points(svg(Chart("x", (Line("a", [0, 1], [value, value]),), share=True)))
+        assert drawn[:, 1] == pytest.approx([TOP + (HEIGHT - TOP - BOTTOM) / 2 + inner * (0.5 - value)] * 2, abs=0.06)
+
+
+def test_a_line_is_dashed_from_where_it_is_no_longer_of_all():
+    drawn = svg(Chart("x", (Line("a", [0, 1, 2, 3], [1.0, 2.0, 3.0, 4.0], dashed_from=1),)))
+    whole, rest = points(drawn), points(drawn.replace("c0 dashed", "c0").replace("<polyline", "<gone", 1))
+    assert (len(whole), len(rest)) == (2, 3)
+    assert whole[-1] == pytest.approx(rest[0])  # no gap
+    assert "dashed" not in svg(Chart("x", (Line("a", [0, 1], [1.0, 2.0], dashed_from=1),)))
+
+
 @pytest.mark.parametrize("values", [[], [float("nan")], [5.0], [0.0, 0.0], [1e-300, 2e-300], [-1e300, 1e300]])
 def test_any_values_can_be_drawn(values):
     drawn = svg(Chart("x", (Line("a", list(range(len(values))), values),)))

@@ -44,9 +44,26 @@ def test_seeds_of_an_algorithm_are_one_group_and_scores_are_the_last_values(tmp_
 
 def test_where_lower_is_better_the_chances_turn_round_and_the_scores_do_not(tmp_path):
     paths = [*runs(tmp_path, "ppo", [1.0] * 5), *runs(tmp_path, "sac", [2.0] * 5)]
-    found = compare(paths, lower_is_better=True)
+    found = compare(paths, direction="lower")
     assert found.tasks[0].groups[0].mean.estimate == 1.0
     assert {(p.first, p.chance.estimate) for p in found.tasks[0].pairs} == {("ppo", 1.0), ("sac", 0.0)}
+
+
+@pytest.mark.parametrize(
+    ("metric", "chances"),
+    [
+        ("eval/return_mean", {("ppo", 0.0), ("sac", 1.0)}),
+        ("eval/conflicts_mean", {("ppo", 1.0), ("sac", 0.0)}),  # nobody needs to say that fewer are better
+        ("train/entropy", set()),  # nobody wins by it
+    ],
+)
+def test_who_is_better_depends_on_the_metric_and_of_some_nobody_is(tmp_path, metric, chances):
+    paths = [*runs(tmp_path, "ppo", [1.0] * 5, metric=metric), *runs(tmp_path, "sac", [2.0] * 5, metric=metric)]
+    found = compare(paths, metric)
+    assert {(pair.first, pair.chance.estimate) for pair in found.tasks[0].pairs} == chances
+    assert any("is not known" in words for words in found.warnings) == (not chances)
+    assert found.overall is None
+    assert as_record(found)["better"] == found.better
 
 
 def test_at_a_step_the_newest_value_counts_and_the_last_of_a_run_that_had_ended(tmp_path):
@@ -63,8 +80,52 @@ def test_on_the_way_runs_are_compared_at_steps_that_all_of_them_have(tmp_path):
     a = make_run(tmp_path / "a", [1.0, 2.0, 3.0, 4.0])  # 100, 200, 300, 400
     b = make_run(tmp_path / "b", [10.0, 20.0], seed=1, every=150)  # 150, 300
     (task,) = compare([a, b]).tasks
-    assert task.common == (150, 225, 300)
-    assert [value.estimate for value in task.groups[0].on_the_way] == [(1 + 10) / 2, (2 + 10) / 2, (3 + 20) / 2]
+    assert task.common == (300,)  # at 150 and 200 one of them was not measured
+    assert [value.estimate for value in task.groups[0].on_the_way] == [(3 + 20) / 2]
+    never = make_run(tmp_path / "c", [1.0, 2.0], seed=2, every=170)
+    assert compare([a, never]).tasks[0].common == ()
+
+
+def test_common_steps_are_those_nearest_to_the_quarters_of_the_way(tmp_path):
+    paths = [make_run(tmp_path / name, range(12), seed=k) for k, name in enumerate("ab")]
+    assert compare(paths).tasks[0].common == (300, 600, 900, 1200)
+
+
+def client(folder, name, k, value, config=None):
+    """A run that learns with others: client k of the federation of that name."""
+    (folder / name).mkdir(parents=True, exist_ok=True)
+    (folder / name / "replicas.json").write_text("{}")
+    shared = {"enabled": True, "client": str(k), "clients": 2, "root": str(folder / name / "rounds")}
+    path = folder / name / "runs" / f"client-{k}"
+    return make_run(path, [0.0, value], seed=k, config={"federated": shared} | (config or {}))
+
+
+def test_clients_of_a_federation_are_a_group_of_their_own_and_no_repeats(tmp_path):
+    alone = [make_run(tmp_path / f"run{k}", [0.0, 9.0], seed=k) for k in range(5)]
+    shared = [client(tmp_path, name, k, 1.0) for name in ("red", "blue") for k in (0, 1)]
+    found = compare([*alone, *shared])
+    groups = {group.name: len(group.runs) for group in found.tasks[0].groups}
+    assert groups == {"ppo": 5, "ppo, red": 2, "ppo, blue": 2}
+    assert sum("clients of one federation" in words for words in found.warnings) == 2
+    assert not any("Few seeds" in words for words in found.warnings)
+    others = [client(tmp_path / "elsewhere", "red", k, 2.0) for k in (0, 1)]
+    again = {group.name for group in compare([*shared[:2], *others]).tasks[0].groups}
+    assert len(again) == 2  # two federations of the same name stay apart
+
+
+def test_trials_of_a_sweep_are_grouped_by_what_they_tried(tmp_path):
+    trials = [{"number": k, "values": {"algo.learning_rate": rate}} for k, rate in enumerate((0.001, 0.01))]
+    (tmp_path / "sweep").mkdir()
+    (tmp_path / "sweep" / "trials.json").write_text(json.dumps({"trials": trials}))
+    paths = [
+        make_run(tmp_path / "sweep" / "trials" / f"{k:04}" / f"seed_{seed}", [0.0, k], seed=seed)
+        for k in (0, 1)
+        for seed in (1, 2)
+    ]
+    groups = {group.name: group.scores for group in compare(paths).tasks[0].groups}
+    assert groups == {"ppo, algo.learning_rate=0.001": (0.0, 0.0), "ppo, algo.learning_rate=0.01": (1.0, 1.0)}
+    (tmp_path / "sweep" / "trials.json").write_text('{"trials": 3}')  # another version's: told without values
+    assert [group.name for group in compare(paths).tasks[0].groups] == ["ppo"]
 
 
 def test_any_setting_can_group_and_one_that_is_not_there_is_refused_with_a_suggestion(tmp_path):
@@ -151,6 +212,22 @@ def test_a_curve_is_the_iqm_over_seeds_at_every_step(tmp_path):
     assert band.middle[0] == 0.0
     assert band.middle[-1] == pytest.approx(iqm([1, 2, 3, 4, 50]))
     assert band.low[-1] < band.middle[-1] < band.high[-1]
+
+
+def test_a_group_is_drawn_where_its_own_runs_were_measured_and_no_further(tmp_path):
+    ours = make_run(tmp_path / "ours", [1.0, 2.0])  # 100, 200
+    theirs = make_run(tmp_path / "theirs", [5.0, 6.0, 7.0, 8.0, 9.0], algo="sac", every=60)  # 60 … 300
+    found = {band.name: band for band in bands(compare([ours, theirs]).tasks[0])}
+    assert (found["ppo"].steps, found["ppo"].middle) == ((100, 200), (1.0, 2.0))
+    assert (found["sac"].steps, found["sac"].middle) == ((60, 120, 180, 240, 300), (5.0, 6.0, 7.0, 8.0, 9.0))
+
+
+def test_a_group_is_no_longer_whole_where_the_first_of_its_runs_has_ended(tmp_path):
+    paths = [make_run(tmp_path / "a", [1.0, 2.0]), make_run(tmp_path / "b", [3.0, 4.0, 5.0, 6.0], seed=1)]
+    (band,) = bands(compare(paths).tasks[0])
+    assert band.steps == (100, 200, 300, 400)
+    assert band.whole_until == 200
+    assert band.middle == (2.0, 3.0, 3.5, 4.0)
 
 
 def test_the_record_is_json_without_nan(tmp_path):

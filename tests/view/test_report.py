@@ -10,8 +10,9 @@ from made_runs import make_run
 from slipstream.stats import Interval, wilson
 from slipstream.train.run_folder import FRAMES_FOLDER, JUDGEMENT_FILE, LOG_FILE, Track, open_existing, write_track
 from slipstream.view import report, story
+from slipstream.view.judgement import Judged
 from slipstream.view.report import write_report
-from slipstream.view.story import Judged, shorten
+from slipstream.view.story import shorten
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>\u2028'\"&<!--"
 FETCHES = ("src", "href", "action", "formaction", "poster", "data", "srcset", "background", "xlink:href", "ping")
@@ -174,6 +175,58 @@ def test_a_run_that_has_only_begun_and_one_that_goes_on_have_a_page(tmp_path):
     with open_existing(run):
         assert "0 of 1,000 steps; goes on" in page_of(tmp_path, run).text
     assert "stopped: no word of its end" in page_of(tmp_path, run).text
+
+
+def test_a_sign_does_not_say_what_the_table_below_it_denies(tmp_path):
+    run = full_run(tmp_path / "run")  # its return stays at -50
+    assert "plateau at a negative return The return" in page_of(tmp_path, run).text
+    rows = [Judged("learned", 50, {"return": Interval(-50.0, -51.0, -49.0)}),
+            Judged("random", 50, {"return": Interval(-90.0, -91.0, -89.0)})]  # fmt: skip
+    assert "plateau at a negative return The return" not in page_of(tmp_path, run, judge=lambda path: rows).text
+
+
+def test_a_run_that_was_gone_on_with_tells_first_how_it_was_begun(tmp_path):
+    run = make_run(tmp_path / "run", [1.0, 2.0])
+    record = json.loads((run / "metadata.json").read_text())
+    begun = ["/x/bin/slipstream", "train", "duel", "--out", "runs/a b"]
+    record["sessions"] = [{"command_line": begun}, {"command_line": ["slipstream", "resume", "runs/a b"]}]
+    (run / "metadata.json").write_text(json.dumps(record))
+    page = page_of(tmp_path, run)
+    assert "command slipstream train duel --out 'runs/a b' gone on with slipstream resume 'runs/a b'" in page.text
+
+
+def test_all_charts_of_a_run_end_with_the_run(tmp_path):
+    rows = [{"timesteps_total": 100 * k, "env/return_mean": float(k)} for k in range(1, 11)]
+    rows[1] |= {"eval/return_mean": 1.0, "eval/clean_fraction": 0.0, "eval/episodes": 20.0}
+    charts = story.read_story(make_run(tmp_path / "run", rows=rows)).charts
+    assert len(charts) > 1
+    assert {chart.end for chart in charts} == {1000}
+    assert [chart.share for chart in charts if chart.title == "clean"] == [True]
+
+
+def test_figures_that_tell_little_are_folded_up(tmp_path):
+    figures = {f"eval/detail_{k}_mean": float(k) for k in range(40)}
+    rows = [
+        {"timesteps_total": 100, "eval/return_mean": 1.0, "eval/conflicts_mean": 2.0, "eval/episodes": 20.0} | figures
+    ]
+    page = page_of(tmp_path, make_run(tmp_path / "run", rows=rows, config={"world": {"kind": "airspace"}}))
+    shown, folded = page.text.split("40 more figures")
+    assert "conflicts 2" in shown
+    assert "detail 7" not in shown
+    assert "detail 7" in folded
+
+
+def test_clients_of_several_federations_have_names_of_their_own(tmp_path):
+    def client(name):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "replicas.json").write_text("{}")
+        shared = {"federated": {"enabled": True, "client": "0"}}
+        return make_run(tmp_path / name / "runs" / "client-0", [1.0], config=shared)
+
+    page = page_of(tmp_path, client("red"), client("blue"), png=tmp_path / "pictures")
+    assert "red, client-0" in page.text
+    assert "blue, client-0" in page.text
+    assert {"red_client-0.png", "blue_client-0.png"} < {path.name for path in (tmp_path / "pictures").iterdir()}
 
 
 def test_no_sign_says_what_was_looked_for(tmp_path):

@@ -15,7 +15,7 @@ from slipstream.config.load import load
 from slipstream.train import run_folder
 from slipstream.train.experiment import resume, train
 from slipstream.view import run as view_run
-from slipstream.view.run import RunReader, about, find_runs, state_of
+from slipstream.view.run import RunReader, about, command_of, find_runs, state_of
 
 NOW = datetime(2026, 11, 16, tzinfo=UTC)
 CONFIG = {
@@ -164,3 +164,39 @@ def test_runs_are_found_the_newest_first(tmp_path):
     assert find_runs(tmp_path) == [tmp_path / "new", tmp_path / "old"]
     assert find_runs(tmp_path / "old") == [tmp_path / "old"]
     assert find_runs(Path(tmp_path / "none")) == []
+
+
+def test_trials_of_sweeps_and_clients_of_federations_are_found_from_any_folder_above_them(tmp_path):
+    trial = tmp_path / "sweeps" / "one" / "trials" / "0003"
+    alone, shared = trial / "seed_1", tmp_path / "sweeps" / "two" / "trials" / "0000" / "seed_1" / "runs"
+    client = tmp_path / "federations" / "pair" / "runs"
+    for folder, name in ((trial, "seed_1"), (shared, "client-0"), (client, "client-0")):
+        folder.mkdir(parents=True)
+        make(folder, name).close()
+    (tmp_path / "sweeps" / "one" / "models" / "best").mkdir(parents=True)
+    (tmp_path / "sweeps" / "one" / "models" / "best" / "metadata.json").write_text("{}")  # a model is no run
+    for above in (tmp_path / "sweeps", trial.parent.parent, trial.parent, trial, alone):
+        assert alone in find_runs(above)
+    assert set(find_runs(tmp_path)) == {alone, shared / "client-0", client / "client-0"}
+
+
+def test_folders_that_lead_round_are_not_followed_and_a_link_to_a_run_is_one(tmp_path):
+    make(tmp_path, "run").close()
+    (tmp_path / "inside").mkdir()
+    (tmp_path / "inside" / "round").symlink_to(tmp_path)
+    (tmp_path / "inside" / "linked").symlink_to(tmp_path / "run")
+    assert set(find_runs(tmp_path)) == {tmp_path / "run", tmp_path / "inside" / "linked"}
+
+
+@pytest.mark.parametrize(
+    ("typed", "told"),
+    [
+        (["slipstream", "train", "head_on", "--out", "runs/one"], "slipstream train head_on --out runs/one"),
+        (["/x/bin/slipstream", "train", "a b.yaml"], "slipstream train 'a b.yaml'"),
+        (["/x/study.py", "--fast"], "/x/study.py --fast"),
+        ([], ""),
+    ],
+)
+def test_a_command_is_told_so_that_it_can_be_typed_again(typed, told):
+    assert command_of({"command_line": typed}) == told
+    assert command_of({}) == ""

@@ -1,0 +1,127 @@
+"""Where a run comes from: started by itself, a client of a federation, or a trial of a sweep with values of its own.
+
+Clients of one federation share weights, and trials of one sweep differ in settings: neither are seeds of one another.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from slipstream.view.run import About
+
+REPLICAS_FILE, ROUNDS, RUNS = "replicas.json", "rounds", "runs"  # in a federation's folder, by train/replicas.py
+TRIALS_FILE, TRIALS = "trials.json", "trials"  # in a sweep's, by scale/sweep.py
+MOST_TRIALS_BYTES = 64 * 2**20
+
+
+@dataclass(frozen=True)
+class Federation:
+    """Runs that exchange weights."""
+
+    name: str
+    rounds: str  # folder of its rounds; what tells it from others of the name
+    client: str  # which of them the run is
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A combination of values that a sweep tries."""
+
+    sweep: str  # its name
+    folder: str
+    number: int
+    values: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What a run is part of; of nothing where both are None."""
+
+    federation: Federation | None
+    trial: Trial | None  # a trial may be a federation
+
+
+def origin_of(what: About) -> Origin:
+    """What a run is part of."""
+    shared = what.config.get("federated")
+    is_client = isinstance(shared, Mapping) and bool(shared.get("enabled"))
+    return Origin(_federation_of(what.path, shared) if is_client else None, _trial_of(what.path))
+
+
+def name_of_run(what: About, origin: Origin) -> str:
+    """What a run is called among others: its folder's name, behind that of what it is part of."""
+    if origin.trial is not None:
+        inside = what.path.relative_to(Path(origin.trial.folder) / TRIALS).parts[1:]
+        words = [part.replace("_", " ") for part in inside if part != RUNS]
+        return ", ".join([origin.trial.sweep, f"trial {origin.trial.number}", *words])
+    return what.path.name if origin.federation is None else f"{origin.federation.name}, {what.path.name}"
+
+
+def client_name(client: object) -> str:
+    """A client's name that is not taken for a count."""
+    return f"client {client}" if str(client).isdecimal() else str(client)
+
+
+def tried(values: Mapping[str, Any]) -> str:
+    """Values of a trial in words."""
+    return ", ".join(f"{key}={value if isinstance(value, str) else _short(value)}" for key, value in values.items())
+
+
+def rounds_of(history: Path) -> str:
+    """The folder of a federation's rounds, by a file that tells of those of one policy."""
+    return str(history.parent.parent)
+
+
+# --- finding out ---
+
+
+def _federation_of(path: Path, shared: Mapping[str, Any]) -> Federation:
+    client = str(shared.get("client") or path.name)
+    above = path.parent.parent
+    if (above / REPLICAS_FILE).is_file():  # where the folder is now counts, not where it was written
+        return Federation(above.name, str(above / ROUNDS), client)
+    root = Path(str(shared.get("root") or ""))
+    where = root.parent if root.name == ROUNDS else root
+    return Federation(str(shared.get("address") or where.name or "a federation"), str(root), client)
+
+
+def _trial_of(path: Path) -> Trial | None:
+    """A trial's runs are in SWEEP/trials/NUMBER; a federation that is tried has its clients further down."""
+    for folder in path.parents[:5]:
+        sweep = folder.parent.parent
+        if folder.parent.name == TRIALS and folder.name.isdecimal() and (sweep / TRIALS_FILE).is_file():
+            number = int(folder.name)
+            return Trial(sweep.name, str(sweep), number, _values(sweep / TRIALS_FILE).get(number, {}))
+    return None
+
+
+def _values(path: Path) -> Mapping[int, Mapping[str, Any]]:
+    """Every trial's values by now, by its number; nothing where the file cannot be read."""
+    try:
+        stat = path.stat()
+    except OSError:
+        return {}
+    return _values_at(path, stat.st_mtime_ns, stat.st_size)
+
+
+@functools.lru_cache(maxsize=32)
+def _values_at(path: Path, _changed: int, size: int) -> Mapping[int, Mapping[str, Any]]:
+    found: dict[int, Mapping[str, Any]] = {}
+    try:
+        state = msgspec.json.decode(path.read_bytes()) if size <= MOST_TRIALS_BYTES else {}
+        for trial in state["trials"]:
+            newest = trial["changes"][-1] if trial.get("changes") else trial
+            found[int(trial["number"])] = dict(newest["values"])
+    except (OSError, msgspec.DecodeError, LookupError, TypeError, ValueError, RecursionError):
+        return {}  # a sweep that is being written, or that another version wrote
+    return found
+
+
+def _short(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else msgspec.json.encode(value).decode()
