@@ -12,7 +12,7 @@ from pathlib import Path
 
 from slipstream.config.errors import RunFolderError, SlipstreamError
 
-DEFAULT = ("runs", "federations")
+DEFAULT = ("runs", "federations", "sweeps")
 EXTRA = "slipstream view needs starlette and uvicorn: pip install 'slipstream[web]'"
 
 
@@ -20,12 +20,12 @@ def view(argv: Sequence[str]) -> int:
     """Serve the page on this machine and open it."""
     parser = argparse.ArgumentParser(
         "slipstream view",
-        description="Show runs in a browser: curves while they grow, episodes to replay, comparisons, federations. "
-        "Reads only, and answers this machine only.",
+        description="Show runs in a browser: curves while they grow, episodes to replay, comparisons, federations, "
+        "sweeps. Reads only, and answers this machine only.",
         allow_abbrev=False,
     )
     parser.add_argument(
-        "paths", nargs="*", type=Path, help="runs, or folders of them (default: runs/ and federations/)"
+        "paths", nargs="*", type=Path, help="runs, or folders of them (default: runs/, federations/ and sweeps/)"
     )
     parser.add_argument("--port", type=int, default=8765, help="of 127.0.0.1; the next free one where it is taken")
     parser.add_argument("--no-open", action="store_true", help="print the address and open no browser")

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
-from typing import Any, NamedTuple, cast
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any, NamedTuple
 
-from slipstream.config.errors import ScenarioError
 from slipstream.train.run_folder import METRICS_FILE
 from slipstream.view.catalogue import Catalogue, Summary, Watched, federation_name
-from slipstream.view.history import Curve, window
-from slipstream.worlds import registry
+from slipstream.view.history import Curve, smoothed, smoothed_at, window
+from slipstream.view.meaning import is_share, is_smoothable
+from slipstream.view.origin import Origin, client_name, name_of_run, origin_of
+from slipstream.view.run import command_of
 
 MOST_KEYS, MOST_COMPARED = 200, 64
 
@@ -37,7 +38,7 @@ def list_runs(catalogue: Catalogue, query: Query) -> Any:
     runs = catalogue.summaries()
     return {
         "roots": [str(root) for root in catalogue.roots],
-        "runs": [asdict(run) for run in runs],
+        "runs": [asdict(replace(run, judged=())) for run in runs],  # that is the leaderboard's
         "federations": catalogue.federations(),
     }
 
@@ -48,10 +49,13 @@ def describe(catalogue: Catalogue, query: Query) -> Any:
     with catalogue.reading(key) as watched:
         reader = watched.reader
         what = reader.about
+        origin = origin_of(what)
         return {
             "id": key,
-            "name": what.path.name,
+            "name": name_of_run(what, origin),
             "path": str(what.path),
+            "origin": _origin(catalogue, origin),
+            "commands": [command_of(session) for session in what.sessions],
             "scenario": what.scenario,
             "kind": what.kind,
             "algo": ", ".join(what.algos) or "none",
@@ -59,6 +63,7 @@ def describe(catalogue: Catalogue, query: Query) -> Any:
             "timesteps": what.timesteps,
             "metadata": what.metadata,
             "metrics": sorted(reader.history.curves),
+            "shares": _shares(reader.history.curves, what.kind),
             "events": list(reader.events)[-100:],
             "log": list(reader.log)[-200:],
             **_standing(watched),
@@ -67,24 +72,35 @@ def describe(catalogue: Catalogue, query: Query) -> Any:
 
 def curves(catalogue: Catalogue, query: Query) -> Any:
     """Curves of the metrics asked for, and how the run stands; nothing where nothing is new since `seen`."""
-    keys = _keys(query)
+    keys, part = _keys(query), _smoothing(query)
     with catalogue.reading(query.run) as watched:
         if query.value("seen") == str(watched.version):
             return None
         reader = watched.reader
-        found = {key: _plain(reader.history.curves[key]) for key in keys if key in reader.history.curves}
+        every = reader.history.curves
+        found = {key: _plain(every[key], smooth_with(key, every[key], part)) for key in keys if key in every}
         return {
             "curves": found,
-            "metrics": sorted(reader.history.curves),
+            "metrics": sorted(every),
+            "shares": _shares(every, reader.about.kind),
             **_standing(watched),
         }
 
 
 def zoomed(catalogue: Catalogue, query: Query) -> Any:
-    """The metrics asked for between two steps, as finely as there is."""
+    """The metrics asked for between two steps, as finely as there is; smoothed as in the whole run, not anew."""
     low, high = (int(query.value(name)) for name in ("low", "high"))
+    part = _smoothing(query)
     found = window(catalogue.path(query.run) / METRICS_FILE, low, high)
-    return {"curves": {key: _plain(found[key]) for key in _keys(query) if key in found}}
+    with catalogue.reading(query.run) as watched:
+        whole = watched.reader.history.curves
+        return {
+            "curves": {
+                key: _plain(found[key], smooth_with(key, whole.get(key, found[key]), part, found[key].steps))
+                for key in _keys(query)
+                if key in found
+            }
+        }
 
 
 def episodes(catalogue: Catalogue, query: Query) -> Any:
@@ -121,7 +137,7 @@ def compared(catalogue: Catalogue, query: Query) -> Any:
             "runs": [
                 {
                     "id": paths[run.about.path],
-                    "name": run.about.path.name,
+                    "name": name_of_run(run.about, run.origin),
                     "group": group.name,
                     "seed": run.seed,
                     "steps": run.steps,
@@ -133,77 +149,68 @@ def compared(catalogue: Catalogue, query: Query) -> Any:
         }
         for task in found.tasks
     ]
-    return {**compare.as_record(found), "curves": tasks, "mark": mark}
-
-
-def leaderboard(catalogue: Catalogue, query: Query) -> Any:
-    """Runs of each scenario by their last evaluation, and their groups over seeds."""
-    scenarios: dict[str, list[Summary]] = {}
-    for run in catalogue.summaries():
-        if "eval/return_mean" in run.evaluation:
-            scenarios.setdefault(run.scenario, []).append(run)
-    return {"scenarios": [_board(name, runs) for name, runs in sorted(scenarios.items())]}
-
-
-def rounds(catalogue: Catalogue, query: Query) -> Any:
-    """Rounds of a federation, the newest last."""
-    path, rows = catalogue.rounds(query.run)
-    shown = ("round", "state", "reason", "participation", "refused", "refusals", "quarantine", "dropouts", "duration_s")
+    told = [doubt.text for doubt in found.doubts]  # the page has no flags
+    kind = found.tasks[0].kind
     return {
-        "name": federation_name(path),
-        "path": str(path.parent),
-        "rounds": [{key: row.get(key) for key in shown} | _of_report(row) for row in rows],
+        **compare.as_record(found),
+        "warnings": told,
+        "share": is_share(metric, kind),
+        "curves": tasks,
+        "mark": mark,
     }
 
 
-def _of_report(row: Any) -> dict[str, Any]:
+def leaderboard(catalogue: Catalogue, query: Query) -> Any:
+    """Runs, federations and scripts of each scenario by what they were worth, and groups over seeds."""
+    from slipstream.view.leaderboard import RETURN, board
+
+    scenarios: dict[str, list[Summary]] = {}
+    for run in catalogue.summaries():
+        if run.judged or RETURN in run.evaluation:
+            scenarios.setdefault(run.scenario, []).append(run)
+    pages = {str(one["folder"]): str(one["id"]) for one in catalogue.federations()}
+    return {"scenarios": [board(name, runs, pages) for name, runs in sorted(scenarios.items())]}
+
+
+def rounds(catalogue: Catalogue, query: Query) -> Any:
+    """Rounds of a federation, the newest last, and the runs of its clients."""
+    path, rows = catalogue.rounds(query.run)
+    clients = catalogue.clients(query.run)
+    told = [_round(row) for row in rows]
+    heard = {client["client"] for row in told for client in row["clients"]} | {one["client"] for one in clients}
+    return {
+        "name": federation_name(path),
+        "path": str(path.parent),
+        "closed": next((one["closed"] for one in catalogue.federations() if one["id"] == query.run), 0),
+        "names": {client: client_name(client) for client in sorted(heard, key=_by_number)},
+        "clients": sorted(clients, key=lambda one: _by_number(one["client"])),
+        "rounds": told,
+    }
+
+
+def _round(row: Any) -> dict[str, Any]:
+    """A line of rounds.jsonl, whatever version wrote it; `why` is what it says of a round that did not close."""
     report = row.get("report") or {}
     seats = [seat for seat in row.get("seats") or () if isinstance(seat, dict)]
+    shown = ("round", "state", "participation", "refused", "refusals", "duration_s")
     return {
-        "clients": [{"client": seat.get("client"), "weight": seat.get("weight")} for seat in seats],
+        **{key: row.get(key) for key in shown},
+        "why": str(row.get("reason") or ""),
+        "clients": [{"client": str(seat.get("client")), "weight": seat.get("weight")} for seat in seats],
+        "quarantine": _named(row.get("quarantine")),
+        "missing": _named(row.get("dropouts")),
         **{key: report.get(key) for key in ("used", "shares", "variance", "drift")},
     }
 
 
-def _board(scenario: str, runs: Sequence[Summary]) -> dict[str, Any]:
-    from slipstream.stats.intervals import iqm_interval
-
-    rows = sorted(runs, key=lambda run: run.evaluation["eval/return_mean"], reverse=True)
-    groups: dict[str, list[float]] = {}
-    for run in rows:
-        groups.setdefault(run.algo, []).append(run.evaluation["eval/return_mean"])
-    told = _told_share(rows[0])
-    return {
-        "scenario": scenario,
-        "share": told,
-        "runs": [{**asdict(run), "share": _share(run, told)} for run in rows],
-        "groups": sorted(
-            (
-                {"algo": algo, "runs": len(values), "iqm": iqm_interval([[v] for v in values])._asdict()}
-                for algo, values in groups.items()
-            ),
-            key=lambda group: -cast("dict[str, float]", group["iqm"])["estimate"],
-        ),
-    }
+def _named(clients: Any) -> list[str]:
+    """Clients by name; quarantine tells more of each than that."""
+    found = clients if isinstance(clients, list | tuple) else ()
+    return [client_name(one.get("client") if isinstance(one, dict) else one) for one in found]
 
 
-def _told_share(run: Summary) -> str | None:
-    """The evaluation figure that is a share of its episodes and tells most: success, or clean."""
-    try:
-        names = registry.proportions(run.kind)
-    except ScenarioError:
-        return None
-    keys = (f"eval/{name}{ending}" for name in names[:2] for ending in ("_mean", "_fraction"))
-    return next((key for key in keys if key in run.evaluation), None)
-
-
-def _share(run: Summary, key: str | None) -> dict[str, float] | None:
-    from slipstream.stats.intervals import wilson
-
-    episodes = run.evaluation.get("eval/episodes")
-    if key is None or key not in run.evaluation or not episodes:
-        return None
-    return wilson(round(run.evaluation[key] * episodes), int(episodes))._asdict()
+def _by_number(client: str) -> tuple[int, str]:
+    return (int(client) if client.isdecimal() else 2**62, client)
 
 
 def _standing(watched: Watched) -> dict[str, Any]:
@@ -221,8 +228,35 @@ def _keys(query: Query) -> list[str]:
     return query.values("key")[:MOST_KEYS]
 
 
-def _plain(curve: Curve) -> dict[str, list[Any]]:
-    return {"steps": curve.steps, "values": curve.values}
+def _shares(keys: Iterable[str], kind: str) -> list[str]:
+    """Those metrics that go from 0 to 1."""
+    return [key for key in keys if is_share(key, kind)]
+
+
+def smooth_with(key: str, whole: Curve, part: float, steps: Sequence[int] | None = None) -> list[float] | None:
+    """A metric smoothed over the whole run, at its own steps or at others; None where it is not to be."""
+    if not part or not is_smoothable(key):
+        return None
+    return smoothed(whole, part) if steps is None else smoothed_at(whole, part, steps)
+
+
+def _smoothing(query: Query) -> float:
+    part = float(query.value("smooth", "0"))
+    if not 0 <= part < 1:
+        raise ValueError("smooth is a number from 0 to below 1")
+    return part
+
+
+def _origin(catalogue: Catalogue, origin: Origin) -> dict[str, Any]:
+    """What a run is part of, with the page of its federation."""
+    federation = origin.federation
+    pages = [] if federation is None else catalogue.federations()
+    page = next((one["id"] for one in pages if federation and one["folder"] == federation.rounds), None)
+    return {**asdict(origin), "page": page}
+
+
+def _plain(curve: Curve, smooth: list[float] | None = None) -> dict[str, Any]:
+    return {"steps": curve.steps, "values": curve.values} | ({} if smooth is None else {"smoothed": smooth})
 
 
 ANSWERS: dict[str, Callable[[Catalogue, Query], Any]] = {

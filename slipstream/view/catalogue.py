@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,21 +21,26 @@ from slipstream.data.disk import open_regular
 from slipstream.train.run_folder import (
     EVENTS_FILE,
     FRAMES_FOLDER,
+    JUDGEMENT_FILE,
     MAX_RECORD_BYTES,
     METADATA_FILE,
     METRICS_FILE,
     Track,
 )
 from slipstream.view.history import Row
-from slipstream.view.run import About, RunReader, State, about, find_runs, state_of
+from slipstream.view.judgement import Judged, read_judgement
+from slipstream.view.origin import ROUNDS, RUNS, Origin, client_name, name_of_run, origin_of, rounds_of
+from slipstream.view.run import MOST_RUNS, About, RunReader, State, about, find_runs, state_of
 from slipstream.view.tail import last_lines
 
 READERS = 6  # runs whose curves are in memory at a time
-MOST_RUNS = 2000
 ROUNDS_FILE = "rounds.jsonl"
 SUMMARY_BYTES = 128 * 1024  # of metrics and events, looked at for the list
+CLOSED = re.compile(rb'"state":\s*"closed"')
 ROUNDS_BYTES = 4 * 2**20  # of a federation's history, the newest
 MOST_ROUNDS = 1000
+LOOKED_AT = (METADATA_FILE, METRICS_FILE, EVENTS_FILE, FRAMES_FOLDER, JUDGEMENT_FILE)  # of a run in the list
+NOT_A_SETTING = ("seed", "name", "description", "timesteps", "learner_threads", "device", "log", "checkpoint")
 
 
 @dataclass(frozen=True)
@@ -42,11 +48,13 @@ class Summary:
     """A run in a list."""
 
     id: str
-    name: str
+    name: str  # behind that of its federation or sweep
     path: str
     scenario: str
     kind: str
     algo: str
+    settings: str  # a digest of all that tells one try from another; the same for seeds
+    origin: Origin
     seed: int | None
     state: State
     steps: int
@@ -56,6 +64,7 @@ class Summary:
     rate: float | None  # steps per second, while it runs
     return_mean: float | None  # of training episodes
     evaluation: Mapping[str, float]  # the newest one's eval/ keys
+    judged: tuple[Judged, ...]  # its policy and the scripts over fresh episodes when it ended; () where it was not
     replays: int
 
 
@@ -87,6 +96,7 @@ class Catalogue:
         self._readers: OrderedDict[str, Watched] = OrderedDict()
         self._summaries: dict[str, tuple[object, Summary]] = {}
         self._heads: dict[tuple[Path, int, int], EpisodeHead | None] = {}
+        self._counts: dict[tuple[Path, int, int], int] = {}
         self.scan()
 
     def __len__(self) -> int:
@@ -97,10 +107,10 @@ class Catalogue:
         runs: dict[str, Path] = {}
         federations: dict[str, Path] = {}
         for root in self.roots:
-            for path in _runs_below(root):
-                if len(runs) < MOST_RUNS:
-                    runs[_name(path)] = path
-            federations |= {_name(path): path for path in _histories_below(root)}
+            found = find_runs(root)
+            for path in found[: MOST_RUNS - len(runs)]:
+                runs[_name(path)] = path
+            federations |= {_name(path): path for path in _histories(root, found)}
         with self._lock:
             self._runs, self._federations = runs, federations
             for gone in [key for key in self._summaries if key not in runs]:
@@ -152,15 +162,49 @@ class Catalogue:
             return None
 
     def federations(self) -> list[dict[str, object]]:
-        """Federations with their newest round."""
+        """Federations with their newest round, and how many have closed."""
         with self._lock:
             found = sorted(self._federations.items(), key=lambda item: _changed(item[1]), reverse=True)
         listed = []
         for key, path in found:
             rows = _rows(path, SUMMARY_BYTES)
-            last = rows[-1].get("round") if rows else None
-            listed.append({"id": key, "name": federation_name(path), "path": str(path.parent), "rounds": last})
+            last = rows[-1] if rows else {}
+            listed.append(
+                {
+                    "id": key,
+                    "name": federation_name(path),
+                    "path": str(path.parent),
+                    "folder": rounds_of(path),
+                    "rounds": last.get("round"),
+                    "state": last.get("state"),
+                    "closed": self._closed(path),
+                }
+            )
         return listed
+
+    def clients(self, key: str) -> list[dict[str, str]]:
+        """Runs of a federation's clients, as far as they are among those shown."""
+        with self._lock:
+            rounds = rounds_of(self._federations[key])
+        return [
+            {"client": shared.client, "name": client_name(shared.client), "id": run.id, "run": run.name}
+            for run in self.summaries()
+            if (shared := run.origin.federation) is not None and shared.rounds == rounds
+        ]
+
+    def _closed(self, path: Path) -> int:
+        """Rounds of a history that have closed; counted again when it has grown."""
+        try:
+            stat = path.stat()
+            mark = (path, stat.st_mtime_ns, stat.st_size)
+            if mark not in self._counts:
+                if len(self._counts) > 1000:
+                    self._counts.clear()
+                with path.open("rb") as file:
+                    self._counts[mark] = sum(CLOSED.search(line) is not None for line in file)
+            return self._counts[mark]
+        except OSError:
+            return 0
 
     def rounds(self, key: str) -> tuple[Path, list[Row]]:
         """The history of a federation, its newest rounds."""
@@ -169,7 +213,7 @@ class Catalogue:
         return path, _rows(path, ROUNDS_BYTES)[-MOST_ROUNDS:]
 
     def _summary(self, key: str, path: Path) -> Summary:
-        mark = tuple(_changed(path / name) for name in (METADATA_FILE, METRICS_FILE, EVENTS_FILE, FRAMES_FOLDER))
+        mark = tuple(_changed(path / name) for name in LOOKED_AT)
         known = self._summaries.get(key)
         if known is not None and known[0] == mark and known[1].state != "running":
             return known[1]
@@ -208,16 +252,20 @@ def _summarise(key: str, what: About) -> Summary:
     evaluation = judged[-1] if judged else next((row for row in reversed(rows) if "eval/return_mean" in row), {})
     state = state_of(path, what.sessions)
     seed = what.metadata.get("seed", what.config.get("seed"))
+    steps = last.get("timesteps_total", 0)
+    origin = origin_of(what)
     return Summary(
         id=key,
-        name=path.name,
+        name=name_of_run(what, origin),
         path=str(path),
         scenario=what.scenario,
         kind=what.kind,
         algo=", ".join(what.algos) or "none",
+        settings=_digest({k: v for k, v in what.config.items() if k not in NOT_A_SETTING}),
+        origin=origin,
         seed=seed if isinstance(seed, int) else None,
         state=state,
-        steps=last.get("timesteps_total", 0),
+        steps=steps,
         timesteps=what.timesteps,
         started=str(what.sessions[0].get("started_at")) if what.sessions else None,
         seconds=_number(last.get("time_total_s")),
@@ -226,8 +274,13 @@ def _summarise(key: str, what: About) -> Summary:
         evaluation={
             name: value for name, value in evaluation.items() if name.startswith("eval/") and _is_number(value)
         },
+        judged=read_judgement(path, steps),
         replays=sum(1 for _ in (path / FRAMES_FOLDER).glob("episode_*.json")),
     )
+
+
+def _digest(settings: Mapping[str, Any]) -> str:
+    return hashlib.sha256(msgspec.json.encode(settings, order="deterministic")).hexdigest()[:12]
 
 
 def _newest(rows: Sequence[Row], key: str) -> float | None:
@@ -242,20 +295,13 @@ def _number(value: Any) -> float | None:
     return float(value) if _is_number(value) else None
 
 
-def _runs_below(root: Path) -> list[Path]:
-    """A run, the runs of a folder, and those of federations in it."""
-    found = find_runs(root)
-    if found == [root]:
-        return found
-    for runs in [root / "runs", *sorted(root.glob("*/runs"))]:
-        if runs.is_dir():
-            found += find_runs(runs)
-    return list(dict.fromkeys(found))
-
-
-def _histories_below(root: Path) -> list[Path]:
+def _histories(root: Path, runs: Sequence[Path]) -> list[Path]:
+    """Histories of federations in a folder, and of those whose clients were found further down."""
     patterns = (ROUNDS_FILE, f"*/{ROUNDS_FILE}", f"rounds/*/{ROUNDS_FILE}", f"*/rounds/*/{ROUNDS_FILE}")
-    return list(dict.fromkeys(path for pattern in patterns for path in sorted(root.glob(pattern))))[:200]
+    found = [path for pattern in patterns for path in sorted(root.glob(pattern))]
+    for federation in dict.fromkeys(run.parent.parent for run in runs if run.parent.name == RUNS):
+        found += sorted(federation.glob(f"{ROUNDS}/*/{ROUNDS_FILE}"))
+    return list(dict.fromkeys(found))[:200]
 
 
 def _name(path: Path) -> str:

@@ -5,13 +5,15 @@ Steps only grow down the file, so places in it are found by bisection and no ind
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import msgspec
+import numpy as np
 
 from slipstream.view.tail import LINE_BYTES, Tail
 
@@ -41,6 +43,21 @@ class Curve:
         if len(self.steps) >= 2 * POINTS:
             self._every *= 2
             del self.steps[1::2], self.values[1::2]
+
+
+def smoothed(curve: Curve, part: float) -> list[float]:
+    """A running mean that forgets, of which every value keeps `part`; its beginning is not pulled towards zero."""
+    total, weight, found = 0.0, 0.0, []
+    for value in curve.values:
+        if math.isfinite(value):
+            total, weight = part * total + (1 - part) * value, part * weight + (1 - part)
+        found.append(total / weight if weight else value)
+    return found
+
+
+def smoothed_at(whole: Curve, part: float, steps: Sequence[int]) -> list[float]:
+    """The running mean of a whole curve at some steps; between two of its own, on the line from one to the other."""
+    return [float(value) for value in np.interp(steps, whole.steps, smoothed(whole, part))]
 
 
 class History:

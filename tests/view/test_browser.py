@@ -104,7 +104,7 @@ def test_the_list_leads_to_every_view(page, shown):
     page.get_by_text("IQM over seeds with its 95 % interval").wait_for()
     page.get_by_role("link", name="Leaderboard").click()
     page.get_by_role("heading", name="head_to_head").wait_for()
-    assert page.get_by_text("IQM over seeds: ppo").count() == 1  # head_on has two runs
+    assert page.get_by_text("IQM over seeds of the same settings: ppo").count() == 1  # head_on has two runs
     page.get_by_role("link", name="Federations").click()
     page.get_by_text("There are none in the folders shown").wait_for()
 

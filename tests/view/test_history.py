@@ -1,12 +1,13 @@
 """Curves of short files hold every report; those of long ones a bounded, even sample that follows the file."""
 
 import json
+import math
 from itertools import pairwise
 
 import pytest
 
 from slipstream.view import history as module
-from slipstream.view.history import POINTS, Curve, History, window
+from slipstream.view.history import POINTS, Curve, History, smoothed, smoothed_at, window
 
 
 def write(path, steps, mode="w"):
@@ -107,6 +108,20 @@ def test_a_window_holds_just_the_reports_between_two_steps(long_file, low, high)
     curves = window(long_file, low, high)
     expected = [step for step in range(1, 20_001) if low <= step <= high]
     assert (curves["env/return_mean"].steps if curves else []) == expected
+
+
+def test_smoothing_is_a_mean_that_forgets_and_does_not_begin_at_zero():
+    curve = Curve([1, 2, 3, 4], [4.0, 8.0, float("nan"), 2.0])
+    by_hand = [4.0, (0.5 * 4 + 8) / 1.5, (0.5 * 4 + 8) / 1.5, (0.25 * 4 + 0.5 * 8 + 2) / 1.75]
+    assert smoothed(curve, 0.5) == pytest.approx(by_hand)
+
+
+def test_a_point_is_smoothed_the_same_however_much_of_the_curve_is_seen():
+    curve = Curve(list(range(0, 1000, 10)), [math.sin(k) for k in range(100)])
+    whole = dict(zip(curve.steps, smoothed(curve, 0.9), strict=True))
+    for steps in ([500, 510, 520], [990], [0, 990]):
+        assert smoothed_at(curve, 0.9, steps) == pytest.approx([whole[step] for step in steps])
+    assert smoothed_at(curve, 0.9, [505])[0] == pytest.approx((whole[500] + whole[510]) / 2)
 
 
 def test_a_wide_window_of_a_long_file_is_a_sample(long_file):

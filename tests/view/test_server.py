@@ -144,8 +144,8 @@ def test_comparison_and_leaderboard_have_the_intervals_of_stats(shown):
     assert groups["sac"]["iqm"]["low"] is None  # one seed has no interval
     assert [run["values"][-1] for run in told["curves"][0]["runs"]] == [3.0, 5.0, 4.0]
     board = ask(port, "/api/leaderboard")["scenarios"][0]
-    assert [run["name"] for run in board["runs"]] == ["b", "c", "a"]
-    assert board["runs"][0]["share"] == pytest.approx(wilson(15, 20)._asdict())
+    assert [entry["name"] for entry in board["entries"]] == ["b", "c", "a"]
+    assert board["entries"][0]["share"] == pytest.approx(wilson(15, 20)._asdict())
     best = next(group for group in board["groups"] if group["algo"] == "ppo")
     assert best["iqm"] == pytest.approx(iqm_interval([[3.0], [5.0]])._asdict())
 

@@ -1,12 +1,16 @@
 /* A chart of a few curves over steps, in SVG. Classic script; needs player.js for the colours.
 
-   Slipstream.chart(element, {title, series, onZoom, height}) returns {update(series), zoom(low, high), destroy}.
-     series   [{name, steps, values, low, high, color, faint}]; low and high make a band; null is no value
+   Slipstream.chart(element, {title, series, onZoom, height, steps, share}) returns {update(series, steps), zoom(low, high), destroy}.
+     series   [{name, steps, values, low, high, color, faint, smoothed, dashedFrom}]; low and high make a band; null is no value;
+              faint: drawn behind; smoothed: a line drawn over another, whose measured values are the ones told; dashed from a step on
+     steps    [from, to] of the axis, the same for all charts that are seen together; without it from 0 to the last
+     share    drawn from 0 to 1
      onZoom   (low, high) when someone marks a stretch with the mouse or zooms by key; (null, null) to see all again
    Keys: left and right move the cursor, + and - zoom, Escape shows all. */
 "use strict";
 (function (S) {
   const SVG = "http://www.w3.org/2000/svg";
+  const FEW = 40; // points of a line that are marked one by one
   const MARGIN = { left: 54, right: 12, top: 6, bottom: 22 };
 
   function draw(tag, attributes, text) {
@@ -29,6 +33,8 @@
     return unit ? `${Number((value / unit[0]).toPrecision(4))}${unit[1]}` : String(Number(value.toPrecision(4)));
   };
 
+  S.whole = (value) => (value === null || value === undefined ? "–" : Math.round(value).toLocaleString("en"));
+
   /* Round numbers from low to high, about so many. */
   function ticks(low, high, about) {
     const rough = (high - low) / about || 1;
@@ -48,7 +54,7 @@
         if (value > high) high = value;
       }
     }
-    if (low > high) return [0, 1];
+    if (low > high || (low === 0 && high === 0)) return [0, 1];
     return low === high ? [low - (Math.abs(low) * 0.1 || 1), high + (Math.abs(high) * 0.1 || 1)] : [low, high];
   }
 
@@ -84,6 +90,14 @@
     return parts.join("");
   }
 
+  /* A line's points up to a step, and from there on: the second is drawn dashed. */
+  function split(line) {
+    const { steps, values, dashedFrom } = line;
+    if (dashedFrom === null || dashedFrom === undefined) return [[steps, values]];
+    const cut = Math.max(1, steps.filter((step) => step <= dashedFrom).length);
+    return [[steps.slice(0, cut), values.slice(0, cut)], [steps.slice(cut - 1), values.slice(cut - 1)]];
+  }
+
   function area(line, x, y) {
     const known = line.steps.map((_, i) => i).filter((i) => line.low[i] !== null && line.high[i] !== null);
     if (known.length < 2) return "";
@@ -105,6 +119,7 @@
 
   S.chart = function (element, what) {
     let series = what.series || [];
+    let whole = what.steps || null;
     let seen = null; // [low, high] steps while zoomed
     let cursor = null; // step under the mouse
     let picked = null; // [from, to] pixels while marking
@@ -132,13 +147,13 @@
       const width = svg.clientWidth;
       if (!width) return;
       svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
-      const full = range(series.map((line) => (line.steps.length ? [line.steps[0], line.steps[line.steps.length - 1]] : [])));
+      const full = whole || range([[0], ...series.map((line) => line.steps.slice(-1))]);
       const [from, to] = seen || full;
       const shown = series.flatMap((line) => {
         const inside = (values) => (values || []).filter((_, i) => line.steps[i] >= from && line.steps[i] <= to);
         return [inside(line.values), inside(line.low), inside(line.high)];
       });
-      let [low, high] = range(shown);
+      let [low, high] = range(what.share ? [...shown, [0, 1]] : shown);
       const room = 0.06 * (high - low);
       [low, high] = [low - room, high + room];
       const x = (step) => MARGIN.left + ((step - from) / (to - from || 1)) * (width - MARGIN.left - MARGIN.right);
@@ -153,7 +168,7 @@
         svg.append(draw("line", { class: "grid", x1: MARGIN.left, x2: width - MARGIN.right, y1: y(value), y2: y(value) }));
         svg.append(draw("text", { x: MARGIN.left - 6, y: y(value) + 4, "text-anchor": "end" }, S.shortNumber(value)));
       }
-      for (const step of ticks(from, to, width / 110)) {
+      for (const step of ticks(from, to, width / 110).filter(Number.isInteger)) {
         svg.append(draw("line", { class: "axis", x1: x(step), x2: x(step), y1: height - MARGIN.bottom, y2: height - MARGIN.bottom + 4 }));
         svg.append(draw("text", { x: x(step), y: height - 5, "text-anchor": x(step) > width - 40 ? "end" : "middle" }, S.shortNumber(step)));
       }
@@ -164,11 +179,11 @@
         if (line.low) group.append(draw("path", { d: area(line, x, y), fill: colorOf(line, i), opacity: 0.16 }));
       });
       series.forEach((line, i) => {
-        const d = path(line.steps, line.values, x, y);
-        group.append(draw("path", { class: line.faint ? "line faint" : "line", d: d, stroke: colorOf(line, i) }));
-        if (!line.faint && line.steps.length === 1) {
-          group.append(draw("circle", { cx: x(line.steps[0]), cy: y(line.values[0]), r: 3, fill: colorOf(line, i) }));
-        }
+        split(line).forEach(([steps, values], part) => group.append(draw("path", { class: `line${line.faint ? " faint" : ""}${part ? " dashed" : ""}`, d: path(steps, values, x, y), stroke: colorOf(line, i) })));
+        if (line.faint || line.smoothed || line.steps.length > FEW) return;
+        line.steps.forEach((step, k) => { // what was measured, where it is little
+          if (line.values[k] !== null && Number.isFinite(line.values[k])) group.append(draw("circle", { cx: x(step), cy: y(line.values[k]), r: line.steps.length === 1 ? 3.5 : 2.2, fill: colorOf(line, i) }));
+        });
       });
       mark();
       tell();
@@ -194,12 +209,13 @@
     }
 
     function tell() {
-      const main = series.filter((line) => !line.faint && line.steps.length);
+      const over = series.find((line) => line.smoothed && line.steps.length); // drawn, but not what was measured
+      const main = series.filter((line) => (over ? !line.smoothed : !line.faint) && line.steps.length);
       const valueOf = (line) => line.values[cursor === null ? line.values.length - 1 : nearest(line.steps, cursor)];
       const first = main[0];
       const step = first && (cursor === null ? first.steps[first.steps.length - 1] : first.steps[nearest(first.steps, cursor)]);
       told.textContent = !first ? "" : cursor === null && main.length > 1 ? "" :
-        main.length > 1 ? `at ${S.shortNumber(step)}` : `${S.number(valueOf(first))}${cursor === null ? "" : ` at ${S.shortNumber(step)}`}`;
+        main.length > 1 ? `at ${S.whole(step)}` : `${S.number(valueOf(first))}${cursor === null ? "" : ` at ${S.whole(step)}${over ? `, smoothed ${S.number(valueOf(over))}` : ""}`}`;
       svg.setAttribute("aria-label", first
         ? `${what.title} over steps: ${main.map((line) => `${main.length > 1 ? `${line.name} ` : ""}${S.number(valueOf(line))}`).join(", ")} at step ${S.number(step)}.`
         : `${what.title}: no values yet.`);
@@ -273,7 +289,7 @@
     render();
 
     return {
-      update: (next) => ((series = next), render()),
+      update: (next, steps) => ((series = next), (whole = steps || whole), render()),
       zoom: zoom,
       isZoomed: () => seen !== null,
       destroy: () => {

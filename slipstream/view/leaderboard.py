@@ -1,0 +1,231 @@
+"""Who is best on a scenario: runs, federations and scripts by their return over episodes nobody was stopped on.
+
+A run that ended was judged on fresh episodes beside the scripts (`judgement.json`). Until then all there is are the
+episodes of its last evaluation, on which it may have stopped because they went well: such a run has no rank among
+judged ones. A federation is one entry, for its clients share weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
+
+from slipstream.config.errors import ScenarioError
+from slipstream.stats.intervals import Interval, iqm_interval, wilson
+from slipstream.view.catalogue import Summary
+from slipstream.view.judgement import Judged
+from slipstream.view.origin import tried
+from slipstream.worlds import registry
+
+RETURN = "eval/return_mean"
+Source = Literal["judged", "evaluated"]
+NONE = float("nan")
+STATES = ("running", "crashed", "stopped")  # of a federation: what is told of its clients first
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A row of a board."""
+
+    kind: Literal["run", "federation", "script"]
+    name: str
+    id: str | None  # of the run, or of the federation's page
+    algo: str
+    seed: int | None
+    state: str
+    steps: int | None
+    source: Source
+    episodes: int  # that the figures are of
+    value: Interval  # return; without an interval where it is of one evaluation or of several clients
+    share: Interval | None  # of episodes that went well
+    note: str = ""
+    rank: int | None = None  # None: not ranked
+    pool: str = ""  # what it is a repeat of; "" for nothing
+
+
+def board(scenario: str, runs: Sequence[Summary], federations: Mapping[str, str]) -> dict[str, Any]:
+    """One scenario's entries from the best to the worst, and groups over seeds.
+
+    Args:
+        scenario: Its name.
+        runs: Those with a judgement or an evaluation.
+        federations: Pages of federations by the folder of their rounds.
+    """
+    share = _told_share(runs)
+    shared: dict[str, list[Summary]] = {}
+    entries: list[Entry] = []
+    for run in runs:
+        if run.origin.federation is None:
+            entries.append(_run(run, share))
+        else:
+            shared.setdefault(run.origin.federation.rounds, []).append(run)
+    entries += [_federation(rounds, own, share, federations) for rounds, own in shared.items()]
+    ranked = rank([entry for entry in entries if entry.value.estimate == entry.value.estimate])
+    beside = next((entry.id for entry in ranked if entry.source == "judged" and entry.kind == "run"), None)
+    scripts, differ = _scripts(runs, beside, share)
+    return {
+        "scenario": scenario,
+        "share": share,
+        "entries": [_plain(entry) for entry in _in_order([*ranked, *scripts])],
+        "groups": _groups(ranked),
+        "note": differ,
+    }
+
+
+def rank(entries: Sequence[Entry]) -> list[Entry]:
+    """Entries by their return, the judged before the others; ranks among the firmest there are, and ties share one."""
+    firm: Source = "judged" if any(entry.source == "judged" for entry in entries) else "evaluated"
+    values = [_as_shown(entry.value.estimate) for entry in entries if entry.source == firm]
+    return _in_order(
+        replace(entry, rank=1 + sum(value > _as_shown(entry.value.estimate) for value in values))
+        if entry.source == firm
+        else entry
+        for entry in entries
+    )
+
+
+def _as_shown(value: float) -> float:
+    """As the page writes it: what reads the same is the same."""
+    return float(f"{value:.4g}") if abs(value) < 1000 else round(value)
+
+
+def _in_order(entries: Iterable[Entry]) -> list[Entry]:
+    return sorted(entries, key=lambda entry: (entry.source != "judged", -entry.value.estimate, entry.kind == "script"))
+
+
+# --- entries ---
+
+
+def _run(run: Summary, share: str | None) -> Entry:
+    source, episodes, value, part = _figures(run, share)
+    trial = run.origin.trial
+    return Entry(
+        kind="run",
+        name=run.name,
+        id=run.id,
+        algo=run.algo,
+        seed=run.seed,
+        state=run.state,
+        steps=run.steps,
+        source=source,
+        episodes=episodes,
+        value=value,
+        share=part,
+        note="" if trial is None else tried(trial.values),
+        pool=f"{run.algo} {run.settings}",
+    )
+
+
+def _federation(rounds: str, runs: Sequence[Summary], share: str | None, pages: Mapping[str, str]) -> Entry:
+    figures = [_figures(run, share) for run in runs]
+    firm: Source = "judged" if all(source == "judged" for source, *_ in figures) else "evaluated"
+    if firm == "evaluated":  # one of them is not over yet: of all the same is told
+        figures = [_evaluated(run, share) for run in runs]
+    returns = [value.estimate for _, _, value, _ in figures]
+    parts = [part.estimate for *_, part in figures if part is not None]
+    first = runs[0].origin
+    assert first.federation is not None
+    ends = f"{min(returns):.4g}", f"{max(returns):.4g}"
+    spread = " from {} to {}".format(*ends) if ends[0] != ends[1] else ""
+    return Entry(
+        kind="federation",
+        name=runs[0].name.rpartition(", ")[0],  # without the client's
+        id=pages.get(rounds),
+        algo=", ".join(dict.fromkeys(run.algo for run in runs)),
+        seed=None,
+        state=next((state for state in STATES if any(run.state == state for run in runs)), runs[0].state),
+        steps=max(run.steps for run in runs),
+        source=firm,
+        episodes=min(episodes for _, episodes, _, _ in figures),
+        value=Interval(sum(returns) / len(returns), NONE, NONE),
+        share=Interval(sum(parts) / len(parts), NONE, NONE) if parts else None,
+        note=f"mean of {len(runs)} clients{spread}",
+    )
+
+
+def _scripts(runs: Sequence[Summary], beside: str | None, share: str | None) -> tuple[list[Entry], str]:
+    """The scripts' rows beside the best run, and a word where other runs met others."""
+    judged = {run.id: run.judged[1:] for run in runs if run.judged}
+    own = judged.get(beside or "") or next(iter(judged.values()), ())
+    entries = [
+        Entry(
+            kind="script",
+            name=row.policy,
+            id=None,
+            algo="script",
+            seed=None,
+            state="",
+            steps=None,
+            source="judged",
+            episodes=row.episodes,
+            value=row.figures["return"],
+            share=row.figures.get(_bare(share)),
+        )
+        for row in own
+        if _is_known(row)
+    ]
+    if all(rows == own for rows in judged.values()):
+        return entries, ""
+    name = next((run.name for run in runs if run.id == beside), "the first run")
+    return entries, f"Runs here were judged on different episodes or settings; the scripts are those beside {name}."
+
+
+# --- figures ---
+
+
+def _figures(run: Summary, share: str | None) -> tuple[Source, int, Interval, Interval | None]:
+    if run.judged and _is_known(run.judged[0]):
+        row = run.judged[0]
+        return "judged", row.episodes, row.figures["return"], row.figures.get(_bare(share))
+    return _evaluated(run, share)
+
+
+def _evaluated(run: Summary, share: str | None) -> tuple[Source, int, Interval, Interval | None]:
+    told = run.evaluation
+    many = int(told.get("eval/episodes", 0))
+    part = wilson(round(told[share] * many), many) if share is not None and share in told and many else None
+    return "evaluated", many, Interval(told.get(RETURN, NONE), NONE, NONE), part
+
+
+def _told_share(runs: Sequence[Summary]) -> str | None:
+    """The evaluation figure that is a share of its episodes and tells most: success, or clean."""
+    try:
+        names = registry.proportions(runs[0].kind)
+    except ScenarioError:
+        return None
+    keys = [f"eval/{name}{ending}" for name in names[:2] for ending in ("_mean", "_fraction")]
+    return next((key for key in keys if any(key in run.evaluation for run in runs)), None)
+
+
+def _groups(entries: Sequence[Entry]) -> list[dict[str, Any]]:
+    """What was repeated with other seeds: ranked runs of the same algorithm and settings, the longest of each seed."""
+    seeds: dict[str, dict[int | None, Entry]] = {}
+    for entry in sorted(entries, key=lambda entry: entry.steps or 0):
+        if entry.pool and entry.rank is not None:
+            seeds.setdefault(entry.pool, {})[entry.seed] = entry
+    pools = [[*own.values()] for own in seeds.values() if len(own) > 1]
+    groups = [
+        {
+            "algo": own[0].algo,
+            "note": own[0].note,
+            "runs": len(own),
+            "iqm": iqm_interval([[entry.value.estimate] for entry in own])._asdict(),
+        }
+        for own in pools
+    ]
+    return sorted(groups, key=lambda group: -group["iqm"]["estimate"])  # type: ignore[index]
+
+
+def _is_known(row: Judged) -> bool:
+    value = row.figures.get("return")
+    return value is not None and value.estimate == value.estimate
+
+
+def _bare(share: str | None) -> str:
+    return "" if share is None else share.removeprefix("eval/").removesuffix("_mean").removesuffix("_fraction")
+
+
+def _plain(entry: Entry) -> dict[str, Any]:
+    share = None if entry.share is None else entry.share._asdict()
+    return {**asdict(entry), "value": entry.value._asdict(), "share": share}
