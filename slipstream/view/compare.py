@@ -415,8 +415,8 @@ def bands(task: Task) -> list[Band]:
             strata_interval([[[run.at(step) for run in group.runs]]], pooled_iqm, resamples=CURVE_RESAMPLES)
             for step in grid
         ]
-        columns = tuple(tuple(column) for column in zip(*values, strict=True)) or ((), (), ())
-        result.append(Band(group.name, tuple(grid), *columns, whole_until=min(run.steps[-1] for run in group.runs)))
+        middle, low, high = zip(*values, strict=True)
+        result.append(Band(group.name, tuple(grid), middle, low, high, min(run.steps[-1] for run in group.runs)))
     return result
 
 

@@ -214,7 +214,7 @@ def _groups(entries: Sequence[Entry]) -> list[dict[str, Any]]:
         }
         for own in pools
     ]
-    return sorted(groups, key=lambda group: -group["iqm"]["estimate"])  # type: ignore[index]
+    return sorted(groups, key=lambda group: -group["iqm"]["estimate"])
 
 
 def _is_known(row: Judged) -> bool:

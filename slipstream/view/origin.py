@@ -50,8 +50,8 @@ class Origin:
 def origin_of(what: About) -> Origin:
     """What a run is part of."""
     shared = what.config.get("federated")
-    is_client = isinstance(shared, Mapping) and bool(shared.get("enabled"))
-    return Origin(_federation_of(what.path, shared) if is_client else None, _trial_of(what.path))
+    federation = _federation_of(what.path, shared) if isinstance(shared, Mapping) and shared.get("enabled") else None
+    return Origin(federation, _trial_of(what.path))
 
 
 def name_of_run(what: About, origin: Origin) -> str:
