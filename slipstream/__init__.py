@@ -11,10 +11,12 @@ action = policy.act(env.obs["obs"])
 from __future__ import annotations
 
 from importlib import import_module
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False  # typing's, without importing it: a program hears signals only once this is imported
 if TYPE_CHECKING:
+    from pathlib import Path
+    from typing import Any
+
     from slipstream.config.scenario import Scenario
     from slipstream.train.policy_file import Policy
     from slipstream.worlds.vec_env import VecEnv
@@ -87,6 +89,8 @@ def train(
         **overrides: Any field of the scenario, such as `seed=7`; nested ones with two underscores
             (`algo__learning_rate=1e-3`, `world__cars__0__mass_scale=1.1`) or as dicts.
     """
+    from pathlib import Path
+
     from slipstream.config.errors import ScenarioError
     from slipstream.config.load import load, override
     from slipstream.train.experiment import train as run
@@ -118,6 +122,8 @@ def resume(path: str | Path, timesteps: int | None = None, force: bool = False) 
         timesteps: A new budget, counted from the run's beginning; else the one it was begun with.
         force: Where a checkpoint is named and the run has later ones: put those aside, with the metrics since.
     """
+    from pathlib import Path
+
     from slipstream.train.experiment import resume as run
     from slipstream.train.progress import best_display
 

@@ -69,7 +69,7 @@ def part_of(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
-FILES = [path for path in sorted(PACKAGE.rglob("*.py")) if part_of(path) != "__init__"]
+FILES = [path for path in sorted(PACKAGE.rglob("*.py")) if part_of(path) not in ("__init__", "__main__")]
 
 
 def test_every_part_of_the_package_has_its_arrows():

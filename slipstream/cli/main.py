@@ -10,7 +10,6 @@ from importlib import import_module
 from typing import cast
 
 from slipstream import __version__
-from slipstream.config.errors import SlipstreamError, suggest
 from slipstream.train.signals import catching
 
 Verb = Callable[[Sequence[str]], int]
@@ -67,6 +66,8 @@ def function(name: str) -> Verb:
 
 
 def _run(words: list[str]) -> int:
+    from slipstream.config.errors import SlipstreamError, suggest
+
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"]
     verbs = {name: verb for group in GROUPS.values() for name, (verb, _) in group.items()}

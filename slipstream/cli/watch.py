@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 UIS = ("plain", "tui", "none", "debug")
 UI_HELP = "what is shown meanwhile: a bar or lines (plain), the views of slipstream watch (tui), nothing (none)"
-ENTRY = "import sys; from slipstream.cli.main import main; sys.exit(main())"
 
 
 def watch(argv: Sequence[str]) -> int:
@@ -81,7 +80,7 @@ def _watched(words: Sequence[str], run: Path) -> int:
     from slipstream.view.tui.watch import WatchApp
 
     with tempfile.TemporaryFile() as said:
-        command = [sys.executable, "-c", ENTRY, *words]
+        command = [sys.executable, "-m", "slipstream", *words]
         training = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.STDOUT, start_new_session=True
         )
@@ -105,10 +104,10 @@ def is_terminal() -> bool:
 
 def need_textual() -> None:
     """Say what to install where the terminal's library is missing."""
-    if find_spec("textual") is None:
+    if find_spec("textual") is None or find_spec("psutil") is None:
         raise SlipstreamError(
-            "the terminal views need textual, which is not installed: pip install 'slipstream[tui]', or use --plain "
-            "(watch) or --ui plain (train)"
+            "the terminal views need textual and psutil: pip install 'slipstream[tui]', or use --plain (watch) or "
+            "--ui plain (train)"
         )
 
 

@@ -243,7 +243,7 @@ def spawn(root: Path, name: str, verb: Sequence[str], variables: Mapping[str, st
 
 def words_of(verb: Sequence[str]) -> list[str]:
     """`slipstream VERB`, as words for Python."""
-    return ["-m", "slipstream.cli.main", *verb]
+    return ["-m", "slipstream", *verb]
 
 
 def log_of(root: Path, name: str) -> Path:

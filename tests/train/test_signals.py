@@ -88,6 +88,36 @@ def test_a_second_signal_ends_the_program_at_once(tmp_path):
     process.communicate()
 
 
+# A signal that comes while this module is being imported, in a program that begins as the installed command does.
+WHILE_IMPORTING = """
+import os, signal, sys
+number, name = int(sys.argv[1]), sys.argv[2]
+sys.argv = ["slipstream", "eval", "head_on", "--episodes", "1"]
+class Finder:
+    def find_spec(self, asked, path=None, target=None):
+        if asked == name:
+            os.kill(os.getpid(), number)
+sys.meta_path.insert(0, Finder())
+from slipstream.__main__ import main
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("module", ["slipstream.cli.main", "slipstream.config", "slipstream.config.scenario", "torch"])
+def test_a_signal_while_python_imports_ends_the_command_without_a_traceback(module, number, tmp_path):
+    done = python("-c", WHILE_IMPORTING, str(int(number)), module, cwd=tmp_path)
+    ours = module != "slipstream.cli.main"  # once that is there, the command listens and says what stopped it
+    assert done.returncode == (128 + number if ours else -number)
+    assert "Traceback" not in done.stderr
+    assert done.stderr.startswith("slipstream: interrupted") == ours
+
+
+def test_to_import_the_package_changes_no_handler(tmp_path):
+    code = "import signal, slipstream, slipstream.cli.main; print(signal.getsignal(signal.SIGINT).__name__)"
+    assert python("-c", code, cwd=tmp_path).stdout == "default_int_handler\n"
+
+
 def test_handlers_are_given_back():
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     with Interrupts() as interrupts:

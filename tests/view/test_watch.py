@@ -474,7 +474,7 @@ def test_training_under_the_view_is_the_same_training(tmp_path):
 def on_a_terminal(words, folder):
     """Exit code and output of a command on a terminal of its own, where q is pressed once the run has ended."""
     control, terminal = pty.openpty()
-    command = [sys.executable, "-c", watch_verb.ENTRY, *words]
+    command = [sys.executable, "-m", "slipstream", *words]
     env = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", "LINES": "30", "OMP_NUM_THREADS": "1"}
     shown, end, asked = b"", time.monotonic() + 240, 0.0
     with subprocess.Popen(command, stdin=terminal, stdout=terminal, stderr=terminal, cwd=folder, env=env) as program:
