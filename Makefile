@@ -8,12 +8,13 @@ PEERS := .venv-peers
 FLOWER := .venv-flower
 RAY := .venv-ray
 RLLIB := .venv-rllib
+WHEEL := .venv-wheel
 STUDY_DEPS := $(VENV)/.study-deps
 CPP_BUILD := build/cpp-tests
 CORE_SOURCES := $(shell find core CMakeLists.txt -name '*.cpp' -o -name '*.hpp' -o -name CMakeLists.txt 2>/dev/null)
 CPP_FILES := $(shell find core -name '*.cpp' -o -name '*.hpp' 2>/dev/null)
 
-.PHONY: help train test test-browser test-flower test-ray test-rllib setup lint cpp-test pytest stubs bench peers study-deps study-learning study-faults study-time-to-streak study-classic study-racing study-drmario study-federation study-federation-matrix study-attacks study-scaling clean
+.PHONY: help train test test-browser test-flower test-ray test-rllib test-wheel setup lint cpp-test pytest stubs bench peers study-deps study-learning study-faults study-signals study-time-to-streak study-classic study-racing study-drmario study-federation study-federation-matrix study-attacks study-scaling clean
 .DEFAULT_GOAL := help
 
 help:
@@ -25,8 +26,9 @@ help:
 	@echo "make test-flower   test the bridge to Flower on Flower's own runtime (sets up .venv-flower)"
 	@echo "make test-ray      test runs on a Ray cluster of three nodes on this machine (sets up .venv-ray)"
 	@echo "make test-rllib    test our worlds in RLlib, and its PPO on them (sets up .venv-rllib)"
+	@echo "make test-wheel    build the wheel, let pip install it into a new .venv-wheel, and train there"
 	@echo "make lint    ruff, clang-format, mypy        make stubs   regenerate slipstream/_core.pyi"
-	@echo "make study-learning | study-faults | study-time-to-streak | study-classic | study-racing | study-drmario | study-federation | study-federation-matrix | study-attacks | study-scaling   long studies, resumable"
+	@echo "make study-learning | study-faults | study-signals | study-time-to-streak | study-classic | study-racing | study-drmario | study-federation | study-federation-matrix | study-attacks | study-scaling   long studies, resumable"
 	@echo "make study-deps   MuJoCo, Box2D and mpe2 for study-learning"
 	@echo "make clean   remove environments and builds (runs/ and models/ stay)"
 	@echo "PIP_ARGS='…' is passed to every pip install"
@@ -112,6 +114,17 @@ $(RLLIB)/.ready: $(STAMP) constraints.txt
 	@$(RLLIB)/bin/pip install -q --disable-pip-version-check $(PIP_ARGS) -c $(RLLIB)/constraints.txt "ray[rllib]==2.60.0"
 	@touch $@
 
+# The wheel as a user gets it: built apart from this checkout's builds, installed without any extra.
+test-wheel: $(STAMP)
+	@rm -rf $(WHEEL) build/wheel
+	@$(PYTHON) -m venv $(WHEEL)
+	@echo "== building the wheel (about a minute)"
+	@PIP_CONSTRAINT=constraints.txt $(WHEEL)/bin/pip wheel -q --disable-pip-version-check $(PIP_ARGS) --no-deps -w build/wheel -C build-dir=build/wheel/core .
+	@echo "== installing torch (downloads about 200 MB, 870 MB on disk) and the wheel"
+	@$(WHEEL)/bin/pip install -q --disable-pip-version-check $(PIP_ARGS) torch==2.13.0
+	@$(WHEEL)/bin/pip install -q --disable-pip-version-check $(PIP_ARGS) -c constraints.txt build/wheel/*.whl
+	SLIPSTREAM_WHEEL_PYTHON=$(abspath $(WHEEL))/bin/python $(BIN)/pytest tests/test_wheel.py -v
+
 stubs: $(STAMP)
 	$(BIN)/python -m nanobind.stubgen -q -m slipstream._core -o slipstream/_core.pyi
 
@@ -161,6 +174,9 @@ study-scaling: $(STAMP)
 study-faults: $(STAMP)
 	$(BIN)/python studies/faults.py
 
+study-signals: $(STAMP)
+	$(BIN)/python studies/signals.py
+
 study-time-to-streak: $(STAMP)
 	$(BIN)/python studies/time_to_streak.py
 
@@ -168,4 +184,4 @@ study-classic: $(STAMP)
 	$(BIN)/python studies/classic.py
 
 clean:
-	rm -rf build $(VENV) $(PEERS) $(FLOWER) $(RAY) $(RLLIB) .mypy_cache .ruff_cache .pytest_cache .hypothesis slipstream/*.so
+	rm -rf build $(VENV) $(PEERS) $(FLOWER) $(RAY) $(RLLIB) $(WHEEL) .mypy_cache .ruff_cache .pytest_cache .hypothesis slipstream/*.so

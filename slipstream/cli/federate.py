@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -140,6 +141,12 @@ def _checked(words: Sequence[str], given: Mapping[str, str], repeat: int) -> Sce
         find(federated.aggregator)
     if any(word.split("=")[0] == "--federated.root" for word in words):
         raise FederationError(f"--federated.root {federated.root}: replicas meet under --root; give that instead")
+    for field, wanted, package in (
+        ("secure", federated.secure, "cryptography"),
+        ("dp_sgd", federated.dp_sgd is not None, "opacus"),
+    ):
+        if wanted and find_spec(package) is None:
+            raise FederationError(f"federated.{field} needs {package}: pip install 'slipstream[privacy]'")
     return scenario
 
 

@@ -85,7 +85,7 @@ class PrivateGradients:
             from opacus.grad_sample import GradSampleModuleFastGradientClipping
             from opacus.optimizers import DPOptimizerFastGradientClipping
         except ImportError:
-            raise FederationError("DP-SGD needs the package 'opacus'; install slipstream[privacy]") from None
+            raise FederationError("DP-SGD needs opacus: pip install 'slipstream[privacy]'") from None
         import torch
 
         self.privacy, self.batch_size = privacy, batch_size

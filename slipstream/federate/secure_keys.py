@@ -24,9 +24,7 @@ def private_key(secret: bytes) -> X25519PrivateKey:
     try:
         from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
     except ImportError:
-        raise FederationError(
-            "secure aggregation needs the package 'cryptography'; install slipstream[privacy]"
-        ) from None
+        raise FederationError("secure aggregation needs cryptography: pip install 'slipstream[privacy]'") from None
     return X25519PrivateKey.from_private_bytes(secret)
 
 

@@ -10,6 +10,7 @@ import ipaddress
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from typing import NamedTuple
 
 from slipstream.config.errors import ScenarioError
@@ -48,9 +49,12 @@ def joined(address: str | None, workers: int) -> Iterator[Cluster]:
     if address is None:
         os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
     try:
-        import ray
-    except ImportError:
-        raise ScenarioError("--on ray: Ray is not installed; pip install 'slipstream[ray]'") from None
+        for package in ("psutil", "zmq", "ray"):
+            import_module(package)
+    except ImportError as error:
+        raise ScenarioError(f"--on ray: {error.name} is not installed; pip install 'slipstream[ray]'") from None
+    import ray
+
     try:
         if address is None:
             cpus = max(os.cpu_count() or 1, workers)

@@ -17,9 +17,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from gymnasium import Space, spaces
 from numpy.typing import NDArray
-from ray.rllib.env.env_context import EnvContext
-from ray.rllib.env.multi_agent_env import MultiAgentEnv
-from ray.tune.registry import register_env
+
+try:
+    from ray.rllib.env.env_context import EnvContext
+    from ray.rllib.env.multi_agent_env import MultiAgentEnv
+    from ray.tune.registry import register_env
+except ImportError as error:
+    raise ImportError(f"RLlib is not installed ({error}); pip install 'slipstream[rllib]'") from None
 
 from slipstream.config.errors import ScenarioError
 from slipstream.config.load import list_scenarios

@@ -16,7 +16,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ray import tune
+try:
+    from ray import tune
+except ImportError as error:
+    raise ImportError(f"Ray Tune is not installed ({error}); pip install 'slipstream[tune]'") from None
 
 from slipstream.config.errors import ScenarioError
 from slipstream.config.load import dump, load, override

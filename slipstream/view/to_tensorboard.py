@@ -13,7 +13,7 @@ from slipstream.view.run import About
 def open_sink(target: Tensorboard, run: About, last_step: int) -> EventFiles:
     """A new event file in the run's folder; TensorBoard reads all that are there as one."""
     try:
-        import tensorboard  # noqa: F401
+        from tensorboard import version  # noqa: F401  # a folder that is called tensorboard has none
     except ImportError:
         raise SlipstreamError("tensorboard is not installed; pip install 'slipstream[tb]'") from None
     return EventFiles(str(target.files / run.path.name), run, last_step)

@@ -19,10 +19,11 @@ def open_sink(target: Wandb, run: About, last_step: int) -> WandbRun:
     """Begin a run at W&B, or go on with it: its id follows from the run, so that it is the same every time."""
     try:
         import wandb
+        from wandb import Settings  # a folder of W&B's files that lies here is called wandb as well
     except ImportError:
         raise SlipstreamError("wandb is not installed; pip install 'slipstream[wandb]'") from None
     mode, _ = wandb_mode(os.environ)
-    settings = wandb.Settings(
+    settings = Settings(
         silent=True, console="off", disable_git=True, save_code=False, x_disable_stats=True, init_timeout=PATIENCE_S
     )
     try:

@@ -33,7 +33,7 @@ def test_without_ray_one_sentence_says_what_to_install(words, tmp_path, monkeypa
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "ray", None)  # as where it is not installed
     assert main([*words, "--on", "ray"]) == 2
-    assert capsys.readouterr().err == "slipstream: --on ray: Ray is not installed; pip install 'slipstream[ray]'\n"
+    assert capsys.readouterr().err == "slipstream: --on ray: ray is not installed; pip install 'slipstream[ray]'\n"
     assert list(tmp_path.iterdir()) == []
 
 
