@@ -71,6 +71,7 @@ def train(
     gpu: bool | None = None,
     checkpoint_every: int | None = None,
     log_trajectories: bool | None = None,
+    pause_at: int | None = None,
     **overrides: Any,
 ) -> Path:
     """Train a scenario and return the path of its final checkpoint.
@@ -86,6 +87,7 @@ def train(
         gpu: Use a GPU, or do not; without it, if there is one.
         checkpoint_every: Steps between periodic checkpoints.
         log_trajectories: Write the track of every evaluation episode as CSV.
+        pause_at: Save and return after so many steps; `resume` goes on with the same bits.
         **overrides: Any field of the scenario, such as `seed=7`; nested ones with two underscores
             (`algo__learning_rate=1e-3`, `world__cars__0__mass_scale=1.1`) or as dicts.
     """
@@ -111,23 +113,26 @@ def train(
     else:
         loaded = override(scenario, changes)
     folder = None if out is None else Path(out)
-    return run(loaded, root=Path(runs), models=Path(models), out=folder, display=best_display()).checkpoint
+    display = best_display()
+    return run(loaded, root=Path(runs), models=Path(models), out=folder, display=display, pause_at=pause_at).checkpoint
 
 
-def resume(path: str | Path, timesteps: int | None = None, force: bool = False) -> Path:
+def resume(path: str | Path, timesteps: int | None = None, force: bool = False, *, pause_at: int | None = None) -> Path:
     """Continue a run and return the path of its final checkpoint.
 
     Args:
-        path: The run's folder, or one of its checkpoints.
+        path: The run's folder, one of its checkpoints, or the model that it ended with.
         timesteps: A new budget, counted from the run's beginning; else the one it was begun with.
         force: Where a checkpoint is named and the run has later ones: put those aside, with the metrics since.
+        pause_at: Save and return at so many steps in all, or at the run's end; then resume again.
     """
     from pathlib import Path
 
     from slipstream.train.experiment import resume as run
     from slipstream.train.progress import best_display
 
-    return run(Path(path), timesteps=timesteps, force=force, display=best_display()).checkpoint
+    display = best_display()
+    return run(Path(path), timesteps=timesteps, force=force, display=display, pause_at=pause_at).checkpoint
 
 
 def load_policy(path: str | Path, name: str | None = None) -> Policy:

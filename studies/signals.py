@@ -36,6 +36,7 @@ END_S = 60.0  # in which a command must have ended
 GONE_S = 2.0  # in which whatever it started must be gone
 SLIPSTREAM = ("-m", "slipstream")
 PACKAGE = ROOT / "slipstream"
+EARLY = "before a line of ours"
 SWEEP = """scenario: probe_delayed
 overrides: {timesteps: 24576, collect.num_worlds: 4, collect.rollout_length: 64, learner_threads: 1, collect.workers: 1}
 parameters: {algo.learning_rate: {kind: choice, values: [0.0003, 0.001, 0.003, 0.01]}}
@@ -173,12 +174,11 @@ def _signalled(command: Command, cell: Cell, moment_s: float, folder: Path, whol
     text, code = (folder / "said").read_text(errors="replace"), process.returncode
     begun = command.begun is not None and (folder / command.begun).exists()
     how = f"code {code}"
-    early = code == -number and not begun and str(PACKAGE) not in text  # no line of ours had run
-    if early:
-        how = "the signal's own"
+    if not begun and str(PACKAGE) not in text and (code == -number or "init_import_site" in text):
+        how = EARLY  # a traceback that names no file of ours is Python's, from its own first imports
     elif code not in (0, 128 + number):
         faults.append(f"it ended with code {code}: {text[-300:]!r}")
-    if "Traceback" in text and not early:
+    if "Traceback" in text and how != EARLY:
         faults.append(f"it printed a traceback: {text[-600:]!r}")
     faults += [f"{GONE_S:g} s later there was still: {what}" for what in left]
     faults += [f"it left {name} in its temporary folder" for name in sorted(os.listdir(folder / "tmp"))]
@@ -257,8 +257,8 @@ A fault is: no end within 60 s; an exit code other than 0 or 128 + signal; a tra
 later; something left in the temporary folder or in shared memory; work that does not go on (`slipstream resume`,
 `federate FOLDER`, `sweep FOLDER`, or the command again where no folder was begun) to the end it would have had. That is
 the same metrics for `train`, the same table for `sweep`, an end without error for `federate`; `eval` has nothing to go
-on with. "The signal's own" is an end by the signal before Python had come to a line of ours that listens; a shell shows
-it as 128 + signal too."""
+on with. "Before a line of ours" is an end by the signal itself while Python begins, which no program can change; a
+shell shows it as 128 + signal, and Ctrl+C in the first hundredths of a second as Python's own traceback."""
 
 
 def write_page(cells: Sequence[Cell]) -> str:

@@ -97,7 +97,9 @@ def resume(argv: Sequence[str]) -> int:
         "slipstream resume", description="Continue a run exactly where it stopped.", allow_abbrev=False
     )
     parser.add_argument(
-        "run", type=Path, help="the run's folder, such as runs/head_on_ppo_20261115-120000, or one of its checkpoints"
+        "run",
+        type=Path,
+        help="the run's folder, such as runs/head_on_ppo_20261115-120000, one of its checkpoints, or its model",
     )
     parser.add_argument(
         "--force",

@@ -19,7 +19,7 @@ ROWS = (run_folder.METRICS_FILE, run_folder.PROGRESS_FILE, run_folder.EVENTS_FIL
 
 
 def named(path: Path) -> tuple[Path, Path | None]:
-    """The run that a path names, and its checkpoint where it names one; a model is refused in a sentence."""
+    """The run that a path names, and its checkpoint where it names one; of a model the run that it came from."""
     if path.name == run_folder.CHECKPOINTS_FOLDER and (path.parent / run_folder.SCENARIO_FILE).is_file():
         return path.parent, None
     if not (path / checkpoint.META_FILE).is_file():
@@ -27,10 +27,11 @@ def named(path: Path) -> tuple[Path, Path | None]:
     meta, run = checkpoint.read_meta(path), path.absolute().parent.parent
     if meta.get("kind") == "model":
         home = Path(str(meta.get("run", "")))
-        where = home if (home / run_folder.SCENARIO_FILE).is_file() else "runs/…, the folder of the run it came from"
+        if (home / run_folder.SCENARIO_FILE).is_file():
+            return home, None
         raise CheckpointError(
-            f"{path}: this is a model, which holds what acts and not what learning needs (optimiser, counters), so it "
-            f"cannot be trained on; continue its run with: slipstream resume {where}"
+            f"{path}: this is a model, which holds what acts and not what learning needs (optimiser, counters), and "
+            f"its run is not where it was ({home}); give the folder of that run"
         )
     if not (run / run_folder.SCENARIO_FILE).is_file():
         raise CheckpointError(

@@ -252,10 +252,23 @@ def test_the_newest_checkpoint_needs_no_force_from_python_either(tmp_path, monke
     assert newest == result.run / "checkpoints" / "checkpoint_256"
 
 
-def test_a_model_cannot_be_resumed_and_the_sentence_names_its_run(tmp_path):
-    result = run(tmp_path)
-    with pytest.raises(CheckpointError, match=f"slipstream resume {result.run}"):
-        resume(result.model)
+def test_of_a_model_its_run_goes_on_and_where_that_is_gone_the_sentence_says_so(tmp_path):
+    result = run(tmp_path, timesteps=128)
+    again = resume(result.model, timesteps=256, models=tmp_path / "models")
+    assert (again.run, again.counters.steps) == (result.run, 256)
     shutil.move(result.run, tmp_path / "elsewhere")
-    with pytest.raises(CheckpointError, match="the folder of the run"):
+    with pytest.raises(CheckpointError, match="the folder of that run"):
         resume(result.model)
+
+
+def test_python_trains_some_steps_at_a_time_to_the_same_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    whole = run(tmp_path, "whole")
+    scenario = scenario_of("probe_delayed", PLAIN)
+    saved = slipstream.train(scenario, out="run", pause_at=64)
+    assert saved.name == "checkpoint_64"
+    for steps in (128, 200, 400):  # the last is beyond its end
+        saved = slipstream.resume(saved, pause_at=steps)
+    assert saved.name == "checkpoint_256"
+    assert digest(checkpoint.load(saved).arrays) == bits(whole)[1]
+    assert metrics_hash(tmp_path / "run" / "metrics.jsonl") == bits(whole)[0]
