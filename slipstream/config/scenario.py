@@ -398,7 +398,7 @@ def dotted(path: Iterable[str | int]) -> str:
     return ".".join(map(str, path))
 
 
-Problem = tuple[tuple[str, ...], str]  # path, sentence
+Problem = tuple[tuple[str | int, ...], str]  # path, sentence
 
 
 def _refuse(scenario: Scenario, problems: list[Problem]) -> None:
