@@ -510,13 +510,12 @@ def _curriculum_problems(scenario: Scenario) -> Iterator[Problem]:
         hint = suggest(curriculum.start_phase, phases)
         yield ("curriculum", "start_phase"), f"there is no phase '{curriculum.start_phase}'{hint}"
     if isinstance(world, DrMarioConfig) and curriculum.order == "adaptive" and world.best_times is None:
-        for i, phase in enumerate(world.phases):
-            if phase.time_floor_quantile is not None:
-                yield (
-                    ("world", "phases", i, "time_floor_quantile"),
-                    "adaptive phases all begin at once, when the run has no best times yet; name a store in "
-                    "world.best_times",
-                )
+        if any(phase.time_floor_quantile is not None for phase in world.phases):
+            yield (
+                ("world", "phases"),
+                "adaptive phases all begin at once, when the run has no best times to take time_floor_quantile from; "
+                "name a store in world.best_times",
+            )
     if scenario.collect.overlap != "none":
         yield ("curriculum",), "phases change between rollouts, which needs collect.overlap none"
     if curriculum.evaluation_success is not None and scenario.evaluate.evaluation_interval is None:
