@@ -1,6 +1,7 @@
 """Mistakes of the user: one clear sentence on stderr, exit code 2, no traceback, nothing overwritten."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -224,8 +225,8 @@ def test_foreign_files_are_never_taken_for_checkpoints(capsys):
     assert "which scenario" in complain(["eval", "checkpoint_1"], capsys)
 
 
-def test_a_model_cannot_be_resumed(capsys):
-    trained(capsys)
+def test_a_model_whose_run_is_gone_cannot_be_resumed(capsys):
+    shutil.rmtree(trained(capsys))
     (model,) = Path("models").iterdir()
     assert_one_sentence(complain(["resume", str(model)], capsys))
 
