@@ -105,6 +105,11 @@ class DrMarioConfig(Config):
     show_costs: bool = Field(True, description="Placements: show how many frames each takes.")
     reward: RewardConfig = Field(default_factory=RewardConfig, description="What players are paid for.")
 
+    @property
+    def keeps_best_times(self) -> bool:
+        """True where phases take their time from what the run itself has cleared."""
+        return self.best_times is None and any(phase.time_floor_quantile is not None for phase in self.phases)
+
     @model_validator(mode="after")
     def _fits_together(self) -> DrMarioConfig:
         if self.first_seed > self.last_seed:

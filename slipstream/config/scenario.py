@@ -398,7 +398,7 @@ def dotted(path: Iterable[str | int]) -> str:
     return ".".join(map(str, path))
 
 
-Problem = tuple[tuple[str | int, ...], str]  # path, sentence
+Problem = tuple[tuple[str, ...], str]  # path, sentence
 
 
 def _refuse(scenario: Scenario, problems: list[Problem]) -> None:
@@ -509,13 +509,12 @@ def _curriculum_problems(scenario: Scenario) -> Iterator[Problem]:
     elif curriculum.start_phase is not None and curriculum.start_phase not in phases:
         hint = suggest(curriculum.start_phase, phases)
         yield ("curriculum", "start_phase"), f"there is no phase '{curriculum.start_phase}'{hint}"
-    if isinstance(world, DrMarioConfig) and curriculum.order == "adaptive" and world.best_times is None:
-        if any(phase.time_floor_quantile is not None for phase in world.phases):
-            yield (
-                ("world", "phases"),
-                "adaptive phases all begin at once, when the run has no best times to take time_floor_quantile from; "
-                "name a store in world.best_times",
-            )
+    if isinstance(world, DrMarioConfig) and world.keeps_best_times and curriculum.order == "adaptive":
+        yield (
+            ("world", "phases"),
+            "adaptive phases all begin at once, when the run has no best times to take time_floor_quantile from; "
+            "name a store in world.best_times",
+        )
     if scenario.collect.overlap != "none":
         yield ("curriculum",), "phases change between rollouts, which needs collect.overlap none"
     if curriculum.evaluation_success is not None and scenario.evaluate.evaluation_interval is None:

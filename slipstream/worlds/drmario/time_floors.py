@@ -22,7 +22,7 @@ class TimeGoals:
 
     def __init__(self, config: DrMarioConfig) -> None:
         self._config = config
-        self._keeps = config.best_times is None and any(phase.time_floor_quantile for phase in config.phases)
+        self._keeps = config.keeps_best_times
         self._bests: dict[tuple[int, int], int] = {}  # frames, by level and seed
 
     def note(self, phase: int, stats: Sequence[str], rows: Sequence[Sequence[float]]) -> None:
