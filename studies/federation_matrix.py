@@ -5,8 +5,9 @@ python studies/federation_matrix.py [--only td3,sac,dqn,meetings] [--jobs 1]    
 A cell is three clients that learn together for a moment, twice: collecting in their own process, and with two workers
 each. All arrays of their last checkpoints must be the same, and every round must have closed with all three.
 
-`meetings` are every way to meet, with and without privacy and secure sums, for every learner and strategy
-(federation_meetings.py): a table of rounds that closed, or why it is refused, in docs/results/federation_meetings.md.
+`meetings` are every way to meet, with and without privacy and secure sums, for every learner and strategy, rule and
+server step (federation_meetings.py): tables of rounds that closed, or why it is refused, in
+docs/results/federation_meetings.md.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import sys
 import tempfile
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -30,6 +32,11 @@ PAGE = """# Ways to meet, privacy, secure sums and learners
 
 `make study-federation-matrix`, or `python studies/federation_matrix.py --only meetings`: three clients that have
 learned apart meet, learn on, and meet again. Numbers in brackets are the reasons below the table.
+"""
+RULES_PAGE = """## Rules and server steps
+
+The same meetings with every aggregator, one of one's own among them, and every `server` step, by all learners of the
+table above; moments of optimisers stay local.
 """
 CLIENTS = 3
 SHORT: dict[str, Any] = {
@@ -101,24 +108,34 @@ def main() -> None:
 
 
 def meetings(path: Path) -> list[Cell]:
-    """All of them, again, as they take half a minute; those in which a round did not close with all three."""
-    from federation_meetings import ALGOS, ROUNDS, all_cells, as_table, learned, meet
+    """All of them, again, as they take some minutes; those in which a round did not close with all three."""
+    from federation_meetings import ALGOS, ROUNDS, all_cells, as_table, learned, meet, rule_cells, rule_table
+    from federation_meetings import together as alike
 
-    done: list[Cell] = []
+    done: dict[str, list[Cell]] = {"ways": [], "rules": []}
     for algo in ALGOS:
         clients = learned(algo)
-        done += [{**cell, **meet(cell, clients)} for cell in all_cells([algo])]
-    save_cells(path, "federation_meetings", done)
-    met = [cell for cell in done if "refused" not in cell]
-    bad = [cell for cell in met if cell["rounds"] != ROUNDS or not cell["agree"]]
+        done["ways"] += [{**cell, **meet(cell, clients)} for cell in all_cells([algo])]
+        done["rules"] += [{**cell, **meet(cell, clients)} for cell in rule_cells([algo])]
+        print(algo, *(len(cells) for cells in done.values()), flush=True)
+    save_cells(path, "federation_meetings", [*done["ways"], *alike(done["rules"])])
+    found = {name: _judged(cells, ROUNDS) for name, cells in done.items()}
+    ways, rules = as_table(done["ways"]), rule_table(done["rules"])
+    text = f"{PAGE}\n{found['ways'][0]}\n\n{ways}\n\n{RULES_PAGE}\n{found['rules'][0]}\n\n{rules}\n"
+    print(text)
+    path.with_suffix(".md").write_text(text)
+    return [cell for _, bad in found.values() for cell in bad]
+
+
+def _judged(cells: Sequence[Cell], rounds: int) -> tuple[str, list[Cell]]:
+    """How many combinations worked, in a sentence; and those that were neither refused nor did."""
+    met = [cell for cell in cells if "refused" not in cell]
+    bad = [cell for cell in met if cell["rounds"] != rounds or not cell["agree"]]
     said = (
-        f"{len(done)} combinations: {len(met) - len(bad)} closed all {ROUNDS} rounds with all three, which then "
-        f"held the same weights; {len(done) - len(met)} are refused at the start; {len(bad)} did neither."
+        f"{len(cells)} combinations: {len(met) - len(bad)} closed all {rounds} rounds with all three, which then "
+        f"held the same weights; {len(cells) - len(met)} are refused at the start; {len(bad)} did neither."
     )
-    table = as_table(done)
-    print(table, said, sep="\n\n")
-    path.with_suffix(".md").write_text(f"{PAGE}\n{said}\n\n{table}\n")
-    return bad
+    return said, bad
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """Every way to meet, with and without privacy and secure sums, for every learner and way with moments: does it work?
 
-A meeting is three clients of one process that have learned apart, meet, learn on, and meet again. It says how many
-rounds closed with all three, or why the scenario was refused.
+The same for every rule, one of one's own among them, with every server step. A meeting is three clients of one process
+that have learned apart, meet, learn on, and meet again. It says how many rounds closed with all three, or why the
+scenario was refused.
 """
 
 from __future__ import annotations
@@ -25,10 +26,12 @@ from learning import Parts, build, digest, scenario_of, tiny
 
 from slipstream.algos.rules import rules_for
 from slipstream.config.errors import ScenarioError
+from slipstream.config.federated import AGGREGATORS
 from slipstream.config.load import override
 from slipstream.config.scenario import Scenario
 from slipstream.data.address import listen, parse_address
 from slipstream.federate.coordinator import Coordinator
+from slipstream.federate.own_rule import Known
 from slipstream.train.federation import Client, begin_alike
 from slipstream.train.transports import make_federation
 
@@ -38,6 +41,8 @@ ALGOS = {
 }  # fmt: skip
 TRANSPORTS = ("files", "tcp", "ring", "gossip")
 STRATEGIES = ("local", "average", "reset")
+OWN = f"{Path(__file__).stem}:halfway"
+SERVERS = ("none", "fedadam", "fedyogi", "reptile")
 CLIENTS, ROUNDS, INTERVAL = 3, 2, 4
 PRIVACY = {"clip_norm": 1.0, "noise_multiplier": 1.0, "delta": 1e-5}
 
@@ -69,6 +74,24 @@ def all_cells(algos: Sequence[str] = tuple(ALGOS)) -> list[Cell]:
             algos, TRANSPORTS, ("none", "client"), (False, True), STRATEGIES
         )
     ]
+
+
+def halfway(clients: Mapping[str, Mapping[str, Any]], known: Known) -> dict[str, Any]:
+    """A rule of one's own: between the first client and the last aggregate, where there is one."""
+    first = clients[min(clients)]
+    last = known.last or first
+    return {name: (array + last[name]) / 2 for name, array in first.items()}
+
+
+def rule_cells(algos: Sequence[str] = tuple(ALGOS)) -> list[Cell]:
+    """Every rule and server step in every way to meet."""
+    return [
+        {"algo": algo, "transport": transport, "privacy": privacy, "secure": secure, "strategy": "local",
+         "aggregator": rule, "server": server}
+        for algo, transport, privacy, secure, rule, server in itertools.product(
+            algos, TRANSPORTS, ("none", "client"), (False, True), (*AGGREGATORS, OWN), SERVERS
+        )
+    ]  # fmt: skip
 
 
 def meet(cell: Cell, clients: Sequence[Learned]) -> Cell:
@@ -122,10 +145,11 @@ def refusal(cell: Cell, scenario: Scenario) -> str:
 
 
 def _scenario(cell: Cell, scenario: Scenario, client: int, folder: Path) -> Scenario:
+    server = {"kind": cell["server"]} if cell.get("server", "none") != "none" else None
     federated: dict[str, Any] = {
         "enabled": True, "clients": CLIENTS, "client": str(client), "interval": INTERVAL, "timeout_s": 20.0,
         "root": str(folder / "rounds"), "transport": cell["transport"], "optimizer_strategy": cell["strategy"],
-        "secure": cell["secure"], "aggregator": cell.get("aggregator", "mean"), "server": cell.get("server"),
+        "secure": cell["secure"], "aggregator": cell.get("aggregator", "mean"), "server": server,
         "privacy": PRIVACY if cell["privacy"] == "client" else None, "schedule": "all",
     }  # fmt: skip
     if cell["transport"] == "tcp":
@@ -182,3 +206,37 @@ def as_table(cells: Sequence[Cell]) -> str:
         shown = " | ".join(row.get(algo, "") for algo in algos)
         lines.append(f"| {transport} | {privacy} | {'yes' if secure else 'no'} | {strategy} | {shown} |")
     return "\n".join([*lines, "", *(f"{number}. {reason}" for number, reason in enumerate(reasons, 1))])
+
+
+def rule_table(cells: Sequence[Cell]) -> str:
+    """A line for the rules that fare alike in a way to meet, a column for every server step; all learners together."""
+    reasons: list[str] = []
+    fared: dict[tuple[Any, ...], dict[str, list[str]]] = {}
+    for cell in cells:
+        said = str(cell.get("refused", "")).replace(f"{cell['aggregator']} compares", "the rule compares")
+        if said and said not in reasons:
+            reasons.append(said)
+        word = f"refused ({reasons.index(said) + 1})" if said else f"{cell['rounds']} closed"
+        way = (cell["transport"], cell["privacy"], cell["secure"], cell["aggregator"])
+        fared.setdefault(way, {}).setdefault(cell["server"], []).append(word)
+    rows: dict[tuple[Any, ...], list[str]] = {}
+    for (*way, rule), by_server in fared.items():
+        words = tuple(" / ".join(dict.fromkeys(by_server[server])) for server in SERVERS)
+        rows.setdefault((*way, words), []).append("one's own" if rule == OWN else rule)
+    lines = [
+        "| transport | privacy | secure | rule | " + " | ".join(f"server {one}" for one in SERVERS) + " |",
+        "|---|---|---|---|" + "---|" * len(SERVERS),
+    ]
+    for (transport, privacy, secure, words), rules in rows.items():
+        told = " | ".join(words)
+        lines.append(f"| {transport} | {privacy} | {'yes' if secure else 'no'} | {', '.join(rules)} | {told} |")
+    return "\n".join([*lines, "", *(f"{number}. {reason}" for number, reason in enumerate(reasons, 1))])
+
+
+def together(cells: Sequence[Cell]) -> list[Cell]:
+    """One cell for all learners that came to the same, for a shorter file."""
+    found: dict[str, Cell] = {}
+    for cell in cells:
+        alike = {key: value for key, value in cell.items() if key != "algo"}
+        found.setdefault(repr(alike), {"algos": [], **alike})["algos"].append(cell["algo"])
+    return list(found.values())

@@ -234,14 +234,14 @@ def _table(watched: Sequence[Watched], root: Path) -> Table:
     from rich.table import Table
 
     from slipstream.cli.tables import counted
-    from slipstream.train.supervision import last_row
+    from slipstream.train.supervision import newest_figures
 
     closed = counted(sum(_closed(root).values()), "round")
     table = Table(title=f"federation, {closed} closed", title_justify="left")
     for column in ("replica", "seed", "state", "steps", "episodes", "return", "steps/s", "deaths"):
         table.add_column(column, justify="left" if column in ("replica", "state") else "right", no_wrap=True)
     for one in watched:
-        row = last_row(one.replica.folder(root))
+        row = newest_figures(one.replica.folder(root))
         table.add_row(
             one.replica.name,
             str(one.replica.seed),

@@ -206,9 +206,13 @@ def _nest(cluster: Cluster | None) -> Nest:
 
 def _say_new(work: Work, state: State, said: set[int]) -> None:
     """Where there is no terminal: a line for every run that is over."""
+    from slipstream.cli.tables import counted
+
     for result in state.results[len(said) :] if len(state.results) > len(said) else ():
         said.add(len(said))
         what = f"failed: {result.problem}" if result.score is None else f"{work.sweep.metric.name} {result.score:.4g}"
+        if result.rounds is not None:
+            what += f", {counted(result.rounds, 'round')} closed"
         seed = work.sweep.seeds[result.repeat]
         print(f"trial {result.trial}, seed {seed}, {result.steps:,} steps: {what}", flush=True)
 

@@ -209,8 +209,10 @@ class FederatedConfig(Config):
                 f"optimizer_strategy: {self.aggregator} merges weights, and not moments of optimisers; set it to local "
                 "or reset"
             )
-        if self.transport in ("ring", "gossip") and (self.aggregator, self.server) != ("mean", None):
+        if self.transport in ("ring", "gossip") and self.aggregator != "mean":
             raise ValueError(f"aggregator: peers of transport {self.transport} can only take the mean")
+        if self.transport in ("ring", "gossip") and self.server is not None:
+            raise ValueError(f"server: peers of transport {self.transport} take the mean as it is; leave server out")
         if self.secure and (found := self._not_secure()):
             raise ValueError(f"secure: {found}")
         if self.distill is not None and (found := self._not_distilled()):
@@ -268,8 +270,10 @@ class FederatedConfig(Config):
             return f"defence.{checks[0]} must look at each client's update, and {only}; set it to null"
         if self.transport != "files":
             return f"its four messages travel through a folder (transport files), not by {self.transport}"
-        if self.optimizer_strategy == "average" or self.server is not None:
+        if self.optimizer_strategy == "average":
             return "only weights are summed, without moments of optimisers; leave optimizer_strategy local or reset"
+        if self.server is not None:
+            return "the sum is taken over as it is, without a step of a server's; leave server out"
         if self.weights == "reward_delta":
             return "weights in a sum must be above 0, and a change of reward need not be; use samples, or numbers"
         if self.staleness or self.park:

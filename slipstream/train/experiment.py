@@ -302,7 +302,9 @@ class Session:
         for follower in self.followers:
             self._tell(follower.begin(self.run.path))
         if scenario.federated.enabled and self.client is None:
-            self._tell("federated: this run is the only client, so every round is skipped")
+            self._tell(
+                "federated: this run is the only client, so every round is skipped; slipstream federate starts several"
+            )
         for sentence in without_effect(scenario) if self.counters.updates == 0 else ():
             self._tell(sentence)
         if self.overseer is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -45,17 +45,29 @@ def deaths_after(run: Path, saved: str, deaths: int) -> int:
 
 def last_row(run: Path) -> dict[str, Any]:
     """The newest line of a run's metrics; empty where there is none."""
+    return next(_newest_rows(run), {})
+
+
+def newest_figures(run: Path) -> dict[str, Any]:
+    """The newest figure of every metric: the last line may be that of an evaluation, which tells of nothing else."""
+    found: dict[str, Any] = {}
+    for row in _newest_rows(run):
+        found = {**row, **found}
+    return found
+
+
+def _newest_rows(run: Path) -> Iterator[dict[str, Any]]:
+    """The last lines of a run's metrics, the newest first."""
     try:
         with open(run / "metrics.jsonl", "rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - 65_536))
             lines = file.read().split(b"\n")[:-1]
     except OSError:
-        return {}
+        return
     for line in reversed(lines):
         try:
             row = msgspec.json.decode(line)
         except msgspec.DecodeError:
             continue
         if isinstance(row, dict):
-            return row
-    return {}
+            yield row

@@ -18,7 +18,7 @@ from slipstream.config.errors import FederationError
 from slipstream.federate.rounds import Record
 from slipstream.train import replicas
 from slipstream.train.replicas import PARKED_CODE, plan, read_plan, supervise, write_plan
-from slipstream.train.supervision import newest_checkpoint
+from slipstream.train.supervision import last_row, newest_checkpoint, newest_figures
 
 WORDS = [
     "probe_target", "--algo", "td3", "--timesteps", "512", "--federated.interval", "32",
@@ -144,6 +144,15 @@ def test_one_closed_round_is_told_as_one(monkeypatch, capsys, tmp_path):
     said = capsys.readouterr().out
     assert "1 round closed" in said
     assert "rounds of main: 1 closed, 1 not held (client 1 had finished)" in said  # the numbers of its folders agree
+
+
+def test_the_table_has_returns_also_where_the_last_line_is_an_evaluation(tmp_path):
+    rows = [{"timesteps_total": 8, "env/return_mean": 1.5}, {"timesteps_total": 16, "eval/return_mean": 2.0}]
+    (tmp_path / "metrics.jsonl").write_bytes(b"".join(msgspec.json.encode(row) + b"\n" for row in rows))
+    found = newest_figures(tmp_path)
+    assert found == {"timesteps_total": 16, "env/return_mean": 1.5, "eval/return_mean": 2.0}
+    assert last_row(tmp_path) == rows[-1]
+    assert newest_figures(tmp_path / "nowhere") == {}
 
 
 def test_a_folder_in_use_is_refused(tmp_path):

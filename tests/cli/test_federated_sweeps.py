@@ -128,6 +128,7 @@ def test_the_table_has_the_rounds_and_says_where_none_was_closed(tmp_path, monke
     assert main(["sweep", str(path), "--root", str(root)]) == 0
     said = capsys.readouterr()
     assert f"slipstream federate {root / 'best.yaml'} --repeat 2 --seed-base 44 --seed-step 1" in said.out
+    assert "4 rounds closed" in said.out
     assert "no round was closed in a run of trial 1" in said.err
     assert "1000 episodes; set a shorter federated.interval" in said.err
     trials = json.loads((root / "table.json").read_text())["trials"]

@@ -27,6 +27,8 @@ TWO = {"federated.enabled": True, "federated.clients": 2}
         ({**TWO, "federated.transport": "tcp"}, "127.0.0.1:7777"),
         ({**TWO, "federated.transport": "ring"}, "there are 0"),
         ({"federated.transport": "ring", "federated.aggregator": "krum"}, "can only take the mean"),
+        ({"federated.transport": "gossip", "federated.server": {"kind": "reptile"}}, "server: .*leave server out"),
+        ({"federated.secure": True, "federated.server": {"kind": "reptile"}}, "leave server out"),
         ({"federated.aggregator": "krumm"}, "federated.aggregator"),
         ({"federated.privacy": {}, "federated.optimizer_strategy": "average"}, "moments of optimisers do not travel"),
         (

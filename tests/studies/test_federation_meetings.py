@@ -4,7 +4,7 @@ Here every learner meets in every way once, with one of the ways with moments in
 """
 
 import pytest
-from federation_meetings import ALGOS, ROUNDS, all_cells, as_table, learned, meet, refusal
+from federation_meetings import ALGOS, OWN, ROUNDS, all_cells, as_table, learned, meet, refusal, rule_cells, rule_table
 from learning import scenario_of
 
 WAYS = [("files", False), ("files", True), ("tcp", False), ("ring", False), ("gossip", False)]  # transport, secure
@@ -44,10 +44,21 @@ def test_every_learner_closes_rounds_in_every_way_to_meet(algo):
 
 @pytest.mark.parametrize("transport", ["files", "tcp"])
 @pytest.mark.parametrize("privacy", ["none", "client"])
-def test_a_rule_of_ones_own_closes_rounds_where_updates_are_seen(transport, privacy, tmp_path, monkeypatch):
-    (tmp_path / "meetings_rule.py").write_text("def last(clients, known):\n    return dict(clients[max(clients)])\n")
-    monkeypatch.syspath_prepend(tmp_path)
+def test_a_rule_of_ones_own_closes_rounds_where_updates_are_seen(transport, privacy):
     clients = learned("td3")
     cell = {"transport": transport, "privacy": privacy, "secure": False, "strategy": "reset"}
-    found = meet({**cell, "aggregator": "meetings_rule:last"}, clients)
-    assert (found["rounds"], found["agree"]) == (ROUNDS, True)
+    for server in ("none", "fedyogi"):
+        found = meet({**cell, "aggregator": OWN, "server": server}, clients)
+        assert (found["rounds"], found["agree"]) == (ROUNDS, True)
+
+
+def test_rules_and_server_steps_are_accepted_where_updates_are_seen_and_refused_elsewhere():
+    scenario, done = scenario_of("probe_bandit"), []
+    for cell in rule_cells(["ppo"]):
+        why = refusal(cell, scenario)
+        sees = cell["transport"] in ("files", "tcp") and not cell["secure"]
+        sums = cell["aggregator"] in ("mean", "weighted_mean") if cell["secure"] else cell["aggregator"] == "mean"
+        can_sum = sums and cell["server"] == "none" and (cell["transport"] == "files" or not cell["secure"])
+        assert (not why) == (sees or can_sum), (cell, why)
+        done.append({**cell, "refused": why} if why else {**cell, "rounds": ROUNDS})
+    assert "one's own | 2 closed | 2 closed | 2 closed | 2 closed" in rule_table(done)
