@@ -76,7 +76,10 @@ def refusal(scenario: Scenario) -> str:
             override(scenario, {"federated.park": True})
         except ScenarioError as error:
             said = str(error).replace("override: ", "").removeprefix("federated: ")
-            return f"federated: in a sweep the clients of a run take turns, and here they cannot: {said}"
+            return (
+                f"federated: in a sweep the clients of a run take turns, and here they cannot: {said}; sweep with "
+                "federated.transport files and without federated.secure, and set those in best.yaml"
+            )
     return ""
 
 
