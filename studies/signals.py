@@ -31,7 +31,7 @@ from cells import ROOT, Cell, asked, machine, read_cells, run_cells
 SIGNALS = ("INT", "TERM", "HUP")
 TARGETS = ("process", "group")
 SEEDS = (1, 2)  # moments for each of them
-START_S = 1.5  # odd seeds: signals while it starts
+START_S = 1.5  # seed 1: signals while it starts; others: until as long as it takes when it is left alone
 END_S = 60.0  # in which a command must have ended
 GONE_S = 2.0  # in which whatever it started must be gone
 SLIPSTREAM = ("-m", "slipstream")
@@ -47,11 +47,10 @@ metric: {name: env/return_mean, mode: max}
 
 @dataclass(frozen=True)
 class Command:
-    """What is told to end, how long it takes when it is not, how it goes on, and what it comes to."""
+    """What is told to end, how it goes on, and what it comes to."""
 
     what: str  # a row of the page
     words: tuple[str, ...]
-    span_s: float  # signals come between its start and this
     begun: str | None  # a file that is there once there is something to go on with
     again: tuple[str, ...]
     result: Callable[[Path], str | None]  # the same whether it was interrupted or not; None: nothing to compare
@@ -86,7 +85,6 @@ COMMANDS = {
     "train": Command(
         "train with two workers",
         ("train", "head_on", "--timesteps", "32768", "--collect.workers", "2", "--checkpoint-every", "4096", *OUT),
-        6.0,
         "run/metadata.json",
         ("resume", "run"),
         _metrics,
@@ -94,7 +92,6 @@ COMMANDS = {
     "train_service": Command(
         "train with a replay service",
         ("train", "probe_target", "--algo", "sac", "--algo.replay.kind", "service", "--timesteps", "6016", *OUT),
-        5.0,
         "run/metadata.json",
         ("resume", "run"),
         _metrics,
@@ -102,7 +99,6 @@ COMMANDS = {
     "federate": Command(
         "federate, two replicas with a worker each",
         ("federate", "probe_target", "--timesteps", "40000", "--federated.interval", "60", *WORKER),
-        7.0,
         "federation/replicas.json",
         ("federate", "federation"),
         lambda folder: None,
@@ -110,7 +106,6 @@ COMMANDS = {
     "sweep": Command(
         "sweep, two runs at a time with a worker each",
         ("sweep", "rates.yaml", "--root", "sweep", "--max-parallel", "2"),
-        8.0,
         "sweep/sweep.yaml",
         ("sweep", "sweep"),
         _table,
@@ -119,7 +114,6 @@ COMMANDS = {
     "eval": Command(
         "eval of a model",
         ("eval", "run", "--episodes", "4000"),
-        6.0,
         None,
         (),
         lambda folder: None,
@@ -128,20 +122,23 @@ COMMANDS = {
 }
 
 
-def run_cell(cell: Cell, wholes: Mapping[str, str | None]) -> Cell:
+def run_cell(cell: Cell, wholes: Mapping[str, Cell]) -> Cell:
     """Send one signal as the cell says."""
     command = COMMANDS[cell["verb"]]
     with tempfile.TemporaryDirectory(prefix="slipstream-signals-") as name:
         folder = Path(name)
         command.prepare(folder)
         if cell["signal"] == "none":
+            start = time.monotonic()
             code, said = _run_on(folder, command.words)
+            took_s = time.monotonic() - start
             if code:
                 raise RuntimeError(f"{' '.join(command.words)} ended with code {code}: {said[-2000:]}")
-            return {"result": command.result(folder)}
+            return {"result": command.result(folder), "took_s": round(took_s, 2)}
         rng = random.Random(f"{cell['verb']} {cell['signal']} {cell['to']} {cell['seed']}")
-        moment_s = rng.uniform(0.0, START_S if cell["seed"] % 2 else command.span_s)
-        return _signalled(command, cell, moment_s, folder, wholes[cell["verb"]])
+        whole = wholes[cell["verb"]]
+        moment_s = rng.uniform(0.0, START_S if cell["seed"] == 1 else whole["took_s"])
+        return _signalled(command, cell, moment_s, folder, whole["result"])
 
 
 def _signalled(command: Command, cell: Cell, moment_s: float, folder: Path, whole: str | None) -> Cell:
@@ -251,7 +248,7 @@ HOW = """## How it came about
 
 Each cell is one command, started in a session of its own, and one signal: SIGINT (Ctrl+C), SIGTERM or SIGHUP (a closed
 terminal), to the process or to its whole group. Half of the moments are drawn from the first 1.5 s, in which Python
-imports and workers are started; the others from the start to about the end.
+imports and workers are started; the others from the whole time that the command takes when it is left alone.
 
 A fault is: no end within 60 s; an exit code other than 0 or 128 + signal; a traceback; a process that is there 2 s
 later; something left in the temporary folder or in shared memory; work that does not go on (`slipstream resume`,
@@ -287,7 +284,7 @@ def main() -> int:
     wanted = asked(__doc__, "signals", list(COMMANDS))
     whole = [{"verb": verb, "signal": "none", "to": "none", "seed": 0} for verb in wanted.only]
     known = run_cells("signals", whole, partial(run_cell, wholes={}), wanted.jobs, wanted.out)
-    wholes = {cell["verb"]: cell["result"] for cell in known}
+    wholes = {cell["verb"]: cell for cell in known}
     cells = [
         {"verb": verb, "signal": number, "to": to, "seed": seed}
         for seed in wanted.seeds or SEEDS

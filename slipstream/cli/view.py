@@ -13,7 +13,7 @@ from pathlib import Path
 from slipstream.config.errors import RunFolderError, SlipstreamError
 
 DEFAULT = ("runs", "federations", "sweeps")
-EXTRA = "slipstream view needs starlette and uvicorn: pip install 'slipstream[web]'"
+EXTRA = "the web viewer needs starlette and uvicorn: pip install 'slipstream[web]'"
 
 
 def view(argv: Sequence[str]) -> int:
