@@ -236,7 +236,8 @@ def test_ctrl_c_reaches_those_who_wait_in_a_round(tmp_path, request):
     assert newest_checkpoint(tmp_path / "run")
 
 
-def test_when_the_supervisor_is_killed_its_replicas_save_and_end(tmp_path, request):
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGHUP, 128 + signal.SIGHUP)])
+def test_when_the_supervisor_is_killed_or_hung_up_on_its_replicas_save_and_end(number, code, tmp_path, request):
     root = tmp_path / "f"
     words = [*WORDS, "--timesteps", "100000"]
     command = [sys.executable, "-m", "slipstream.cli.main", "federate", *words, "--repeat", "2", "--root", str(root)]
@@ -246,8 +247,8 @@ def test_when_the_supervisor_is_killed_its_replicas_save_and_end(tmp_path, reque
         assert supervisor.poll() is None
         time.sleep(0.05)
     children = psutil.Process(supervisor.pid).children()
-    supervisor.kill()
-    supervisor.wait()
+    supervisor.send_signal(number)
+    assert supervisor.wait() == code
     _, alive = psutil.wait_procs(children, timeout=60)
     assert not alive
     assert all((root / "runs" / f"client-{i}" / "checkpoints").is_dir() for i in range(2))

@@ -1,11 +1,13 @@
 """Ctrl+C and SIGTERM finish the update, save and exit 0; a second signal ends the program at once."""
 
 import os
+import pty
 import re
 import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,8 @@ from learning import python, signal_while_held
 
 from slipstream.train import checkpoint
 from slipstream.train.metrics import read_rows
-from slipstream.train.signals import Interrupts
+from slipstream.train.run_folder import read_metadata
+from slipstream.train.signals import Interrupts, Stopped, catching, held
 
 ENDLESS = ["train", "probe_leaver", "--timesteps", "1e9", "--checkpoint-every", "1e9", "--out", "run"]
 ENDLESS += ["--collect.num-worlds", "4", "--collect.rollout-length", "8", "--learner-threads", "1"]
@@ -22,6 +25,7 @@ ENDLESS += ["--algo.minibatch-size", "8", "--algo.epochs", "1"]
 # An update that lasts for ever, as a very large one would seem to.
 STUCK = """
 import time
+from contextlib import suppress
 from pathlib import Path
 from learning import TINY, scenario_of
 from slipstream.train.experiment import train
@@ -73,6 +77,66 @@ def test_a_signal_ends_a_run_after_its_update_which_saves_says_how_to_go_on_and_
         done = python("-m", "slipstream.cli.main", "resume", "run", "--timesteps", more, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         assert f"stopped after {steps + 64:,} steps" in done.stdout
+
+
+# The command with a terminal of its own, as a person's shell would start it.
+ON_A_TERMINAL = """
+import fcntl, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+from slipstream.__main__ import main
+sys.exit(main())
+"""
+
+
+def test_a_run_whose_terminal_is_closed_saves_and_exits_0(tmp_path):
+    control, terminal = pty.openpty()
+    words = [sys.executable, "-c", ON_A_TERMINAL, *ENDLESS]
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "TERM": "xterm"}
+    process = subprocess.Popen(
+        words, cwd=tmp_path, env=env, stdin=terminal, stdout=terminal, stderr=terminal, start_new_session=True
+    )
+    os.close(terminal)
+    os.set_blocking(control, False)
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    while not metrics.exists() or len(list(read_rows(metrics))) < 3:
+        assert process.poll() is None
+        with suppress(BlockingIOError):
+            os.read(control, 65536)
+        time.sleep(0.02)
+    os.close(control)
+    assert process.wait(timeout=120) == 0
+    rows = [row["timesteps_total"] for row in read_rows(tmp_path / "run" / "metrics.jsonl")]
+    latest = checkpoint.load_latest(tmp_path / "run" / "checkpoints")
+    assert latest.checkpoint.meta["counters"]["steps"] == rows[-1]
+    assert read_metadata(tmp_path / "run")["sessions"][-1]["outcome"] == "SIGHUP"
+
+
+def test_a_hangup_that_was_to_be_ignored_is_ignored():
+    """As `nohup` and shells that let go of a job have it."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with catching(), Interrupts() as interrupts:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert interrupts.signal is None
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_signal_in_a_block_that_is_held_comes_at_its_end():
+    done = []
+
+    def work() -> None:
+        with catching():
+            with held():
+                os.kill(os.getpid(), signal.SIGTERM)
+                done.append("begun")
+            done.append("never")
+
+    with pytest.raises(Stopped) as stopped:
+        work()
+    assert done == ["begun"]
+    assert stopped.value.number == signal.SIGTERM
 
 
 def test_a_second_signal_ends_the_program_at_once(tmp_path):
