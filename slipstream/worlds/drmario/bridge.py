@@ -19,24 +19,30 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
+from slipstream.config.drmario import DrMarioConfig
 from slipstream.config.errors import ScenarioError, SlipstreamError
 from slipstream.worlds.drmario.engine import Engine, Pose
+from slipstream.worlds.drmario.planning import UNREACHABLE, Plan
 from slipstream.worlds.drmario.position import (
     EMPTY,
     SPAWN,
     U16,
+    VIRUS,
     Position,
     allowed,
+    observation,
     plan_position,
     pose_of,
     speed_ups,
     threshold,
     with_pill,
 )
+from slipstream.worlds.spec import WorldSpec
 from slipstream.worlds.vec_env import U8
 
 TO_DEVICE, TO_HOST = 0xA5, 0x5A
@@ -273,6 +279,7 @@ class Sight(NamedTuple):
 
 Look = Callable[[], Sight]  # what is seen now
 Policy = Callable[[Position, U16], int]  # a placement, of those whose frames are not 65535
+Act = Callable[[dict[str, NDArray[Any]], U8], int]  # the same from the native world's observation and mask
 
 
 class Placed(NamedTuple):
@@ -283,8 +290,54 @@ class Placed(NamedTuple):
     as_planned: bool  # it is seen to lie there
 
 
+class Pad(Protocol):
+    """What holds a console's buttons."""
+
+    def press(self, buttons: int) -> None:
+        """Hold these for the next frame; returns when the console has them."""
+
+
+class Followed:
+    """A bridge to a console that nobody sees, and the same game played along here: what it must look like by now.
+
+    Level, speed, seed and the first frame must be the console's; a frame that goes missing puts it out of step.
+    """
+
+    def __init__(self, bridge: Bridge, engine: Engine) -> None:
+        self._bridge, self.engine = bridge, engine
+
+    def press(self, buttons: int) -> None:
+        """See Pad."""
+        self._bridge.press(buttons)
+        self.engine.step(buttons)
+
+
+def player(act: Act, config: DrMarioConfig, spec: WorldSpec, *, level: int, speed: int) -> Policy:
+    """A policy of the native world that plays one game by what is seen of it, from its first pill on."""
+    if config.actions != "placement" or config.players != 1:
+        raise ScenarioError("over a wire, one player's placements are played; this run was trained on something else")
+    viruses, used = None, 0
+
+    def choose(position: Position, frames: U16) -> int:
+        nonlocal viruses, used
+        viruses = count_viruses(position.board) if viruses is None else viruses
+        shown = observation(
+            spec, config.planes, position, Plan(frames, lambda _: b""), speed=speed, level=level,
+            viruses_at_first=viruses, pills_used=min(1.0, used / config.max_pills),
+        )  # fmt: skip
+        used += 1
+        return act(shown, (frames != UNREACHABLE).astype(np.uint8))
+
+    return choose
+
+
+def count_viruses(board: U8) -> int:
+    """How many are in a bottle."""
+    return int((board & 0xF0 == VIRUS).sum())
+
+
 def play(
-    bridge: Bridge,
+    bridge: Pad,
     look: Look,
     policy: Policy,
     *,
@@ -292,6 +345,7 @@ def play(
     speed: int,
     latency: int = 0,
     frame_counter: int = 1,
+    is_over: Callable[[Sight], bool] = lambda _: False,
 ) -> list[Placed]:
     """Play pills by sight: wait until one is at the top, decide, press, and look where it lies.
 
@@ -307,6 +361,7 @@ def play(
         speed: The game's setting: 0 low, 1 medium, 2 high.
         latency: Frames that what is seen is behind, at most 3.
         frame_counter: Of the console's next frame; only whether it is odd matters.
+        is_over: Whether the game is seen to be over; otherwise it is when no pill comes for 20 seconds.
     """
     if not 0 <= latency <= 3:
         raise ScenarioError(
@@ -323,6 +378,8 @@ def play(
     def wait_until(wanted: bool) -> Sight | None:
         for _ in range(LONGEST_WAIT):
             sight = look()
+            if is_over(sight):
+                return None
             if (pill_at_top(sight.board) is not None) == wanted:
                 return sight
             pass_frames(bytes(1))

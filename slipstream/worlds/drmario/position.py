@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from slipstream.config.drmario import SPEEDS
 from slipstream.worlds.drmario.engine import Engine, Pose
 from slipstream.worlds.drmario.planning import PLACEMENTS, UNREACHABLE, Plan, plan
+from slipstream.worlds.spec import WorldSpec
 from slipstream.worlds.vec_env import U8
 
 F32 = NDArray[np.float32]
@@ -138,6 +139,34 @@ def planes(position: Position, groups: Sequence[str], reach: Plan | None) -> dic
             open_to = allowed(reach).reshape(4, 16, 8)
             made |= {f"second_{side}": open_to[o] for o, side in enumerate(_SECOND)}
     return {name: plane.astype(np.uint8) for name, plane in made.items()}
+
+
+def observation(
+    spec: WorldSpec,
+    groups: Sequence[str],
+    position: Position,
+    reach: Plan | None,
+    *,
+    speed: int,
+    level: int,
+    viruses_at_first: int,
+    pills_used: float,
+) -> dict[str, NDArray[Any]]:
+    """What one player is shown, block by block."""
+    numbers = aux(
+        position, reach, speed=speed, level=level, viruses_at_first=viruses_at_first, pills_used=pills_used
+    )  # fmt: skip
+    shown: dict[str, NDArray[Any]] = {}
+    for block in spec.obs:
+        if block.name == "planes":
+            shown["planes"] = np.stack(list(planes(position, groups, reach).values()))
+        elif block.name == "pills":
+            shown["pills"] = pills(position)
+        elif block.name == "aux":
+            shown["aux"] = np.array([numbers[name] for name in block.features], np.float32)
+        elif block.name == "costs":
+            shown["costs"] = costs(reach)
+    return shown
 
 
 def pills(position: Position) -> U8:

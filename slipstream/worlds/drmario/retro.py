@@ -25,7 +25,7 @@ from slipstream.config.drmario import DrMarioConfig
 from slipstream.config.errors import ScenarioError, WorldContractError
 from slipstream.worlds.drmario.face import make
 from slipstream.worlds.drmario.planning import Plan
-from slipstream.worlds.drmario.position import allowed, aux, costs, pills, plan_position, planes, pose_of, with_pill
+from slipstream.worlds.drmario.position import allowed, observation, plan_position, pose_of, with_pill
 from slipstream.worlds.drmario.ram import FALLING, IN_LEVEL, MODE, RAM_SIZE, RamState, state_from_ram
 from slipstream.worlds.spaces import action_space, checked_actions, observation_space
 from slipstream.worlds.vec_env import U8, EnvOptions
@@ -178,22 +178,10 @@ class RetroEnv(gymnasium.Env[Observation, np.int64]):
     # --- what is shown and paid ---
 
     def _observation(self, state: RamState) -> Observation:
-        position, reach = state.position, self._reach
-        numbers = aux(
-            position, reach, speed=state.speed, level=state.level, viruses_at_first=self._viruses_at_first,
-            pills_used=self._pills / self._config.max_pills,
+        return observation(
+            self._spec, self._config.planes, state.position, self._reach, speed=state.speed, level=state.level,
+            viruses_at_first=self._viruses_at_first, pills_used=self._pills / self._config.max_pills,
         )  # fmt: skip
-        shown: Observation = {}
-        for block in self._spec.obs:
-            if block.name == "planes":
-                shown["planes"] = np.stack(list(planes(position, self._config.planes, reach).values()))
-            elif block.name == "pills":
-                shown["pills"] = pills(position)
-            elif block.name == "aux":
-                shown["aux"] = np.array([numbers[name] for name in block.features], np.float32)
-            elif block.name == "costs":
-                shown["costs"] = costs(reach)
-        return shown
 
     def _reward(self, before: RamState, after: RamState, frames: int) -> float:
         pay = self._config.reward

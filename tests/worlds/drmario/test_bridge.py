@@ -1,6 +1,5 @@
 """The wire: packets are found in any noise, frames go out on time, and pills lie where they were sent."""
 
-import json
 import os
 import threading
 
@@ -9,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slipstream.cli.main import main
 from slipstream.config.errors import ScenarioError
 from slipstream.worlds import drmario
 from slipstream.worlds.drmario import Engine, bridge
@@ -373,24 +371,3 @@ def test_the_engine_behind_a_loopback_gets_the_planners_buttons_unchanged():
     alone.run(script)
     np.testing.assert_array_equal(engine.board, alone.board)
     assert bridge.RATE_HZ == 60.0988
-
-
-# --- the verb ---
-
-
-def test_the_demonstration_places_pills_and_says_what_went_over_the_wire(tmp_path, capsys):
-    report = tmp_path / "bridge.json"
-    words = ["drmario", "bridge", "--loopback", "--pills", "7", "--seed", "40", "41", "--fast", "--report", str(report)]
-    assert main(words) == 0
-    said = capsys.readouterr().out
-    assert said.count("lies there") == 14
-    assert "0 late; 0 sent again, 0 bytes of noise" in said
-    told = json.loads(report.read_text())["games"]
-    assert [(game["seed"], game["pills"], game["as_planned"]) for game in told] == [(40, 7, 7), (41, 7, 7)]
-    assert all(game["frames"] > 200 for game in told)
-
-
-def test_a_port_that_is_none_is_one_sentence(tmp_path, capsys):
-    (tmp_path / "file").write_bytes(b"")
-    assert main(["drmario", "bridge", "--port", str(tmp_path / "file")]) == 2
-    assert "no serial line" in capsys.readouterr().err
