@@ -62,9 +62,12 @@ def sweep(argv: Sequence[str]) -> int:
     if args.out is not None:
         args.out.mkdir(parents=True, exist_ok=True)
 
+    import torch
+
     from slipstream.train.saved_cast import FIRST_JUDGED
     from slipstream.train.setup import make_evaluation_worlds
 
+    torch.set_num_threads(1)  # torch's own threads cost small networks more than they bring
     stream, seeds = scenario.evaluate.seed, registry.registry_seeds()[: args.seeds]
     env = make_evaluation_worlds(scenario, len(levels) * len(seeds) * args.games)
     numbers = registry.episodes_of(env, seeds, args.games, stream, FIRST_JUDGED)

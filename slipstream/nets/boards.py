@@ -178,6 +178,20 @@ class ColumnTorso(nn.Module):
 
     def forward(self, x: Tensor, head: Linear | None = None) -> Tensor:
         """Features [rows, hidden], or what a head makes of them."""
+        spec = self.board.spec
+        pieces = x[:, spec.pieces : spec.pieces + 2 * PIECES]
+        if torch.is_grad_enabled() or not is_native(x):
+            seen = self._look(x)
+        else:  # rows in a row that differ in their pieces alone, as those of a player who looks ahead, are one board
+            changes = x[1:] != x[:-1]
+            changes[:, spec.pieces : spec.pieces + 2 * PIECES] = False
+            first = functional.pad(changes.any(1), (1, 0), value=True)
+            seen = self._look(x[first])[first.cumsum(0) - 1]
+        out: Tensor = self.whole(torch.cat([seen, pieces], 1), head)
+        return out
+
+    def _look(self, x: Tensor) -> Tensor:
+        """What is to be told of each board and its numbers, whatever the pieces are."""
         spec, rows = self.board.spec, x.shape[0]
         colours, special = self.board.planes(x)
         others = colours.sum(1, keepdim=True) - colours
@@ -189,7 +203,4 @@ class ColumnTorso(nn.Module):
         features = self.columns(torch.cat([each, numbers.repeat_interleave(COLOURS * spec.width, 0)], 1))
         features = features.reshape(rows, COLOURS, spec.width, -1)
         pooled = torch.cat([features.mean(2), features.amax(2)], 2)  # over columns
-        pieces = x[:, spec.pieces : spec.pieces + 2 * PIECES]
-        whole = torch.cat([pooled.mean(1), pooled.amax(1), pooled.amin(1), numbers, pieces], 1)  # over colours
-        out: Tensor = self.whole(whole, head)
-        return out
+        return torch.cat([pooled.mean(1), pooled.amax(1), pooled.amin(1), numbers], 1)  # over colours

@@ -11,7 +11,7 @@ from slipstream.config.drmario import DrMarioConfig
 from slipstream.config.errors import ScenarioError
 from slipstream.config.load import load
 from slipstream.nets.actor import tensors
-from slipstream.nets.boards import Board
+from slipstream.nets.boards import Board, ColumnTorso
 from slipstream.nets.heads import FORBIDDEN
 from slipstream.worlds.registry import make_worlds
 from slipstream.worlds.vec_env import EnvOptions
@@ -82,6 +82,24 @@ def test_a_row_gets_the_same_bits_in_any_batch():
         alone = {name: block[i : i + 1] for name, block in obs.items()}
         assert torch.equal(logits(actor, alone, mask[i : i + 1])[0], whole[i])
         assert torch.equal(critic(None, actor.inputs(tensors(alone, torch.device("cpu"))))[0], values[i])
+
+
+def test_boards_that_differ_in_their_pieces_alone_are_looked_at_once_and_valued_each(monkeypatch):
+    obs, _, spec, actor = position()
+    critic = make_critic(CONFIG, spec, torch.Generator().manual_seed(2))
+    many = {name: np.repeat(block, 9, 0) for name, block in obs.items()}
+    for row, pills in enumerate(many["pills"]):
+        pills[9:] = 0
+        pills[9 + row % 9] = 1
+    x = actor.inputs(tensors(many, torch.device("cpu")))
+    each = critic(None, x)  # with gradients
+    looked = []
+    look = ColumnTorso._look
+    monkeypatch.setattr(ColumnTorso, "_look", lambda self, x: looked.append(len(x)) or look(self, x))
+    with torch.no_grad():
+        assert torch.equal(critic(None, x), each)
+    assert looked == [24]
+    assert len(each.unique()) > 100
 
 
 def test_a_placement_is_described_by_what_is_around_it():
