@@ -28,7 +28,7 @@ FRAME_S = 1.0 / 60.0988
 TAP_FRAMES = 2  # a terminal says when a key goes down and not when it comes up
 KEYS = {"\x1b[C": 1, "\x1b[D": 2, "\x1b[B": 4, "l": 1, "h": 2, "j": 4, "z": 64, "x": 128, " ": 128}
 PAINT = ("\x1b[33m", "\x1b[31m", "\x1b[34m")  # yellow, red, blue
-PLAIN, CLEAR, HOME = "\x1b[0m", "\x1b[2J", "\x1b[H"
+PLAIN, CLEAR, HOME, BELOW = "\x1b[0m", "\x1b[2J", "\x1b[H", "\x1b[J"
 
 Show = Callable[[Engine, int], None]
 
@@ -91,7 +91,7 @@ def play(argv: Sequence[str]) -> int:
         buttons = _by_hand(engine, show)
     else:
         buttons, engine, counter = _by_script(args, show)
-    print(_picture(engine, len(buttons)) + _ending(engine, len(buttons)))
+    print(_last(engine, len(buttons), over=not args.fast))
     if args.record is not None:
         transcript.write(args.record, engine, args.seed, counter, buttons)
         print(f"recorded; slipstream drmario replay {args.record} plays it again")
@@ -115,7 +115,7 @@ def replay(argv: Sequence[str]) -> int:
     for frame, byte in enumerate(buttons, 1):
         engine.step(byte)
         show(engine, frame)
-    print(_picture(engine, len(buttons)) + _ending(engine, len(buttons)))
+    print(_last(engine, len(buttons), over=not args.fast))
     found = transcript.differences(game, engine)
     print("the same game to the last cell" if not found else "not the game that was recorded: " + "; ".join(found))
     return 1 if found else 0
@@ -235,6 +235,11 @@ def _cell(cell: int) -> str:
     if cell >= 0xF0:
         return "  "
     return f"{PAINT[cell & 3]}{SHAPES[cell & 0xF0] * 2}{PLAIN}"
+
+
+def _last(engine: Engine, frames: int, over: bool) -> str:
+    """The last picture, over the one that stands there, and how the game ended."""
+    return f"{HOME if over else ''}{_picture(engine, frames)}{_ending(engine, frames)}{BELOW if over else ''}"
 
 
 def _ending(engine: Engine, frames: int) -> str:

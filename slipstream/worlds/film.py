@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 RGB_ARRAY = "rgb_array"
 SHORTEST_S, LONGEST_S = 0.02, 0.1  # viewers show no more than 50 pictures a second, and fewer than 10 are no film
 MOST_PICTURES = 300
+LONGEST_FILM_S = 30.0  # of a world whose decisions last
+DECISIONS_PER_S = 3  # of such a world that adapters' pictures are shown at
 HOLD_S = 1.5  # a GIF stays on its last picture before it begins again
 COMMON, RARE = 64, 64  # colours of a palette
 PALETTE_PICTURES = 8  # that the palette is chosen from
@@ -70,7 +72,9 @@ def render_metadata(config: WorldConfig, spec: WorldSpec) -> dict[str, Any]:
     """What Gymnasium and PettingZoo want to know: the modes there are, and how many pictures a second."""
     if make_renderer(config) is None:
         return {"render_modes": []}
-    return {"render_modes": [RGB_ARRAY], "render_fps": round(1.0 / seconds_per_picture(spec.tick_seconds))}
+    lasts = spec.has_durations and "frames" in spec.frame_fields  # a picture is a decision, and no tick
+    per_second = DECISIONS_PER_S if lasts else round(1.0 / seconds_per_picture(spec.tick_seconds))
+    return {"render_modes": [RGB_ARRAY], "render_fps": per_second}
 
 
 def make_film(config: WorldConfig, env: VecEnv, render_mode: str | None) -> Film | None:
@@ -96,7 +100,12 @@ def warn_of_no_mode() -> None:
 
 def gif(render: Renderer, spec: WorldSpec, frames: F64, backdrop: Backdrop | None, size: Size = SIZE) -> bytes:
     """A recorded episode [T, A, F] as an animated GIF of at most MOST_PICTURES pictures."""
-    shown, seconds = timing(len(frames), spec.tick_seconds)
+    at_s = moments(spec, frames)
+    if at_s is None:
+        shown, seconds = timing(len(frames), spec.tick_seconds)
+        each = [seconds] * (len(shown) - 1)
+    else:
+        shown, each = pacing(at_s)
 
     def picture(at: int) -> Image.Image:
         return Image.fromarray(render(spec, frames, backdrop, size, at))
@@ -109,7 +118,7 @@ def gif(render: Renderer, spec: WorldSpec, frames: F64, backdrop: Backdrop | Non
             yield picture(at).quantize(palette=palette, dither=Image.Dither.NONE)
 
     film = pictures()
-    durations = [round(1000 * seconds)] * (len(shown) - 1) + [round(1000 * HOLD_S)]
+    durations = [round(1000 * seconds) for seconds in (*each, HOLD_S)]
     out = io.BytesIO()
     next(film).save(
         out, "GIF", save_all=True, append_images=film, duration=durations, loop=0, optimize=False, disposal=1
@@ -122,6 +131,26 @@ def timing(count: int, tick_s: float) -> tuple[list[int], float]:
     stride = max(1, math.ceil((count - 1) / (MOST_PICTURES - 1)), math.ceil(SHORTEST_S / max(tick_s, 1e-3)))
     shown = sorted({*range(0, count, stride), count - 1})
     return shown, seconds_per_picture(stride * tick_s)
+
+
+def moments(spec: WorldSpec, frames: F64) -> F64 | None:
+    """Seconds at which each frame was recorded [T], where one is a decision that lasts; None: they are a tick apart."""
+    if not spec.has_durations or "frames" not in spec.frame_fields:
+        return None
+    passed = frames[..., spec.frame_fields.index("frames")].max(1)
+    return np.maximum.accumulate(passed) * spec.tick_seconds
+
+
+def pacing(at_s: F64) -> tuple[list[int], list[float]]:
+    """Which of the frames recorded at these seconds are shown, and for how long each but the last.
+
+    As long as they lasted; a longer film than LONGEST_FILM_S is sped up to that.
+    """
+    count, faster = len(at_s), max(1.0, float(at_s[-1] - at_s[0]) / LONGEST_FILM_S)
+    apart = float(at_s[-1] - at_s[0]) / faster / max(1, count - 1)
+    stride = max(1, math.ceil((count - 1) / (MOST_PICTURES - 1)), math.ceil(SHORTEST_S / max(apart, 1e-3)))
+    shown = sorted({*range(0, count, stride), count - 1})
+    return shown, np.maximum(np.diff(at_s[shown]) / faster, SHORTEST_S).tolist()
 
 
 def _palette(pictures: list[Image.Image]) -> Image.Image:

@@ -65,3 +65,16 @@ def test_a_game_is_drawn_in_time(capsys):
     shown = capsys.readouterr().out
     assert shown.count("level 20") > 10
     assert "84 viruses" in shown
+
+
+def test_the_last_picture_of_a_game_that_was_watched_is_drawn_over_the_one_before(capsys):
+    words = ["drmario", "play", "--player", "fastest", "--speed", "high", "--pills", "1"]
+    assert main(words) == 0
+    watched = capsys.readouterr().out
+    home, below = "\x1b[H", "\x1b[J"
+    last = watched[watched.rindex(home) :]
+    assert last.count("└") == 1
+    assert "viruses left" in last
+    assert last.rstrip().endswith(below)
+    assert main([*words, "--fast"]) == 0
+    assert home not in capsys.readouterr().out

@@ -16,7 +16,7 @@ from PIL import Image
 from slipstream.config.errors import WorldContractError
 from slipstream.config.load import load
 from slipstream.worlds.canvas import View, round_length
-from slipstream.worlds.film import HOLD_S, MOST_PICTURES, gif, timing
+from slipstream.worlds.film import HOLD_S, MOST_PICTURES, gif, pacing, render_metadata, timing
 from slipstream.worlds.gymnasium_env import SlipstreamEnv, SlipstreamVectorEnv, gymnasium_id
 from slipstream.worlds.pettingzoo_env import SlipstreamParallelEnv
 from slipstream.worlds.registry import make_renderer, make_worlds
@@ -188,6 +188,52 @@ def test_a_gif_has_a_picture_per_frame_and_plays_at_the_right_speed():
             drawn = render(env.spec, np.stack(frames), backdrop, (160, 120), at=i)
             assert np.abs(np.asarray(film.convert("RGB"), int) - drawn).mean() < 3  # colours of a palette
     assert durations == [40] * 7 + [1000 * HOLD_S]
+
+
+@pytest.mark.parametrize(
+    ("at_s", "shown", "each"),
+    [
+        ([0.0], [0], []),
+        ([0.0, 0.5, 2.0], [0, 1, 2], [0.5, 1.5]),  # as long as they lasted
+        ([0.0, 30.0, 120.0], [0, 1, 2], [7.5, 22.5]),  # four times as fast
+        ([0.0, 0.01, 0.02, 0.03, 0.04], [0, 2, 4], [0.02, 0.02]),
+        ([0.0, 0.0, 1.0], [0, 1, 2], [0.02, 1.0]),
+    ],
+)
+def test_pictures_of_decisions_are_shown_as_long_as_the_decisions_lasted(at_s, shown, each):
+    found, seconds = pacing(np.array(at_s))
+    assert found == shown
+    assert seconds == pytest.approx(each)
+
+
+def test_a_game_of_pills_takes_its_time_in_a_gif_and_in_videos():
+    world = load("drmario_level_0").world
+    env = make_worlds(world, 1, EnvOptions(autoreset=False))
+    env.reset()
+    frames = [env.frame(0)]
+    for _ in range(4):
+        env.act_scripted("greedy", [0])
+        env.step()
+        frames.append(env.frame(0))
+    data = gif(make_renderer(world), env.spec, np.stack(frames), None, (160, 120))
+    lasted_s = frames[-1][0, env.spec.frame_fields.index("frames")] * env.spec.tick_seconds
+    with Image.open(io.BytesIO(data)) as film:
+        durations = [film.info["duration"]]
+        for i in range(1, film.n_frames):
+            film.seek(i)
+            durations.append(film.info["duration"])
+    assert sum(durations[:-1]) / 1000 == pytest.approx(lasted_s, abs=0.05)
+    assert render_metadata(world, env.spec)["render_fps"] < 10
+
+
+def test_every_word_beside_a_bottle_has_a_line_of_its_own():
+    world = load("drmario_level_0").world
+    env = make_worlds(world, 1, EnvOptions(autoreset=False))
+    env.reset()
+    image = make_renderer(world)(env.spec, env.frame(0)[None], None)[:, 372:].astype(int)
+    inked = np.abs(image - image[0, -1]).sum(2).max(1) > 60
+    lines = int((np.diff(inked.astype(int)) == 1).sum())
+    assert lines == len(("name", "next", "the next pill", "level", "viruses", "pills", "seconds", "score"))
 
 
 # The canvas

@@ -67,14 +67,15 @@ def _draw_bottle(canvas: Canvas, name: str, now: F64, field: dict[str, int], lef
                 _draw_cell(canvas, kind | colour, left + column, low + row)
     beside = left + COLUMNS + 0.6
     for kind, colour, row, column in halves(value["preview_id"], 0, 0, 0):
-        _draw_cell(canvas, kind | colour, beside + column, low + ROWS - 2.6 + row)
+        _draw_cell(canvas, kind | colour, beside + column, low + ROWS - 3.1 + row)
     seconds = value["frames"] * tick_s
     lines = (
-        (name, WORDS), ("next", QUIET), ("", QUIET), (f"level {value['level']}", WORDS),
-        (f"{value['viruses']} viruses", WORDS), (f"{value['pills']} pills", WORDS), (f"{seconds:.1f} s", WORDS),
-        (f"{value['score']}", QUIET), (MARKS[value["terminal"]], WORDS),
+        (0.0, name, WORDS), (1.15, "next", QUIET), (3.5, f"level {value['level']}", WORDS),
+        (4.5, f"{value['viruses']} viruses", WORDS), (5.5, f"{value['pills']} pills", WORDS),
+        (6.5, f"{seconds:.1f} s", WORDS), (7.5, f"score {value['score']}", QUIET),
+        (8.7, MARKS[value["terminal"]], WORDS),
     )  # fmt: skip
-    for k, (words, color) in enumerate(lines):
+    for k, words, color in lines:
         x, y = canvas.view.pixels((beside, low + ROWS - 0.3 - 1.05 * k)).tolist()
         canvas.text((x, y), words, paint(color), 0.55 * canvas.view.scale)
 

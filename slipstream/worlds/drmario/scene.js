@@ -101,7 +101,7 @@
     say(4.4, `${now[of.viruses]} viruses`, paint.words);
     say(5.4, `${now[of.pills]} pills`, paint.words);
     say(6.4, `${(now[of.frames] * 0.016639267339780495).toFixed(1)} s`, paint.words);
-    say(7.4, String(now[of.score]), paint.quiet);
+    say(7.4, `score ${now[of.score]}`, paint.quiet);
     say(8.6, MARKS[now[of.terminal]] || "", paint.words, true);
   }
 

@@ -18,6 +18,8 @@ from slipstream.worlds.racing.maps import Map
 from slipstream.worlds.spec import WorldSpec
 from slipstream.worlds.vec_env import F64, Backdrop
 
+CORRIDOR = 8.0  # so many times as long as wide, and a picture of all of it shows nothing
+
 
 def draw_track(track: Map, axes: Axes, line: Raceline | None = None, path: ArrayLike | None = None) -> None:
     """Draw a track on matplotlib axes; with a raceline coloured by speed, and a driven path [T, 2]."""
@@ -58,10 +60,23 @@ def picture(spec: WorldSpec, frames: F64, backdrop: Backdrop | None, path: Path,
     column = {name: i for i, name in enumerate(spec.frame_fields)}
     for i, name in enumerate(spec.agents):
         _draw_way(axes, frames[:, i], column, COLORS[i % len(COLORS)], name, spec.tick_seconds)
+    show_where(axes, frames[..., [column["x_m"], column["y_m"]]].reshape(-1, 2))
     seconds = (len(frames) - 1) * spec.tick_seconds
     axes.set_title(f"{title}, {seconds:.1f} s", loc="left", fontsize=13, fontweight="bold")
     axes.legend(loc="upper left", bbox_to_anchor=(0.0, -0.01), ncols=3, frameon=False, fontsize=9)
     figure.savefig(path, bbox_inches="tight")
+
+
+def show_where(axes: Axes, points: F64) -> None:
+    """Of a corridor that is much longer than wide show the part where these points [n, 2] are, with some room."""
+    limits = axes.get_xlim(), axes.get_ylim()
+    spans = [high - low for low, high in limits]
+    long = int(np.argmax(spans))
+    if spans[long] < CORRIDOR * min(spans):
+        return
+    low, high = float(points[:, long].min()), float(points[:, long].max())
+    room = max(1.5 * min(spans), 0.15 * (high - low))
+    (axes.set_xlim, axes.set_ylim)[long](max(low - room, limits[long][0]), min(high + room, limits[long][1]))
 
 
 def _draw_way(axes: Axes, way: F64, column: Mapping[str, int], color: str, name: str, tick_s: float) -> None:

@@ -21,7 +21,9 @@ GROUND, KERB, ROAD = "#1F242B", "#8A94A3", "#DCE0E6"
 WORDS, QUIET = "#F2F4F7", "#98A2B0"
 READABLE_PX = 6.0  # a car shorter than this cannot be made out
 FOLLOW_PX = 32.0  # how long the first car is drawn when the camera follows it
+TOGETHER_PX = 10.0  # how long it must at least be where the camera follows all of them
 TRAIL_S = 3.0
+LINGER_S = 1.0
 MOST_BEAMS = 72  # drawn of a scan, however many it has
 ROW_PX, ENTRY_PX = 20, 190  # of the list of cars above the picture
 
@@ -55,7 +57,10 @@ class _Race:
         driving = _fields(spec, frames, "present")[..., 0] > 0  # [T, A]
         header = header_px(len(spec.agents), size)
         leader = _leader(driving[now])
-        view = camera(self._road, poses[now, leader, :2], self._sizes[leader].length_m, size, header)
+        places = poses[now, :, :2]
+        lately = driving[max(0, now - round(LINGER_S / spec.tick_seconds)) : now + 1].any(0)
+        together = places[lately]  # where somebody has just crashed is still looked at
+        view = camera(self._road, places[leader], self._sizes[leader].length_m, size, header, together)
         canvas = Canvas(size, view, self._road.picture(view, size))
         first = max(0, now - round(TRAIL_S / spec.tick_seconds))
         for i in range(len(spec.agents)):
@@ -150,15 +155,25 @@ class Road:
         return Image.merge("RGB", [shades.point(table) for table in _SHADES])
 
 
-def camera(road: Road, leader: F64, length_m: float, size: Size, header: float) -> View:
-    """The whole road where a car is then READABLE_PX long or more; otherwise the camera follows the leading one."""
+def camera(road: Road, leader: F64, length_m: float, size: Size, header: float, together: F64 | None = None) -> View:
+    """The whole road where a car is then READABLE_PX long or more; otherwise the camera follows the leading one.
+
+    Where all that drive (`together` [cars, 2]) are near enough to each other, it follows all of them.
+    """
     margin = 12.0
     box = (margin, header + margin, size[0] - margin, size[1] - margin - 16)  # the scale bar is below
     whole = View.fit(road.low, road.high, box)
     if whole.scale * length_m >= READABLE_PX:
         return whole
+    middle = (0.5 * size[0], 0.5 * (size[1] + header))
+    if together is not None and len(together) > 1:
+        low, high = together.min(0) - 1.5 * length_m, together.max(0) + 1.5 * length_m
+        scale = min(View.fit(low, high, box).scale, FOLLOW_PX / length_m)
+        if scale * length_m >= TOGETHER_PX:
+            x, y = (0.5 * (low + high)).tolist()
+            return View((x, y), middle, scale)
     x, y = leader.tolist()
-    return View((x, y), (0.5 * size[0], 0.5 * (size[1] + header)), FOLLOW_PX / length_m)
+    return View((x, y), middle, FOLLOW_PX / length_m)
 
 
 def header_px(cars: int, size: Size) -> int:

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from slipstream.config.racing import RacingConfig
 from slipstream.worlds.canvas import COLORS
-from slipstream.worlds.racing.draw import draw_track
+from slipstream.worlds.racing.draw import draw_track, show_where
 from slipstream.worlds.racing.face import make, track_of
 from slipstream.worlds.racing.maps import Map
 from slipstream.worlds.vec_env import EnvOptions
@@ -34,6 +34,7 @@ def sketch(config: RacingConfig, path: Path, title: str) -> str:
     if track is not None:
         draw_track(track, axes)
     x, y, yaw = (spec.frame_fields.index(name) for name in ("x_m", "y_m", "yaw_rad"))
+    show_where(axes, shown[..., [x, y]].reshape(-1, 2))
     for i, name in enumerate(spec.agents):
         for k, frame in enumerate(shown):
             nose: Any = (3, 0, np.degrees(frame[i, yaw]) - 90.0)  # a triangle pointing where it will drive

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from PIL import ImageColor
 from racing_tracks import ring
 
@@ -18,6 +19,7 @@ from slipstream.config.racing import (
 )
 from slipstream.worlds.canvas import COLORS
 from slipstream.worlds.racing import car, make, make_renderer, picture
+from slipstream.worlds.racing.draw import show_where
 from slipstream.worlds.racing.render import GROUND, READABLE_PX, ROAD, Road, camera, header_px
 from slipstream.worlds.vec_env import Backdrop, EnvOptions
 
@@ -38,8 +40,9 @@ def race(cars: int = 1, track=OVAL, **changes):
     return make_renderer(config), env.spec, env.frame(0)[None], env.backdrop(0)
 
 
-def view_of(backdrop: Backdrop, leader, cars: int = 1):
-    return camera(Road(backdrop), np.asarray(leader, float), LENGTH, SIZE, header_px(cars, SIZE))
+def view_of(backdrop: Backdrop, leader, cars: int = 1, together=None):
+    places = None if together is None else np.asarray(together, float)
+    return camera(Road(backdrop), np.asarray(leader, float), LENGTH, SIZE, header_px(cars, SIZE), places)
 
 
 def at(image, view, point):
@@ -161,13 +164,14 @@ def test_trails_show_the_last_seconds_and_no_more():
 def test_beams_end_at_walls_and_at_other_cars():
     render, spec, frames, backdrop = race(2, CORRIDOR, observation=ObservationConfig())
     frames[0, :, :3] = (50.0, 0.0, 0.0), (53.0, 0.0, math.pi)  # face to face
-    view = view_of(backdrop, (50.0, 0.0), cars=2)
+    view = view_of(backdrop, (50.0, 0.0), 2, [(50.0, 0.0), (53.0, 0.0)])
     image = render(spec, frames, backdrop, SIZE)
     assert at(image, view, (51.5, 0.0)) != rgb(ROAD)  # between them
     assert at(image, view, (50.0, 2.0)) == rgb(GROUND)  # beyond the wall
     for behind in (48.5, 54.5):  # where one does not look and the other is in the way
         assert at(image, view, (behind, 0.0)) == rgb(ROAD)
     frames[0, 1, spec.frame_fields.index("present")] = 0
+    view = view_of(backdrop, (50.0, 0.0), 2)
     assert at(render(spec, frames, backdrop, SIZE), view, (54.5, 0.0)) != rgb(ROAD)
 
 
@@ -203,6 +207,33 @@ def test_on_a_track_too_long_for_that_the_camera_follows_the_first_car_that_driv
         frames[0, :, present] = driving
         image = render(spec, frames, backdrop, SIZE)
         assert tuple(image[middle[1], middle[0]].tolist()) == rgb(COLORS[shown])
+
+
+def test_two_cars_that_are_near_each_other_are_both_in_the_picture_also_when_one_has_just_crashed():
+    render, spec, frames, backdrop = race(2, CORRIDOR)
+    places = (20.0, 0.0), (28.0, 0.0)
+    frames = np.repeat(frames, 3, 0)
+    frames[:, :, 2] = 0.0
+    frames[:, :, :2] = places
+    view = view_of(backdrop, places[0], 2, places)
+    image = render(spec, frames[:1], backdrop, SIZE)
+    for place, color in zip(places, COLORS, strict=False):
+        assert (view.pixels(place) < SIZE).all()
+        assert at(image, view, place) == rgb(color)
+    frames[2, 1, spec.frame_fields.index("present")] = 0
+    assert at(render(spec, frames, backdrop, SIZE), view, places[0]) == rgb(COLORS[0])
+
+
+@pytest.mark.parametrize(("low", "high", "wanted"), [(1.0, 9.0, (0.0, 12.0)), (40.0, 60.0, (37.0, 63.0))])
+def test_of_a_long_corridor_the_part_is_drawn_that_the_cars_were_in(low, high, wanted):
+    axes = Figure().add_subplot()
+    axes.set(xlim=(0.0, 100.0), ylim=(-1.0, 1.0))
+    show_where(axes, np.array([(low, 0.0), (high, 0.5)]))
+    assert axes.get_xlim() == pytest.approx(wanted)
+    assert axes.get_ylim() == (-1.0, 1.0)
+    axes.set(xlim=(0.0, 20.0), ylim=(0.0, 15.0))  # a circuit is shown whole
+    show_where(axes, np.array([(1.0, 1.0), (2.0, 1.0)]))
+    assert axes.get_xlim() == (0.0, 20.0)
 
 
 # The picture itself
