@@ -25,7 +25,8 @@ def _mapping(values: Mapping[str, Any], whole: Mapping[str, Any], path: KeyPath)
         here = (*path, key)
         text = None if key in NO_COMMENT else meaning(here, whole)
         body = _value(value)
-        if isinstance(value, Mapping) and value and (len(body) > 1 or len(body[0]) > WIDTH // 2):
+        is_short = len(body) == 1 and body[0].startswith("{") and len(body[0]) <= WIDTH // 2
+        if isinstance(value, Mapping) and value and not is_short:
             yield from _with_comment(f"{indent}{key}:", text, indent)
             yield from _mapping(value, whole, here)
         elif len(body) == 1 and not body[0].startswith("- "):

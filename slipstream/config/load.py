@@ -75,17 +75,20 @@ def load(name_or_path: str | os.PathLike[str], overrides: Overrides = (), preset
 
 def start_from(name_or_path: str | os.PathLike[str], overrides: Overrides = ()) -> dict[str, Any]:
     """The values for a new file that is like a scenario, some of them changed; it includes nothing but presets."""
-    values = _own_values(find(name_or_path))
-    return lay_over(values, overrides)
+    path = find(name_or_path)
+    return lay_over(_own_values(path), overrides, name_from(path.stem))
 
 
-def lay_over(values: Mapping[str, Any], overrides: Overrides) -> dict[str, Any]:
-    """A file's values with some changed; another algorithm brings the settings tuned for it, as in `load`."""
+def lay_over(values: Mapping[str, Any], overrides: Overrides, name: str = "") -> dict[str, Any]:
+    """A file's values with some changed; another algorithm brings the settings tuned for it, as in `load`.
+
+    `name` is what the scenario is called for which they were tuned, unless the values say it.
+    """
     tree = Tree(dict(values), {})
     changed = _together(overrides)
     if isinstance(algo := changed.get("algo"), dict) and "kind" in algo:
         tree = _without(tree, "algo")
-        if (tuned := _tuned_file(algo["kind"], tree)) is not None:
+        if (tuned := _tuned_file(algo["kind"], Tree({"name": name, **tree.values}, {}))) is not None:
             tree.values["includes"] = [*tree.values.get("includes", []), f"presets/{tuned.name}"]
     return _merge(tree, _as_override(changed)).values
 

@@ -53,6 +53,14 @@ def test_another_algorithm_brings_the_settings_tuned_for_it(tmp_path):
     assert load(tmp_path / "mine.yaml").algo == load("head_on", {"algo.kind": "sac", "algo.gamma": 0.9}).algo
 
 
+def test_one_key_deep_below_others_can_be_set(tmp_path):
+    asked = {"algo.kind": "sac", "algo.replay.sharing.limit.tolerance": 9.0}
+    assert (
+        run("new", "mine", "--from", "probe_target", *(f"--set={path}={value}" for path, value in asked.items())) == 0
+    )
+    assert load(tmp_path / "mine.yaml").algo == load("probe_target", asked).algo
+
+
 def test_a_file_that_is_there_stays(tmp_path, capsys):
     (tmp_path / "mine.yaml").write_text("# days of work")
     assert "is there already" in refused(capsys, "new", "mine", "--from", "head_on")
