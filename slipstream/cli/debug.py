@@ -41,7 +41,9 @@ def make_app(scenario: Scenario, *, runs: Path, models: Path, out: Path | None) 
     from slipstream.view.tui.debug import DebugApp
 
     if scenario.is_offline:
-        raise ScenarioError("--ui debug: this scenario learns from a dataset and steps no worlds to look into")
+        raise ScenarioError(
+            "--ui debug: this scenario learns from a dataset, or what others add, and steps no worlds to look into"
+        )
     scenario = override(scenario, {"collect.workers": 0, "collect.overlap": "none"})
     folders = (out if number == 1 else out and out.with_name(f"{out.name}-{number}") for number in count(1))
 

@@ -48,7 +48,7 @@ def _collecting(scenario: Scenario) -> Iterator[tuple[str, str]]:
     collect, usual = scenario.collect, CollectConfig()
     if scenario.is_offline:
         for name in sorted(_changed(collect, usual) - {"num_worlds", "rollout_length", "world_threads"}):
-            yield f"collect.{name}", "the run learns from a dataset, and nothing is collected"
+            yield f"collect.{name}", "nothing is collected: the run learns from a dataset, or from what others add"
         return
     if collect.prefetch != usual.prefetch and collect.overlap != "free":
         yield (

@@ -355,9 +355,9 @@ class Scenario(Config):
 
     @property
     def is_offline(self) -> bool:
-        """Whether every learner learns from a dataset, so that nothing is collected."""
+        """Whether every learner learns from a dataset, or from what others add, so that nothing is collected."""
         return all(
-            isinstance(algo, ReplayLearnerConfig) and algo.replay.dataset is not None
+            isinstance(algo, ReplayLearnerConfig) and not algo.replay.collects
             for name in self.policies
             if (algo := self.algo_of(name)) is not None
         )
@@ -454,6 +454,10 @@ def _federated_problems(scenario: Scenario) -> Iterator[Problem]:
             yield ("federated", "agents"), f"'{name}' does not learn here (these do: {known}){suggest(name, owners)}"
     if scenario.federated.enabled and scenario.federated.clients > 1 and scenario.is_offline:
         yield ("federated", "enabled"), "rounds come every so many episodes, but a run that learns offline plays none"
+    for name in shared_policies(scenario) if scenario.federated.has_others else ():
+        algo = scenario.algo_of(name)
+        if isinstance(algo, ReplayLearnerConfig) and algo.replay.role == "add":
+            yield ("federated", "enabled"), f"'{name}' only adds to a replay (replay.role), and learns nothing to share"
 
 
 def _worker_problems(collect: CollectConfig) -> Iterator[Problem]:

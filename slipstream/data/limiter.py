@@ -96,8 +96,8 @@ def refuse_pace(limit: Limit, pace: Pace, where: str = "algo") -> None:
     off = f"off by up to {worst:,.0f} rows" if math.isfinite(worst) else "due to draw before min_size rows are there"
     raise ScenarioError(
         f"{where}.replay.sharing.limit: this run adds {pace.rows:,} rows with every rollout and then draws "
-        f"{pace.steps:g} x {pace.batch:,} (training_intensity, batch_size), {own:g} for each row, after "
-        f"{pace.warm_up:,} rollouts without (learning_starts); with samples_per_insert "
+        f"{pace.steps:g} x {pace.batch:,} (training_intensity, batch_size), {own:g} for each row, from rollout "
+        f"{pace.warm_up + 1:,} on (learning_starts); with samples_per_insert "
         f"{limit.samples_per_insert:g} and min_size {limit.min_size} it would be {off}, beyond the tolerance of "
         f"{limit.tolerance:g}, and wait for itself for ever; try samples_per_insert {own:g}, min_size {fits.min_size} "
         f"and tolerance {_farthest(fits, pace):g} or more, or leave the limit out"

@@ -26,6 +26,7 @@ from slipstream.data.rollout import Rollout, allocate_rollout
 from slipstream.data.transitions import Sample, Transitions, to_fields
 from slipstream.federate.dpsgd import PrivateGradients
 from slipstream.federate.privacy import Privacy, PrivacyReport
+from slipstream.train import checkpoint, run_folder
 from slipstream.train.dataset_file import load_dataset
 from slipstream.train.quarantine import Quarantine
 from slipstream.train.replay_service import OwnService, ReplayHost, read_token
@@ -99,6 +100,26 @@ class RolloutFeed:
         """Nothing."""
 
 
+class Followed:
+    """A run that learns, whose weights another one acts with."""
+
+    def __init__(self, run: Path, policy: str) -> None:
+        self._checkpoints, self._policy = run / run_folder.CHECKPOINTS_FOLDER, policy
+        self._last: Path | None = None
+
+    def newer(self) -> Arrays | None:
+        """The policy's state in the newest checkpoint; None where there is none that was not told of yet."""
+        newest = next(iter(checkpoint.list_checkpoints(self._checkpoints)), None)
+        if newest is None or newest == self._last:
+            return None
+        try:
+            saved = checkpoint.load(newest)
+        except CheckpointError:  # it was deleted for a newer one just now
+            return None
+        self._last = newest
+        return under(saved.arrays, f"policy.{self._policy}.")
+
+
 class ReplayFeed:
     """Adds each slab's finished decisions to a replay and gives the learner draws from it."""
 
@@ -113,17 +134,19 @@ class ReplayFeed:
         dataset: str = "",
         own: ReplayHost | None = None,
         private: PrivateGradients | None = None,
+        followed: Followed | None = None,
     ) -> None:
-        """`chain` None: the replay is a dataset with this hash, and nothing is added; `slab_steps` of all worlds.
+        """`chain` None: the replay is a dataset with this hash, or others', and nothing is added; `slab_steps` of all.
 
-        `own` is a service that keeps the replay for this feed alone; `private` draws where single rows are hidden.
+        `own` is a service that keeps the replay for this feed alone; `private` draws where single rows are hidden;
+        `followed` has the weights of a run that learns, where this one only adds.
         """
         self._learner, self._config, self._chain, self._slab_steps = learner, config, chain, slab_steps
         self._quarantine = quarantine
         self._dataset = np.frombuffer(bytes.fromhex(dataset), np.uint8)
         self.replay = replay
         self._served = replay if isinstance(replay, ServedReplay) else None
-        self._own, self._private = own, private
+        self._own, self._private, self._followed = own, private, followed
         self._draws = 0
         self._owed = 0.0  # gradient steps, by the training intensity
 
@@ -146,21 +169,26 @@ class ReplayFeed:
             if self._served is not None and (means := rollout.reward_means):
                 self._served.report(means["r_total"])
             is_warm = progress.steps >= self._config.learning_starts
-        due = self._earn() if is_warm and len(self.replay) else 0
+        role = self._config.replay.role
+        if self._followed is not None and (weights := self._followed.newer()) is not None:
+            self._learner.load_state_dict(weights, include_optim=False)
+        is_due = is_warm and role != "add" and (role == "draw" or len(self.replay) > 0)
+        due = self._earn() if is_due else 0
         stats, last = self._descend(due, progress)
         size = {"rows": float(rows), "replay_size": float(len(self.replay)), **self._telemetry()}
         return size | self._quarantine.judge(stats, last, progress)
 
     def _telemetry(self) -> Stats:
         """How full the replay is and how often rows are drawn; of a service also the waits and who is drawn from."""
-        if self._chain is None:
-            return {}
         replay, served = self.replay, self._served
+        if self._chain is None and served is None:
+            return {}
         row = {} if (spent := self.spent()) is None else {"privacy/epsilon": spent.epsilon, "privacy/q": spent.q}
-        row |= {
-            "replay/fill": len(replay) / replay.capacity,
-            "replay/sample_insert_ratio": self._draws * self._config.batch_size / max(replay.total_added, 1),
-        }
+        if self._chain is not None:
+            row |= {
+                "replay/fill": len(replay) / replay.capacity,
+                "replay/sample_insert_ratio": self._draws * self._config.batch_size / max(replay.total_added, 1),
+            }
         if served is not None:
             row |= {f"replay/wait_{what}_s": seconds for what, seconds in served.take_waits().items()}
             row |= {f"replay/share/{lane}": share for lane, share in served.lane_shares().items()}
@@ -272,7 +300,9 @@ def make_feed(
     if settings.kind == "service":
         own = make_service() if settings.address is None else None
         served = _served(scenario, policy, config, chain.empty, seed, prioritised, spec, own)
-        return ReplayFeed(learner, config, served, chain, scenario.rollout_steps, quarantine, own=own)  # type: ignore[arg-type]
+        adds = chain if settings.collects else None
+        followed = None if settings.weights is None else Followed(Path(settings.weights), policy)
+        return ReplayFeed(learner, config, served, adds, scenario.rollout_steps, quarantine, own=own, followed=followed)  # type: ignore[arg-type]
     private = _private(scenario, policy, learner, config)
     if settings.dataset is None:
         replay = Replay(chain.empty, settings.capacity, seed, prioritised)
@@ -330,7 +360,7 @@ def _served(
     service = Service(
         address=settings.address or "",
         table=sharing.table or f"{spec.name}/{policy}",
-        client=sharing.client or f"{scenario.name}.{scenario.seed}",
+        client=sharing.client or f"{scenario.name}.{scenario.seed}{'.draw' if settings.role == 'draw' else ''}",
         agent=policy,
         token=own.token if own is not None else token,
         mixing=sharing.mixing,

@@ -224,8 +224,8 @@ def _refuse_pace(scenario: Scenario, assigned: Mapping[str, tuple[int, ...]], sp
     """A limit of a shared replay that the run could not keep to, as it draws and adds at a ratio of its own."""
     for name, agents in assigned.items():
         algo = scenario.algo_of(name)
-        if not isinstance(algo, ReplayLearnerConfig) or algo.replay.kind != "service":
-            continue
+        if not isinstance(algo, ReplayLearnerConfig) or (algo.replay.kind, algo.replay.role) != ("service", "both"):
+            continue  # who only adds, or only draws, waits for others
         limit, steps = algo.replay.sharing.limit, scenario.rollout_steps
         pace = Pace(
             rollouts=math.ceil(scenario.timesteps / steps),
@@ -243,17 +243,18 @@ def _refuse_pace(scenario: Scenario, assigned: Mapping[str, tuple[int, ...]], sp
 def _refuse_bad_offline(scenario: Scenario) -> None:
     """A dataset must be there; it moves no world, so a run is either offline or not."""
     algos = {name: algo for name in scenario.policies if (algo := scenario.algo_of(name)) is not None}
-    datasets = {n: a.replay.dataset for n, a in algos.items() if isinstance(a, ReplayLearnerConfig)}
-    offline = [name for name, dataset in datasets.items() if dataset is not None]
+    replays = {name: algo.replay for name, algo in algos.items() if isinstance(algo, ReplayLearnerConfig)}
+    offline = [name for name, replay in replays.items() if not replay.collects]
     online = [name for name in algos if name not in offline]
     if offline and online:
         raise ScenarioError(
-            f"policies.{offline[0]}: learns offline from {datasets[offline[0]]}, but '{online[0]}' learns from worlds "
-            "it acts in, and one run does either; train them apart, each with the other frozen or scripted"
+            f"policies.{offline[0]}: learns offline from {replays[offline[0]].dataset or 'what others add'}, but "
+            f"'{online[0]}' learns from worlds it acts in, and one run does either; train them apart, each with the "
+            "other frozen or scripted"
         )
-    for dataset in datasets.values():
-        if dataset is not None:
-            read_record(Path(dataset))  # before a run folder is made for what cannot be read
+    for replay in replays.values():
+        if replay.dataset is not None:
+            read_record(Path(replay.dataset))  # before a run folder is made for what cannot be read
 
 
 def _refuse_hopeless_certificate(scenario: Scenario) -> None:

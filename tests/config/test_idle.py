@@ -43,6 +43,8 @@ OFFLINE = {"algo.kind": "cql", "algo.replay.dataset": "d"}
         ("head_on", {"log.log_trajectories": True, "evaluate.evaluation_interval": None,
                      "stop.zero_conflict_streak": None}, ["log.log_trajectories"]),
         ("head_on", {"log.log_trajectories": True}, []),
+        ("probe_bandit", {**DQN, "algo.accumulate": 2, "federated.dp_sgd": {}}, ["algo.accumulate"]),
+        ("probe_bandit", {**DQN, "algo.accumulate": 2}, []),
         ("head_on", {"log.frames_keep": 3, "log.frames_every": None}, ["log.frames_keep"]),
         ("probe_target", {"federated.secure": True, "federated.transport": "files"}, ["federated.secure"]),
     ],

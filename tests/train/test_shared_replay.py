@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import psutil
@@ -10,11 +11,14 @@ import pytest
 from learning import build, digest, scenario_of, tiny
 from replay_faults import service, until
 
+from slipstream.algos.protocol import Progress
 from slipstream.cli.main import main
+from slipstream.collect.slab import under
 from slipstream.config.errors import ScenarioError
 from slipstream.config.load import load
 from slipstream.data.client import ServedReplay
 from slipstream.data.window import SLOTS
+from slipstream.train import checkpoint
 from slipstream.train.experiment import resume, train
 from slipstream.train.metrics import metrics_hash
 from slipstream.train.replay_service import OwnService, read_token
@@ -185,6 +189,79 @@ def test_two_runs_under_a_limit_of_their_own_ratio_go_to_their_end(tmp_path):
         for parts in runs:
             for feed in parts.feeds.values():
                 feed.close()
+
+
+def parted(address: str, samples: float) -> dict:
+    """For a run that only adds or only draws, at a ratio of which a run that does both could not be."""
+    limit = {"samples_per_insert": samples, "tolerance": 1000.0, "min_size": 64}
+    return {"replay.kind": "service", "replay.address": address, "replay.sharing.limit": limit}
+
+
+def test_a_producer_is_throttled_by_a_learner_that_only_draws(tmp_path):
+    """40 rollouts of 32 rows may be added only as 4 are drawn for each row, by 8 steps of 16 at a time."""
+    with service(tmp_path) as process:
+        shared = parted(process.address, 4.0)
+        producer = build(scenario_of("probe_target", tiny("sac", **shared, **{"replay.role": "add"})))
+        learner = build(scenario_of("probe_target", tiny("sac", **shared, **{"replay.role": "draw"})))
+        (feed,), before = learner.feeds.values(), digest(producer.learner.state_dict())
+        with ThreadPoolExecutor(1) as pool:
+            adding = pool.submit(lambda: [producer.advance() for _ in range(40)])
+            until(lambda: next(iter(process.stats().tables.values())).added == 9 * 32)  # 4 * (10 * 32 - 64) > 1000
+            assert not adding.done()  # 16 blocks may be on their way
+            said = [feed.learn(None, Progress(0.0, update, 32 * update)) for update in range(31)]
+            assert not any("gradient_steps" in row for row in adding.result(60))
+        until(lambda: next(iter(process.stats().tables.values())).added == 40 * 32)
+        (table,) = process.stats().tables.values()
+        assert table.drawn == 31 * 8 * 16
+        assert all(np.isfinite(row["grad_norm"]) for row in said)
+        assert {row["gradient_steps"] for row in said} == {8.0}
+        assert said[-1]["replay/share/probe_target.42/main"] == 1.0
+        assert digest(producer.learner.state_dict()) == before
+        for parts in (producer, learner):
+            for each in parts.feeds.values():
+                each.close()
+
+
+def test_a_producer_acts_with_the_newest_weights_of_the_run_it_follows(tmp_path):
+    with service(tmp_path) as process:
+        shared = {"replay.kind": "service", "replay.address": process.address}
+        follows = {"replay.role": "add", "replay.weights": str(tmp_path / "learner")}
+        producer = build(scenario_of("probe_target", tiny("sac", **shared, **follows)))
+        first = producer.learner.actor_arrays()
+        producer.advance()
+        assert digest(producer.learner.actor_arrays()) == digest(first)  # there is no such run yet
+        changes = tiny("sac", **shared, **{"replay.role": "draw"})
+        done = train(scenario_of("probe_target", changes), out=tmp_path / "learner", models=tmp_path / "models")
+        assert done.counters.updates == 8
+        producer.advance()
+        saved = under(checkpoint.load(done.checkpoint).arrays, "policy.main.")
+        acts = producer.learner.actor_arrays()
+        assert digest(acts) == digest({name: saved[name] for name in acts}) != digest(first)
+        for feed in producer.feeds.values():
+            feed.close()
+        again = resume(done.run, timesteps=10 * 32, models=tmp_path / "models")
+        assert again.counters.updates == 10
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"replay.role": "draw"}, "nobody else would draw or add"),
+        ({"replay.weights": "runs/x"}, "set role to add"),
+        (
+            {
+                "replay.kind": "service",
+                "replay.address": "ipc://x",
+                "replay.role": "add",
+                "normalize_observation": True,
+            },
+            "needs normalize_observation: false",
+        ),
+    ],
+)
+def test_parts_that_a_run_alone_cannot_play_are_refused(changes, complaint):
+    with pytest.raises(ScenarioError, match=complaint):
+        load("probe_target", tiny("sac", **changes))
 
 
 def test_a_token_is_long_and_private(tmp_path):

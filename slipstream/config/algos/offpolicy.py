@@ -67,6 +67,17 @@ class ReplayConfig(Config):
     sharing: SharingConfig = Field(
         default_factory=SharingConfig, description="What the run is there; read where kind is service."
     )
+    role: Literal["both", "add", "draw"] = Field(
+        "both",
+        description="What the run does with the table of a service at an address: add what it collects and learn from "
+        "draws, in turn; only collect and add (add); or only draw and learn, and collect nothing (draw).",
+    )
+    weights: str | None = Field(
+        None,
+        min_length=1,
+        description="With role add: folder of the run whose newest checkpoint's weights it acts with, relative to "
+        "where the command is run; null: its own first ones.",
+    )
     capacity: int = Field(100_000, ge=1, le=1_000_000_000, description="Transitions kept; the oldest make room.")
     n_step: int = Field(1, ge=1, le=1000, description="Decisions whose rewards a transition sums before it bootstraps.")
     prioritised: PrioritisedConfig | None = Field(None, description="Prioritised draws; null: uniform.")
@@ -81,6 +92,12 @@ class ReplayConfig(Config):
     def _fits_its_kind(self) -> Self:
         if self.kind == "local" and self.address is not None:
             raise ValueError(f"address {self.address} is a service's; set kind to service, or leave it out")
+        if self.role != "both" and self.address is None:
+            raise ValueError(f"role {self.role}: nobody else would draw or add; give kind service and an address")
+        if self.weights is not None and self.role != "add":
+            raise ValueError(
+                "weights: a run that learns acts with weights of its own; set role to add, or leave it out"
+            )
         if self.kind == "service" and self.dataset is not None:
             raise ValueError("a dataset is read into memory; set kind to local, or dataset to null")
         if self.kind == "service" and self.address is None and self.sharing.limit != LimitConfig():
@@ -89,6 +106,11 @@ class ReplayConfig(Config):
                 "training_intensity says, and would wait for itself for ever; give an address, or leave the limit out"
             )
         return self
+
+    @property
+    def collects(self) -> bool:
+        """Whether rows come from worlds that this run steps."""
+        return self.dataset is None and self.role != "draw"
 
 
 class ReplayLearnerConfig(LearnerConfig):
@@ -117,6 +139,15 @@ class ReplayLearnerConfig(LearnerConfig):
         1000, ge=0, description="Environment steps taken with random actions before learning begins."
     )
     replay: ReplayConfig = Field(default_factory=ReplayConfig, description="Where transitions are kept.")
+
+    @model_validator(mode="after")
+    def _sees_what_it_standardises(self) -> Self:
+        if self.replay.role != "both" and self.normalize_observation:
+            raise ValueError(
+                f"replay.role {self.replay.role}: statistics of observations are of what a run itself has collected "
+                "and learned from; it needs normalize_observation: false"
+            )
+        return self
 
 
 class SacConfig(ReplayLearnerConfig):
