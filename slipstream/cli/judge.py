@@ -1,4 +1,4 @@
-"""Verbs that judge: eval, certify, bench and check-world."""
+"""Verbs that judge: eval, certify and check-world."""
 
 from __future__ import annotations
 
@@ -215,40 +215,6 @@ def certify(argv: Sequence[str]) -> int:
         return 0
     print(f"not certified: {args.metric} at a rate above {args.at_least:g} was not shown ({found}; {spends})")
     return 1
-
-
-def bench(argv: Sequence[str]) -> int:
-    """Measure how fast a scenario's worlds step on this machine."""
-    parser = argparse.ArgumentParser(
-        "slipstream bench",
-        description="Steps per second of a scenario's worlds under random actions, for several batch widths and "
-        "thread counts. Comparisons with other systems: make bench.",
-        allow_abbrev=False,
-    )
-    parser.add_argument("scenario", nargs="?", default="head_on")
-    parser.add_argument("--worlds", type=int, nargs="+", default=[1, 16, 256, 4096])
-    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--seconds", type=float, default=0.5, help="per measurement")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    args = parser.parse_args(argv)
-    for flag, least in (("--worlds", min(args.worlds)), ("--threads", min(args.threads))):
-        if least < 1:
-            raise ScenarioError(f"{flag} {least}: at least 1 is needed")
-    if not 0 < args.seconds < 3600:
-        raise ScenarioError(f"--seconds {args.seconds:g}: must be above 0 and below 3600")
-    from slipstream.worlds.speed import measure
-
-    scenario = load(args.scenario)
-    rows = [
-        measure(scenario.world, worlds, threads, args.seconds) for threads in args.threads for worlds in args.worlds
-    ]
-    if args.json:
-        print(json.dumps([row._asdict() for row in rows], indent=2))
-        return 0
-    print(f"{'worlds':>8} {'threads':>8} {'steps/s':>14} {'agent steps/s':>15}")
-    for row in rows:
-        print(f"{row.worlds:>8} {row.threads:>8} {row.steps_per_s:>14,.0f} {row.agent_steps_per_s:>15,.0f}")
-    return 0
 
 
 def check_world(argv: Sequence[str]) -> int:

@@ -28,7 +28,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "arena": ("arena.arena", "let policies play against each other: who is stronger, with Elo ratings"),
         "compare": ("compare.compare", "compare runs by algorithm or setting, with intervals over seeds"),
         "report": ("report.report", "write one HTML file about runs: curves, figures, replays, problem signs"),
-        "bench": ("judge.bench", "measure how fast a scenario's worlds step here"),
+        "bench": ("bench.bench", "measure how fast a scenario's worlds step here, and what many of them bring"),
         "check-world": ("judge.check_world", "check that a world keeps its contract"),
     },
     "share": {

@@ -1,10 +1,11 @@
-"""How fast worlds step: random actions, no learner, wall and CPU time of this process."""
+"""How fast worlds step: random actions, no learner, wall and CPU time of this process; and what speeds say together."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from statistics import median
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
@@ -15,8 +16,40 @@ if TYPE_CHECKING:
     from slipstream.config.scenario import WorldConfig
 
 
+class Taken(NamedTuple):
+    """Steps that were taken at a time."""
+
+    steps: int  # over all worlds
+    frames: int  # the same, or more where a step lasts several
+    seconds: float
+    cpu_seconds: float  # of this process
+
+
+class Setting(NamedTuple):
+    """What steps: so many worlds on so many threads, or shared out among worker processes."""
+
+    worlds: int
+    threads: int = 1
+    workers: int = 0
+
+    @property
+    def processors(self) -> int:
+        """That it may use at once."""
+        return max(self.threads, self.workers)
+
+
+class Stepper(Protocol):
+    """Worlds that are stepped when asked."""
+
+    def take(self, seconds: float) -> Taken:
+        """Step for about so long, at least once."""
+
+    def close(self) -> None:
+        """Give them up."""
+
+
 class Speed(NamedTuple):
-    """Steps per second of a batch."""
+    """How fast a setting is, and how fast beside others."""
 
     worlds: int
     threads: int
@@ -25,31 +58,99 @@ class Speed(NamedTuple):
     cpu_seconds: float
     steps_per_s: float
     agent_steps_per_s: float
+    frames_per_s: float
+    workers: int = 0
+    speedup: float | None = None  # times the frames per second of one world on one thread
+    efficiency: float | None = None  # that, divided by the worlds
+    beside_one: float | None = None  # times the frames per second of as many worlds on one thread of this process
+    per_processor: float | None = None  # that, divided by the threads or workers
+
+
+class Batch:
+    """Worlds under random allowed actions, ready to be timed; satisfies Stepper."""
+
+    def __init__(self, config: WorldConfig, worlds: int, threads: int, seed: int = 0) -> None:
+        self._env = make_worlds(config, worlds, EnvOptions(seed=seed, threads=threads))
+        self._env.reset()
+        self.agents = self._env.spec.num_agents
+        self._choose = _random_actions(self._env, seed)
+        for k in range(16):  # warm up: touch memory, spread the worlds over their episodes
+            self._choose(k)
+            self._env.step()
+
+    def take(self, seconds: float) -> Taken:
+        """Step for about so long, at least once; what can be drawn beforehand is."""
+        env, choose = self._env, self._choose
+        lasting, frames = env.spec.has_durations, 0
+        ticks, burst = 0, 4
+        start, cpu = time.perf_counter(), time.process_time()
+        while (elapsed := time.perf_counter() - start) < seconds or ticks == 0:  # a stalled machine still steps once
+            for k in range(burst):
+                choose(k)
+                env.step()
+                if lasting:
+                    frames += int(env.ticks.sum())
+            ticks += burst
+            if elapsed < 0.1 * seconds:
+                burst *= 2
+        elapsed = time.perf_counter() - start
+        steps = ticks * env.num_worlds
+        return Taken(steps, frames if lasting else steps, elapsed, time.process_time() - cpu)
+
+    def close(self) -> None:
+        """Give the worlds up."""
+        self._env.close()
 
 
 def measure(config: WorldConfig, worlds: int, threads: int, seconds: float, seed: int = 0) -> Speed:
-    """Step a batch with random allowed actions for about `seconds`; what can be drawn beforehand is."""
-    env = make_worlds(config, worlds, EnvOptions(seed=seed, threads=threads))
-    env.reset()
-    choose = _random_actions(env, seed)
-    ticks, burst = 0, 4
-    for k in range(16):  # warm up: touch memory, spread the worlds over their episodes
-        choose(k)
-        env.step()
-    start, cpu = time.perf_counter(), time.process_time()
-    while (elapsed := time.perf_counter() - start) < seconds or ticks == 0:  # a stalled machine still steps once
-        for k in range(burst):
-            choose(k)
-            env.step()
-        ticks += burst
-        if elapsed < 0.1 * seconds:
-            burst *= 2
-    elapsed = time.perf_counter() - start
-    used = time.process_time() - cpu
-    agents = env.spec.num_agents
-    env.close()
-    rate = ticks * worlds / elapsed
-    return Speed(worlds, threads, ticks * worlds, elapsed, used, rate, rate * agents)
+    """The speed of a batch under random actions, stepped for about `seconds`."""
+    batch = Batch(config, worlds, threads, seed)
+    (speed,) = compare({Setting(worlds, threads): [batch.take(seconds)]}, batch.agents)
+    batch.close()
+    return speed
+
+
+def take_turns(steppers: Mapping[Setting, Stepper], rounds: int, seconds: float) -> dict[Setting, list[Taken]]:
+    """Time every one for about `seconds` in all, in turn, so that a busy minute of the machine falls on all alike."""
+    taken: dict[Setting, list[Taken]] = {setting: [] for setting in steppers}
+    for _ in range(rounds):
+        for setting, stepper in steppers.items():
+            taken[setting].append(stepper.take(seconds / rounds))
+    return taken
+
+
+def compare(taken: Mapping[Setting, Sequence[Taken]], agents: int) -> list[Speed]:
+    """Medians over the rounds; two settings are compared round by round, never across runs."""
+    speeds = []
+    for setting, rounds in taken.items():
+        steps_per_s = median(one.steps / one.seconds for one in rounds)
+        speedup = _ratio(rounds, taken.get(Setting(1)))
+        beside = _ratio(rounds, taken.get(Setting(setting.worlds)))
+        speeds.append(
+            Speed(
+                worlds=setting.worlds,
+                threads=setting.threads,
+                steps=sum(one.steps for one in rounds),
+                seconds=sum(one.seconds for one in rounds),
+                cpu_seconds=sum(one.cpu_seconds for one in rounds),
+                steps_per_s=steps_per_s,
+                agent_steps_per_s=steps_per_s * agents,
+                frames_per_s=median(one.frames / one.seconds for one in rounds),
+                workers=setting.workers,
+                speedup=speedup,
+                efficiency=None if speedup is None else speedup / setting.worlds,
+                beside_one=beside,
+                per_processor=None if beside is None else beside / setting.processors,
+            )
+        )
+    return speeds
+
+
+def _ratio(rounds: Sequence[Taken], base: Sequence[Taken] | None) -> float | None:
+    if base is None:
+        return None
+    pairs = zip(rounds, base, strict=True)
+    return median(one.frames / one.seconds / (other.frames / other.seconds) for one, other in pairs)
 
 
 def _random_actions(env: VecEnv, seed: int) -> Callable[[int], None]:

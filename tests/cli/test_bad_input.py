@@ -76,6 +76,7 @@ SENTENCES = [
     (["bench", "head_no"], ["did you mean 'head_on'"]),
     (["bench", "probe_constant", "--worlds", "0"], ["--worlds", "at least 1"]),
     (["bench", "probe_constant", "--threads", "0"], ["--threads", "at least 1"]),
+    (["bench", "probe_constant", "--workers", "0"], ["--workers", "at least 1"]),
     (["bench", "probe_constant", "--seconds", "-1"], ["--seconds"]),
     (["check-world", "head_no"], ["did you mean 'head_on'"]),
     (["trian", "head_on"], ["no verb 'trian'", "did you mean 'train'"]),

@@ -198,9 +198,26 @@ def test_bench_measures_each_width_and_thread_count(capsys):
     assert main([*words, "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert [(row["worlds"], row["threads"]) for row in rows] == [(1, 1), (8, 1), (1, 2), (8, 2)]
-    assert all(row["steps_per_s"] > 0 for row in rows)
+    for row in rows:
+        assert row["steps_per_s"] > 0
+        assert row["frames_per_s"] == row["steps_per_s"]  # a step of this world is a frame
+        assert row["efficiency"] == pytest.approx(row["speedup"] / row["worlds"])
     assert main(words) == 0
-    assert "agent steps/s" in capsys.readouterr().out
+    table = " ".join(capsys.readouterr().out.split())
+    for head in ("steps/s", "frames/s", "speed-up", "efficiency"):
+        assert head in table
+
+
+def test_bench_counts_the_frames_of_decisions_that_last_in_this_process_and_with_workers(capsys):
+    words = ["bench", "drmario_level_0", "--worlds", "2", "--threads", "1", "--workers", "1", "--seconds", "0.02"]
+    assert main([*words, "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    kinds = [(row["measured"], row["worlds"], row["workers"]) for row in rows]
+    assert kinds == [("stepping", 2, 0), ("collecting", 2, 0), ("collecting", 2, 1)]
+    for row in rows:
+        assert row["frames_per_s"] > row["steps_per_s"]
+        assert row["speedup"] > 0
+    assert [row["beside_one"] for row in rows[:2]] == [1.0, 1.0]
 
 
 def test_check_world_says_that_the_contract_is_kept(capsys):

@@ -1,0 +1,134 @@
+"""The verb bench: how fast a scenario's worlds are stepped here, and how many of them, threads and processes pay."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+from slipstream.config.errors import ScenarioError
+from slipstream.config.load import load
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from slipstream.config.scenario import Scenario
+    from slipstream.worlds.speed import Speed
+
+ROUNDS = 5  # settings are timed in turn, so often
+WORKER_WORLDS = 256  # more of them are stepped alone, but not collected from: a slab of them takes much memory
+
+
+def bench(argv: Sequence[str]) -> int:
+    """Measure how fast a scenario's worlds step on this machine."""
+    parser = argparse.ArgumentParser(
+        "slipstream bench",
+        description="Steps and frames per second of a scenario's worlds under random actions, for several batch widths "
+        "and thread counts, with the speed-up over one world. With --workers also of collecting with the scenario's "
+        "own policies, in this process (sync) and with worker processes (async). Settings are timed in turn. "
+        "Comparisons with other systems: make bench.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("scenario", nargs="?", default="head_on")
+    parser.add_argument("--worlds", type=int, nargs="+", default=[1, 16, 256, 4096])
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--workers", type=int, nargs="+", default=[], help="collect with so many processes, too")
+    parser.add_argument("--seconds", type=float, default=0.5, help="per measurement (default: 0.5)")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    args = parser.parse_args(argv)
+    for flag, asked in (("--worlds", args.worlds), ("--threads", args.threads), ("--workers", args.workers)):
+        if asked and min(asked) < 1:
+            raise ScenarioError(f"{flag} {min(asked)}: at least 1 is needed")
+    if not 0 < args.seconds < 3600:
+        raise ScenarioError(f"--seconds {args.seconds:g}: must be above 0 and below 3600")
+    scenario = load(args.scenario)
+    stepped = _step(scenario, args.worlds, args.threads, args.seconds)
+    collected = _collect(scenario, args.worlds, args.workers, args.seconds) if args.workers else []
+    if args.json:
+        named = [("stepping", row) for row in stepped] + [("collecting", row) for row in collected]
+        print(json.dumps([{"measured": what, **row._asdict()} for what, row in named], indent=2))
+        return 0
+    from slipstream.cli.tables import show
+
+    title = f"{scenario.name}: worlds under random actions; speed-up over one world on one thread"
+    show(title, forms(stepped, "threads", lambda row: str(row.threads)))
+    if collected:
+        title = f"{scenario.name}: collecting with its policies, in this process (sync) and with workers (async)"
+        if max(args.worlds) > WORKER_WORLDS:
+            title += f"; up to {WORKER_WORLDS} worlds"
+        show(title, forms(collected, "how", _how))
+    return 0
+
+
+def _step(scenario: Scenario, worlds: Sequence[int], threads: Sequence[int], seconds: float) -> list[Speed]:
+    """Random actions."""
+    from slipstream.worlds.speed import Batch, Setting, compare, take_turns
+
+    asked = [Setting(width, count) for count in threads for width in worlds]
+    with ExitStack() as open_ones:
+        batches = {one: Batch(scenario.world, one.worlds, one.threads) for one in dict.fromkeys([Setting(1), *asked])}
+        for batch in batches.values():
+            open_ones.callback(batch.close)
+        found = compare(take_turns(batches, ROUNDS, seconds), batches[Setting(1)].agents)
+    return _asked(found, asked)
+
+
+def _collect(scenario: Scenario, worlds: Sequence[int], workers: Sequence[int], seconds: float) -> list[Speed]:
+    """The scenario's own policies; a worker needs a world at least."""
+    from slipstream.train.speed import Collecting
+    from slipstream.worlds.speed import Setting, compare, take_turns
+
+    widths = [width for width in worlds if width <= WORKER_WORLDS] or [WORKER_WORLDS]
+    asked = [Setting(width, 1, count) for width in widths for count in dict.fromkeys([0, *workers]) if count <= width]
+    with ExitStack() as open_ones:
+        crews: dict[Setting, Collecting] = {}
+        for one in dict.fromkeys([Setting(1), *asked]):
+            crews[one] = Collecting(scenario, one.worlds, one.workers)
+            open_ones.callback(crews[one].close)
+        found = compare(take_turns(crews, ROUNDS, seconds), crews[Setting(1)].agents)
+    return _asked(found, asked)
+
+
+def _asked(found: Sequence[Speed], asked: Sequence[tuple[int, int, int]]) -> list[Speed]:
+    """Those that were asked for, in their order; one world is always measured."""
+    by_setting = {(row.worlds, row.threads, row.workers): row for row in found}
+    return [by_setting[tuple(one)] for one in dict.fromkeys(asked)]
+
+
+def _how(row: Speed) -> str:
+    return "sync, in process" if not row.workers else f"async, {row.workers} process{'es' * (row.workers > 1)}"
+
+
+def forms(rows: Sequence[Speed], kind: str, name: Callable[[Speed], str]) -> list[Table]:
+    """The table with everything, and the same with fewer columns for a narrow terminal."""
+    from slipstream.cli.tables import plain
+
+    heads = ["worlds", kind, "steps/s", "frames/s", "speed-up", "efficiency"]
+    base = "sync" if kind == "how" else "1 thread"
+    extra = ["agent steps/s", f"× {base}", "per processor"]
+    short = [
+        [f"{row.worlds:,}", name(row), _rate(row.steps_per_s), _rate(row.frames_per_s), _times(row.speedup),
+         _share(row.efficiency)]
+        for row in rows
+    ]  # fmt: skip
+    more = [[_rate(row.agent_steps_per_s), _times(row.beside_one), _share(row.per_processor)] for row in rows]
+    columns = [heads + extra, heads + extra[1:2], heads]
+    cells = [more, [row[1:2] for row in more], [[] for _ in more]]
+    return [
+        plain(names, [left + right for left, right in zip(short, added, strict=True)], left=2)
+        for names, added in zip(columns, cells, strict=True)
+    ]
+
+
+def _rate(value: float) -> str:
+    return f"{value:,.0f}"
+
+
+def _times(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f} ×" if value < 10 else f"{value:,.1f} ×"
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.0%}" if value >= 0.1 else f"{value:.1%}"
