@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 HOME = Path("federations")
 REPEAT = 2
 SMOKE = ("convoy_lock_td3", "--collect.num-worlds", "2", "--algo.learning-starts", "500", "--algo.batch-size", "64")
-USAGE = """slipstream federate SCENARIO [options] [--field.of.the.scenario VALUE …]
-       slipstream federate FOLDER            go on with a federation that was stopped
-       slipstream federate serve SCENARIO …  coordinate replicas elsewhere (federated.transport tcp)
-       slipstream federate smoke [options]   two clients, a few episodes: does it work here?"""
+USAGE = """slipstream federate SCENARIO [options] [--field.of.the.scenario VALUE]
+       slipstream federate FOLDER            go on with one that was stopped
+       slipstream federate serve SCENARIO …  coordinate replicas elsewhere (tcp)
+       slipstream federate smoke [options]   a few episodes: does it work here?"""
 
 
 def federate(argv: Sequence[str]) -> int:

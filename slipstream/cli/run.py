@@ -246,7 +246,7 @@ def _compare(scenarios: Sequence[Scenario], results: Sequence[Result]) -> None:
 def _train_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         "slipstream train",
-        usage="slipstream train SCENARIO … [options] [--field.of.the.scenario VALUE …]",
+        usage="slipstream train SCENARIO … [options] [--field.of.the.scenario VALUE]",
         description="Train scenarios by name (see slipstream scenarios) or YAML file; 'all' trains "
         + ", ".join(PUBLISHED)
         + ".",

@@ -6,6 +6,9 @@ import argparse
 import inspect
 import json
 import re
+import shutil
+import sys
+import textwrap
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -14,17 +17,17 @@ from typing import Any
 from slipstream.config.commented import commented
 from slipstream.config.errors import ScenarioError, SlipstreamError, suggest
 from slipstream.config.idle import without_effect
-from slipstream.config.load import dump, find, lay_over, list_scenarios, load, start_from, to_plain
+from slipstream.config.load import ScenarioInfo, dump, find, lay_over, list_scenarios, load, start_from, to_plain
 from slipstream.config.names import check_name
 from slipstream.config.yaml import load_yaml, parse_yaml
 
 MAX_JSON_BYTES = 4_000_000  # of a file to import; the largest published one has a few thousand
 USAGE = """slipstream scenarios                   list them
        slipstream scenarios NAME              describe one in full
-       slipstream scenarios new NAME …        write a file of your own, from another or from numbers
-       slipstream scenarios check FILE …      find every mistake, with its line
+       slipstream scenarios new NAME …        write a file of your own
+       slipstream scenarios check FILE …      find every mistake
        slipstream scenarios draw NAME         a picture of the scene
-       slipstream scenarios import FILE.json  take over a scenario of another project"""
+       slipstream scenarios import FILE.json  take over one of another project"""
 
 Values = dict[str, Any]
 
@@ -49,13 +52,24 @@ def scenarios(argv: Sequence[str]) -> int:
 
 
 def _list() -> None:
-    family = ""
-    for info in list_scenarios():
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    print("\n".join(listing(list_scenarios(), width)))
+    print("\nslipstream scenarios NAME describes one; slipstream train NAME trains it")
+
+
+def listing(found: Sequence[ScenarioInfo], width: int | None) -> list[str]:
+    """Families with their scenarios; descriptions wrap between words at this width, and not at all at None."""
+    lines, family = [], ""
+    wide = max((len(info.name) for info in found), default=0) + 4
+    for info in found:
         if info.family != family:
             family = info.family
-            print(f"{family}:")
-        print(f"  {info.name:<24}{info.description}")
-    print("\nslipstream scenarios NAME describes one; slipstream train NAME trains it")
+            lines.append(f"{family}:")
+        room = len(info.description) + 1 if width is None else max(20, width - wide)
+        parts = textwrap.wrap(info.description, room, break_on_hyphens=False) or [""]
+        lines.append(f"  {info.name:<{wide - 2}}{parts[0]}")
+        lines += [" " * wide + part for part in parts[1:]]
+    return lines
 
 
 def _describe_world(name: str) -> str:

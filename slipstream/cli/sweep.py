@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 HOME = Path("sweeps")
 MOST_ROWS = 30  # of the table on the screen
-USAGE = """slipstream sweep SWEEP [options] [--field.of.the.scenario VALUE …]
+USAGE = """slipstream sweep SWEEP [options] [--field.of.the.scenario VALUE]
        slipstream sweep FOLDER               go on with a sweep that was stopped"""
 
 

@@ -31,24 +31,43 @@ def watch(argv: Sequence[str]) -> int:
         "late, be left at any time, and be there several times. Where there is no terminal, plain lines.",
         allow_abbrev=False,
     )
-    parser.add_argument("run", type=Path, help="the run's folder, such as runs/head_on_ppo_20261115-120000")
+    parser.add_argument(
+        "run", type=Path, nargs="?", default=Path("runs"),
+        help="the run's folder, or a folder of runs for the newest of them (default: runs)",
+    )  # fmt: skip
     parser.add_argument("--plain", action="store_true", help="plain lines, on a terminal too")
     parser.add_argument("--every", type=_seconds, default=5.0, metavar="S", help="seconds between lines (default: 5)")
     args = parser.parse_args(argv)
     from slipstream.train.run_folder import check_is_run
 
-    check_is_run(args.run)
+    run = newest_run(args.run)
+    check_is_run(run)
     if args.plain or not is_terminal():
         from slipstream.view.tui.lines import follow
 
-        follow(args.run, args.every, lambda line: print(line, flush=True))
+        follow(run, args.every, lambda line: print(line, flush=True))
         return 0
     need_textual()
     from slipstream.view.tui.watch import WatchApp
 
-    app = WatchApp(args.run)
+    app = WatchApp(run)
     app.run()
     return app.return_code or 0
+
+
+def newest_run(path: Path) -> Path:
+    """The run, or the newest one in a folder of runs: that which was written to last."""
+    from slipstream.train.run_folder import METRICS_FILE
+    from slipstream.view.run import find_runs
+
+    found = find_runs(path)
+    if not found or path in found:
+        return path
+
+    def written(run: Path) -> float:
+        return max(one.stat().st_mtime for one in (run, run / METRICS_FILE) if one.exists())
+
+    return max(found, key=written)
 
 
 def train_watched(words: Sequence[str], scenario: Scenario, runs: Path, out: Path | None) -> int:

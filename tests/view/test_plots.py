@@ -7,11 +7,26 @@ import pytest
 from slipstream.view.tui.plots import AXIS, Line, bar, curve, number, printable, shares, sparkline, steps_short
 
 
+def spark(values, width, steps=None, over=None):
+    line = Line("a", range(len(values)) if steps is None else steps, values)
+    first, last = over or (0, max(1, len(values) - 1))
+    return sparkline(line, first, last, width).plain
+
+
 def test_a_sparkline_rises_with_its_values_and_has_no_more_characters_than_there_is_room():
-    assert sparkline([0, 1, 2, 3, 4, 5, 6, 7], 8).plain == "▁▂▃▄▅▆▇█"
-    assert sparkline(list(range(1000)), 8).plain == "▁▂▃▄▅▆▇█"
-    assert sparkline([3.0, 3.0], 8).plain == "▄▄"
-    assert sparkline([], 8).plain == sparkline([math.nan], 8).plain == "no data"
+    assert spark([0, 1, 2, 3, 4, 5, 6, 7], 8) == "▁▂▃▄▅▆▇█"
+    assert spark(list(range(1000)), 8).startswith("▁▂▃▄▅▆▇")
+    assert len(spark(list(range(1000)), 8)) == 8
+    assert spark([3.0, 3.0], 8) == "▄" * 8
+    assert spark([], 8) == spark([math.nan], 8) == "no data"
+
+
+def test_sparklines_of_metrics_that_are_told_often_and_seldom_stand_over_the_same_steps():
+    often = spark(list(range(101)), 11, steps=range(0, 101), over=(0, 100))
+    seldom = spark([0, 100], 11, steps=[50, 100], over=(0, 100))
+    assert len(often) == len(seldom) == 11
+    assert seldom == "     ▁▁▁▁▁█"  # nothing before its first report; kept until the next
+    assert spark([0, 1], 11, steps=[0, 50], over=(0, 100)) == "▁▁▁▁▁█"  # it was told no more
 
 
 def dots(plot):

@@ -100,6 +100,36 @@ def test_a_wide_terminal_shows_losses_beside_returns(run):
         assert word in text
 
 
+def test_every_loss_has_a_scale_of_its_own(run):
+    for step in (300, 310):
+        report(run, step, train__policy_loss=-0.0125, train__value_loss=4321.0)
+    text = seen(run, "1", size=(140, 50))
+    assert "loss, policy" in text
+    assert "loss, value" in text
+    plots = text.split("loss, value")
+    assert "4,321" not in plots[0]
+    assert "4,321" in plots[1]
+
+
+def test_the_overview_uses_a_large_terminal_and_cuts_no_name_there(run):
+    report(run, 300, env__well_clear_violations_seconds_mean=1.0)
+    lines = seen(run, "1", size=(200, 50)).splitlines()
+    assert "well clear violations seconds" in "\n".join(lines)
+    assert sum(not line.strip() for line in lines) < 12
+
+
+def test_sparklines_of_all_metrics_end_at_the_same_step(run):
+    for step in range(300, 400, 10):
+        report(run, step, env__often=float(step), **({"eval__seldom": 1.0} if step in (300, 390) else {}))
+    lines = seen(run, "7", size=(200, 120)).splitlines()
+    (often,) = [line for line in lines if line.strip().startswith("env/often")]
+    (seldom,) = [line for line in lines if line.strip().startswith("eval/seldom")]
+    ends = [max(i for i, letter in enumerate(line) if letter in "▁▂▃▄▅▆▇█") for line in (often, seldom)]
+    begins = [min(i for i, letter in enumerate(line) if letter in "▁▂▃▄▅▆▇█") for line in (often, seldom)]
+    assert ends[0] == ends[1]
+    assert begins[0] == begins[1]
+
+
 def test_learning_shows_what_learners_and_their_weights_do(run):
     report(run, 300, train__grad_norm=3.25, diag__actor_norm=8.125, diag__actor_update_ratio=0.015625)
     text = seen(run, "2", size=(100, 40))
@@ -521,8 +551,23 @@ def test_lines_follow_a_live_run_until_it_ends(run, monkeypatch):
     assert [line.split()[0] for line in said] == ["head_on", "256", "300", "300", "stopped:"]
 
 
+def test_the_newest_run_of_a_folder_is_watched_where_none_is_named(run, monkeypatch, capsys):
+    (run.parent / "runs").mkdir()
+    monkeypatch.chdir(run.parent)
+    for name, when in (("older", 1_000_000), ("newer", 3_000_000), ("oldest", 500_000)):
+        shutil.copytree(run, Path("runs") / name)
+        os.utime(Path("runs") / name / "metrics.jsonl", (when, when))
+        os.utime(Path("runs") / name, (400_000, 400_000))
+    assert watch_verb.newest_run(Path("runs")) == Path("runs/newer")
+    assert watch_verb.newest_run(Path("runs/older")) == Path("runs/older")
+    os.utime("runs/oldest/metrics.jsonl", (4_000_000, 4_000_000))  # it was resumed
+    assert main(["watch", "--plain"]) == 0
+    assert str(Path("runs/oldest")) in capsys.readouterr().out
+
+
 def test_what_is_no_run_is_refused_and_a_missing_library_is_named(tmp_path, monkeypatch, capsys, run):
-    assert main(["watch", str(tmp_path)]) == 2
+    (tmp_path / "empty").mkdir()
+    assert main(["watch", str(tmp_path / "empty")]) == 2
     assert "not a run folder" in capsys.readouterr().err
     monkeypatch.setattr(watch_verb, "find_spec", lambda name: None)
     with pytest.raises(SlipstreamError, match=r"pip install 'slipstream\[tui\]'"):

@@ -54,17 +54,24 @@ def printable(text: str) -> str:
     return "".join(letter if letter.isprintable() else " " for letter in text)
 
 
-def sparkline(values: Sequence[float], width: int, style: str = "cyan") -> Text:
-    """The values in one line, each character the mean of a share of them."""
-    known = [value for value in values if math.isfinite(value)]
-    if not known or width < 1:
+def sparkline(line: Line, first: int, last: int, width: int, style: str = "cyan") -> Text:
+    """The line in one row from step `first` to `last`, each character the mean of what falls there.
+
+    What is reported now and then keeps its height until the next report; before its first one and after its newest
+    there is nothing. Lines over the same steps can be read one below the other.
+    """
+    if width < 1 or not any(map(math.isfinite, line.values)):
         return Text("no data", style=QUIET)
-    count = min(width, len(known))
-    means = [_mean(known[len(known) * i // count : len(known) * (i + 1) // count]) for i in range(count)]
-    low, high = min(means), max(means)
-    span = high - low
-    levels = [4 if span == 0 else 1 + round(7 * (mean - low) / span) for mean in means]
-    return Text("".join(UPWARD[level] for level in levels), style=style)
+    bins = _bins(line, first, max(last, first + 1), width)
+    newest = max(at for at, mean in enumerate(bins) if mean is not None)
+    known = [mean for mean in bins if mean is not None]
+    low, span = min(known), max(known) - min(known)
+    text, level = "", 0
+    for mean in bins[: newest + 1]:
+        if mean is not None:
+            level = 4 if span == 0 else 1 + round(7 * (mean - low) / span)
+        text += UPWARD[level]
+    return Text(text, style=style)
 
 
 def curve(lines: Sequence[Line], width: int, height: int) -> Text:
@@ -124,10 +131,6 @@ def bar(share: float, width: int, style: str = "cyan") -> Text:
     eighths = round(8 * width * share)
     done = "█" * (eighths // 8) + RIGHTWARD[eighths % 8].strip()
     return Text(done, style=style, no_wrap=True).append("·" * (width - len(done)), style=QUIET)
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
 
 
 def _bins(line: Line, first: int, last: int, count: int) -> list[float | None]:

@@ -16,7 +16,9 @@ from slipstream.view.run import RunReader
 from slipstream.view.tui.plots import QUIET, Line, bar, curve, number, printable, shares, sparkline, steps_short
 
 View = Callable[[RunReader, int, int], RenderableType]  # of a reader, in so many columns and rows
+Plot = tuple[str, list[Line]]  # with its title
 WIDE = 110  # columns from which two plots stand side by side
+LEAST_PLOT = 7  # rows of a plot that stands above another
 RECENT = 100  # reports that "of late" means
 ROUNDS = 100  # of a federation that are listed
 
@@ -55,20 +57,21 @@ def _rate(reader: RunReader) -> str:
 
 def overview(reader: RunReader, width: int, height: int) -> RenderableType:
     """Returns, losses, where the time goes, and the figures of the last report."""
-    tall = max(6, min(14, height - 11))
+    figures = _in_columns(_figures(reader), width)
+    tall = max(6, height - figures.row_count - 6)
     returns = [("training", "env/return_mean"), ("evaluation", "eval/return_mean")]
-    plots = [("return", _lines(reader, returns)), ("loss", _lines(reader, _losses(reader)))]
+    losses = [(f"loss, {line.name}", [line]) for line in _lines(reader, _losses(reader))]
     parts = {
         key.removeprefix("perf/time_").removesuffix("_frac"): float(value)
         for key, value in reader.history.last.items()
         if key.startswith("perf/time_") and key.endswith("_frac") and isinstance(value, int | float)
     }
     return Group(
-        _side_by_side([(title, lines) for title, lines in plots if lines], width, tall),
+        _plots(("return", _lines(reader, returns)), losses, width, tall),
         Text("time", "bold"),
         shares(parts, width - 2),
         Text(),
-        _in_columns(_figures(reader), width),
+        figures,
     )
 
 
@@ -220,27 +223,35 @@ def _losses(reader: RunReader) -> list[tuple[str, str]]:
     return [(key.removeprefix("train/").removesuffix("_loss").replace("_", " "), key) for key in keys[:3]]
 
 
-def _side_by_side(plots: Sequence[tuple[str, list[Line]]], width: int, tall: int) -> RenderableType:
-    if not plots:
+def _plots(main: Plot, others: Sequence[Plot], width: int, tall: int) -> RenderableType:
+    """One plot; where there is room others beside it, one above the other, each with a scale of its own."""
+    if not main[1] and not others:
         return _nothing("no report yet")
-    if width < WIDE:
-        return Group(Text(plots[0][0], "bold"), curve(plots[0][1], width - 2, tall))
-    each = width // len(plots) - 1
+    others = others[: max(1, tall // LEAST_PLOT)]
+    if not main[1] or width < WIDE or not others:
+        title, lines = main if main[1] else others[0]
+        return Group(Text(title, "bold"), curve(lines, width - 2, tall))
+    each, left = width // 2 - 1, tall + 1
+    beside: list[Text] = []
+    for i, (title, lines) in enumerate(others):
+        rows = left // (len(others) - i)
+        beside += [Text(title, "bold"), curve(lines, each, rows - 1)]
+        left -= rows
     grid = Table.grid(padding=(0, 1, 0, 0))
-    for _ in plots:
-        grid.add_column(width=each)
-    grid.add_row(*(Text(title, "bold") for title, _ in plots))
-    grid.add_row(*(curve(lines, each, tall) for _, lines in plots))
+    grid.add_column(width=each)
+    grid.add_column(width=each)
+    grid.add_row(Group(Text(main[0], "bold"), curve(main[1], each, tall)), Group(*beside))
     return grid
 
 
 def _in_columns(pairs: Sequence[tuple[str, str]], width: int) -> Table:
-    """Names and values in as many columns as fit."""
-    across = max(1, width // 33)
+    """Names and values in as many columns as fit; a name is cut only where one column has no room for it."""
+    wide = min(max((len(name) for name, _ in pairs), default=1), max(8, width - 12))
+    across = max(1, (width + 1) // (wide + 12))
     down = -(-len(pairs) // across)
     grid = Table.grid(padding=(0, 1, 0, 0))
     for _ in range(across):
-        grid.add_column(width=20, no_wrap=True)
+        grid.add_column(width=wide, no_wrap=True)
         grid.add_column(width=9, justify="right", no_wrap=True)
     for row in range(down):
         cells: list[Text] = []
@@ -291,11 +302,14 @@ def _sparks(reader: RunReader, keys: Sequence[str], width: int, chosen: str = ""
     table.add_column(width=10, justify="right", no_wrap=True)
     table.add_column(width=wide, no_wrap=True)
     table.add_column(no_wrap=True, style=QUIET)
+    curves = reader.history.curves
+    first = min((found.steps[0] for found in curves.values() if found.steps), default=0)  # the same for all
+    last = max((found.steps[-1] for found in curves.values() if found.steps), default=0)
     for key in keys:
-        values = reader.history.curves[key].values
+        values = curves[key].values
         span = f"{number(min(values))} … {number(max(values))}"
         name = Text(printable(key), "reverse" if key == chosen else "", overflow="ellipsis")
-        table.add_row(name, Text(number(values[-1])), sparkline(values, wide), span)
+        table.add_row(name, Text(number(values[-1])), sparkline(_line(key, curves[key]), first, last, wide), span)
     return table
 
 
