@@ -413,6 +413,38 @@ def test_the_summary_counts_worlds_and_successes_by_phase(tmp_path):
     assert "% of " in text.replace("\u00a0", " ")
 
 
+def test_a_large_terminal_shows_a_long_observation_side_by_side(tmp_path):
+    _, app = app_of(tmp_path, "drmario_level_0")
+    heads = {}
+
+    async def steps(pilot):
+        await begun(pilot)
+        await pilot.press("n", "1")
+        await at(pilot, 1)
+        for width in (200, 100):
+            await pilot.resize_terminal(width, 50)
+            await until(pilot, lambda: "observation" in text_of(app))
+            app.draw()
+            await pilot.pause()
+            heads[width] = text_of(app).count("observation")
+        await pilot.press("q")
+
+    drive(app, steps, (200, 50))
+    assert heads == {200: 2, 100: 1}
+
+
+def test_worlds_without_a_picture_take_a_line_each_in_the_grid(tmp_path):
+    _, app = app_of(tmp_path, "cartpole", **{"collect.num_worlds": 16, "collect.rollout_length": 2})
+
+    async def steps(pilot):
+        await begun(pilot)
+        await until(pilot, lambda: all(f"{world}  ep 1" in text_of(app) for world in range(1, 17)))
+        assert "no picture" not in text_of(app)
+        await pilot.press("q")
+
+    drive(app, steps, (80, 24))
+
+
 def test_agents_beyond_the_first_are_a_key_away(tmp_path):
     _, app = app_of(tmp_path, "converging")
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from slipstream.config.load import load
-from slipstream.worlds.drmario.letters import SHAPES
+from slipstream.worlds.drmario.letters import COLOURS, PALE, SHAPES
 from slipstream.worlds.drmario.render import COLUMNS, ROWS, halves
 from slipstream.worlds.letters import Sheet, arrow
 from slipstream.worlds.registry import characters, make_worlds, records, tile
@@ -126,6 +126,33 @@ def test_bottles_show_every_cell_of_the_board_and_the_falling_pill():
     spans = [span for line in small[:-1] for span in line.spans if " on " in str(span.style)]
     both = sum(span.end - span.start for span in spans)
     assert drawn.count("▀") + drawn.count("▄") + both == halves_set
+
+
+def test_bottles_are_larger_where_there_is_room_and_viruses_have_another_colour_than_pills_in_small_ones():
+    kind, spec, frame, _ = stepped("drmario_level_0", "greedy", 6)
+    small, large = (characters(kind, spec, frame, None, *size) for size in ((40, 24), (80, 2 * ROWS + 3)))
+    assert len(large) == len(small) + ROWS
+    assert max(line.cell_len for line in large) == 4 * COLUMNS + 2
+    assert [line.plain for line in large[1:-2:2]] == [line.plain for line in large[2:-2:2]]  # each row of cells twice
+    value = dict(zip(spec.frame_fields, frame[0].astype(int).tolist(), strict=True))
+    cells = {value[f"cell_{i}"] for i in range(ROWS * COLUMNS)}
+    viruses, pills = (
+        {cell & 3 for cell in cells if cell < 0xF0 and (cell & 0xF0 == 0xD0) == own} for own in (True, False)
+    )
+    shades = {word for line in characters(kind, spec, frame, None, 12, 9) for span in line.spans
+              for word in str(span.style).split()}  # fmt: skip
+    assert viruses
+    assert pills
+    assert {COLOURS[colour] for colour in viruses} <= shades
+    assert {PALE[colour] for colour in pills} <= shades
+
+
+def test_a_straight_road_has_no_laps():
+    oval, straight = (
+        characters(*stepped(name, "follow_gap", 3), 60, 24)[-1].plain for name in ("time_trial_oval", "gaplock_ppo")
+    )
+    assert "lap 1" in oval
+    assert "lap" not in straight
 
 
 def test_worlds_without_a_picture_or_records_have_stand_ins(tmp_path):

@@ -186,7 +186,7 @@ class DebugApp(App[None]):
 
     def _layout(self, spec: WorldSpec) -> tuple[int, int, int, int]:
         """Tiles across and down, and their size."""
-        wide, tall = tile(self._kind, spec)
+        wide, tall = tile(self._kind, spec) if spec.frame_fields else (26, 0)  # without a picture, a line each
         room = self.size.height - 4 - (self._above if self.view == "summary" else 0)
         return max(1, (self.size.width - 2) // (wide + 2)), max(1, room // (tall + 2)), wide, tall
 
@@ -204,8 +204,10 @@ class DebugApp(App[None]):
                 name = next(name for name in names if len(name) <= wide)
                 text = Text(no_wrap=True)
                 text.append(f"{name:<{wide}}\n", "reverse" if world == self.focused_world else QUIET)
-                drawn = characters(self._kind, spec, scene.frames.get(world), scene.backdrops.get(world), wide, tall)
-                cells.append(text.append_text(Text("\n").join(drawn)))
+                if spec.frame_fields:
+                    frame, backdrop = scene.frames.get(world), scene.backdrops.get(world)
+                    text.append_text(Text("\n").join(characters(self._kind, spec, frame, backdrop, wide, tall)))
+                cells.append(text)
             grid.add_row(*cells)
         return grid
 
@@ -215,23 +217,29 @@ class DebugApp(App[None]):
         panel = max(20 + 19 * min(2, spec.num_agents), 28 + 10 * min(3, spec.num_agents))
         beside = bool(self.panels) and self.size.width >= panel + LEAST_PICTURE
         wide = self.size.width - 2 - (panel + 3 if beside else 0)
-        tall = min(34, self.size.height - 6 if beside or not self.panels else self.size.height // 2)
+        tall = min(48, self.size.height - 6 if beside or not self.panels else self.size.height // 2)
         drawn = characters(self._kind, spec, scene.frames.get(world), scene.backdrops.get(world), wide, tall)
         title = f"world {world + 1}  episode {scene.episodes[world]}  step {scene.lengths[world]}  "
         title += f"return {number(round(scene.returns[world], 3))}"
         picture = Group(Text(title, "bold"), *drawn)
+        pictured = max(len(title), *(line.cell_len for line in drawn))
         shown: list[RenderableType] = []
+        across = 1
+        if beside:  # what a small picture leaves free is the observation's, if it is long
+            room = max(8, self.size.height - 6 - (len(spec.reward_parts) + 3 if "rewards" in self.panels else 0))
+            needed = -(-panels.rows_of(spec, scene) // room)
+            across = max(1, min(needed, (self.size.width - 2 - pictured) // (panel + 3)))
         if "rewards" in self.panels:
             shown.append(panels.rewards(spec, scene, self._agents(spec, 2)))
         if "observation" in self.panels:
-            shown.append(panels.observation(spec, scene, self._agents(spec, 3)))
+            shown.append(panels.observation(spec, scene, self._agents(spec, 3), across))
         if not shown:
             return picture
         if not beside:
             return Group(picture, *shown)
         grid = Table.grid(padding=(0, 3, 0, 0))
-        grid.add_column(width=max(len(title), *(line.cell_len for line in drawn)))
-        grid.add_column(width=panel)
+        grid.add_column(width=pictured)
+        grid.add_column(width=across * (panel + 3) - 3)
         grid.add_row(picture, Group(*shown))
         return grid
 

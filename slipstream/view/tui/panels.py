@@ -160,21 +160,43 @@ def rewards(spec: WorldSpec, scene: Scene, agents: Sequence[int]) -> RenderableT
     return table
 
 
-def observation(spec: WorldSpec, scene: Scene, agents: Sequence[int]) -> RenderableType:
-    """What agents see, by the names of its features; of planes, how much of each is not zero."""
+def observation(spec: WorldSpec, scene: Scene, agents: Sequence[int], across: int = 1) -> RenderableType:
+    """What agents see and do, in so many columns side by side."""
+    rows = _seen(spec, scene, agents)
+    down = -(-len(rows) // across)
+    grid = Table.grid(padding=(0, 3, 0, 0))
+    grid.add_row(*(_seen_table(spec, scene, agents, rows[i : i + down]) for i in range(0, len(rows), down)))
+    return grid
+
+
+def rows_of(spec: WorldSpec, scene: Scene) -> int:
+    """Lines that the observation takes in one column, with its heading."""
+    return len(_seen(spec, scene, [0])) + 1
+
+
+def _seen(spec: WorldSpec, scene: Scene, agents: Sequence[int]) -> list[tuple[str, list[float], str]]:
+    """Features by their names, values by agent, style; of planes, how much of each is not zero. Then the actions."""
+    rows = []
+    for block in spec.obs:
+        rows += [(name, values, "") for name, values in _features(block, scene.focus.obs[block.name][list(agents)])]
+    actions = scene.focus.actions
+    names = spec.action.names if not spec.action.discrete and actions.ndim == 2 else ("choice",)
+    for k, name in enumerate(names or ("action",)):
+        values = [float(actions[a, k]) if actions.ndim == 2 else float(actions[a]) for a in agents]
+        rows.append((f"→ {name}", values, "cyan"))
+    return rows
+
+
+def _seen_table(
+    spec: WorldSpec, scene: Scene, agents: Sequence[int], rows: Sequence[tuple[str, list[float], str]]
+) -> Table:
     table = Table(box=None, pad_edge=False, header_style=QUIET, padding=(0, 1, 0, 0))
     table.add_column("observation", no_wrap=True, width=26)
     for a in agents:
         waits = "" if scene.focus.acting[a] else " waits"
         table.add_column(printable(spec.agents[a] + waits)[:9], justify="right", width=9)
-    for block in spec.obs:
-        for name, values in _features(block, scene.focus.obs[block.name][list(agents)]):
-            table.add_row(printable(name), *(_plain(value) for value in values))
-    actions = scene.focus.actions
-    names = spec.action.names if not spec.action.discrete and actions.ndim == 2 else ("choice",)
-    for k, name in enumerate(names or ("action",)):
-        values = [float(actions[a, k]) if actions.ndim == 2 else float(actions[a]) for a in agents]
-        table.add_row(f"→ {printable(name)}", *(_plain(value) for value in values), style="cyan")
+    for name, values, style in rows:
+        table.add_row(printable(name), *(_plain(value) for value in values), style=style)
     return table
 
 

@@ -9,6 +9,7 @@ from slipstream.worlds.spec import WorldSpec
 from slipstream.worlds.vec_env import F64, Backdrop
 
 COLOURS = ("yellow", "red", "bright_blue")
+PALE = ("khaki1", "light_coral", "light_sky_blue1")  # of pills, where their shape is not seen
 SHAPES = {0x40: "∩", 0x50: "∪", 0x60: "(", 0x70: ")", 0x80: "o", 0xB0: "*", 0xD0: "@"}  # by kind of cell
 EMPTY, VIRUS = 0xF0, 0xD0  # from EMPTY on, a cell is empty
 QUIET = "grey58"
@@ -41,9 +42,12 @@ def _bottle(value: dict[str, int], width: int, height: int, spec: WorldSpec) -> 
     words = MARKS[value["terminal"]] or f"{value['viruses']} left {seconds:.0f}s"
     wide = 2 if width >= 2 * COLUMNS + 2 else 1
     if height >= ROWS + 3 and width >= COLUMNS + 2:
+        tall = 2 if height >= 2 * ROWS + 3 and width >= 4 * COLUMNS + 2 else 1
+        wide = 4 if tall == 2 else wide
         lines = [
             Text("│", QUIET).append_text(Text("").join(_cell(cell, wide) for cell in row)).append("│", QUIET)
             for row in cells
+            for _ in range(tall)
         ]
         lines.append(Text("└" + "─" * (wide * COLUMNS) + "┘", QUIET))
         width = wide * COLUMNS + 2
@@ -65,13 +69,17 @@ def _cell(cell: int, wide: int) -> Text:
 
 
 def _two_rows(upper: list[int], lower: list[int]) -> Text:
-    """Two rows of a bottle in one line: only colours are seen."""
+    """Two rows of a bottle in one line: only colours are seen, pale ones of pills and full ones of viruses."""
     text = Text("│", QUIET)
     for above, below in zip(upper, lower, strict=True):
         if above < EMPTY and below < EMPTY:
-            text.append("▀", f"{COLOURS[above & 3]} on {COLOURS[below & 3]}")
+            text.append("▀", f"{_shade(above)} on {_shade(below)}")
         elif above < EMPTY:
-            text.append("▀", COLOURS[above & 3])
+            text.append("▀", _shade(above))
         else:
-            text.append("▄" if below < EMPTY else " ", COLOURS[below & 3] if below < EMPTY else "")
+            text.append("▄" if below < EMPTY else " ", _shade(below) if below < EMPTY else "")
     return text.append("│", QUIET)
+
+
+def _shade(cell: int) -> str:
+    return (COLOURS if cell & 0xF0 == VIRUS else PALE)[cell & 3]

@@ -24,13 +24,14 @@ def characters(spec: WorldSpec, frame: F64, backdrop: Backdrop | None, width: in
         for name in ("x_m", "y_m", "yaw_rad", "speed_mps", "s_m", "laps", "present")
     )
     leader = int(np.argmax(present > 0))
+    lap = f"  lap {int(laps[leader]) + 1}"
     if backdrop is None:
         places = np.stack([x, y], 1)
         sheet = Sheet(width, height - 1, places.min(0) - 1, places.max(0) + 1)
     else:
         low, high = free_extent(backdrop)
         if (high - low)[1] < FLAT * (high - low)[0]:
-            here = np.array([x[leader], y[leader]])
+            here, lap = np.array([x[leader], y[leader]]), ""  # a straight road has no laps
             sheet = Sheet(width, height - 1, here, here, scale=width / NEAR_M)
         else:
             sheet = Sheet(width, height - 1, low, high)
@@ -39,7 +40,7 @@ def characters(spec: WorldSpec, frame: F64, backdrop: Backdrop | None, width: in
         style = STYLES[i % len(STYLES)] + ("" if present[i] > 0 else f" {OUT}")
         letter = arrow(float(yaw[i])) if present[i] > 0 else "×"
         sheet.put(*sheet.place(float(x[i]), float(y[i])), letter, style)
-    words = f"{speed[leader]:.1f} m/s  {along[leader]:.0f} m  lap {int(laps[leader]) + 1}"
+    words = f"{speed[leader]:.1f} m/s  {along[leader]:.0f} m{lap}"
     return [*sheet.lines(), Text(words, style=STYLES[leader % len(STYLES)].removeprefix("bold "), no_wrap=True)]
 
 
