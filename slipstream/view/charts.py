@@ -132,6 +132,8 @@ def _span(values: Sequence[float], from_zero: bool = False) -> tuple[float, floa
     low, high = min(finite), max(finite)
     if from_zero:
         return 0.0, max(high, 1.0)
+    if low == high == 0:
+        high = 1.0  # a count or a share that is still nothing was never below it
     margin = 0.05 * (high - low) or 0.5 * abs(high) or 1.0
     return low - margin, high + margin
 

@@ -149,6 +149,89 @@ def test_a_live_run_is_followed(page, shown):
     assert chart.locator("output").inner_text() == "8"
 
 
+def test_smoothing_draws_a_line_and_leaves_the_numbers_and_the_evaluations(page, tmp_path):
+    make_run(tmp_path, "run", values=[(-1.0) ** k * k for k in range(1, 31)])
+    with serving(tmp_path) as port:
+        open_run(page, f"http://127.0.0.1:{port}/", "run", "Curves")
+        trained, judged = (page.locator(f'[data-metric="{group}/return_mean"]') for group in ("env", "eval"))
+        trained.locator("path.line").first.wait_for()
+        before = trained.locator("output").inner_text()
+        page.get_by_label("Smoothing").select_option("0.9")
+        trained.locator("path.faint").wait_for()
+        assert trained.locator("output").inner_text() == before == "30"
+        assert judged.locator("path.faint").count() == 0
+
+        def smoothed():
+            svg = trained.locator("svg")
+            svg.focus()
+            svg.press("ArrowLeft")
+            return trained.locator("output").inner_text()
+
+        seen = smoothed()
+        assert ", smoothed " in seen
+        page.keyboard.press("Escape")
+        trained.locator("svg").press("+")
+        page.locator('[data-metric="env/return_mean"]:not([data-points="30"])').wait_for()
+        at, told = seen.split(" at ")[1].split(", ")
+        for _ in range(60):
+            now = smoothed()
+            if f" at {at}," in now:
+                break
+        assert now.endswith(told)  # the same point, zoomed in
+
+
+def test_all_charts_of_a_run_have_the_same_steps_and_shares_go_from_zero_to_one(page, tmp_path):
+    run = make_run(tmp_path, "run", "head_on", values=[float(k) for k in range(1, 11)])
+    append(run.path, [{"timesteps_total": 11_000, "eval/return_mean": 1.0, "eval/clean_fraction": 0.0}])
+    with serving(tmp_path) as port:
+        open_run(page, f"http://127.0.0.1:{port}/", "run", "Curves")
+        page.locator('[data-metric="eval/clean_fraction"] circle').wait_for()
+
+        def axis(metric, anchor):
+            return page.locator(f'[data-metric="{metric}"] svg text[text-anchor="{anchor}"]').all_text_contents()
+
+        steps = axis("env/return_mean", "middle")
+        assert steps[0] == "0"
+        assert axis("eval/clean_fraction", "middle") == steps
+        assert axis("eval/clean_fraction", "end")[0] == "0"
+        assert "1" in axis("eval/clean_fraction", "end")
+
+
+def test_metrics_are_found_by_name_and_chosen_all_at_once(page, shown):
+    address, _ = shown
+    open_run(page, address, "head_on", "Curves")
+    page.locator('[data-metric="train/entropy"]').wait_for()
+    page.get_by_text("Metrics:").click()
+    page.get_by_label("Find a metric").fill("ENTR")
+    assert page.locator("details label:visible").all_inner_texts() == ["train/entropy"]
+    page.get_by_role("button", name="Learning: none").click()
+    page.locator('[data-metric="train/entropy"]').wait_for(state="detached")
+    page.get_by_role("button", name="Learning: all").click()
+    page.locator('[data-metric="train/entropy"]').wait_for()
+
+
+def test_lines_of_shares_begin_at_the_same_place_in_every_row_of_a_leaderboard(page, tmp_path):
+    for k, value in enumerate((1.0, -12345.678, 0.00123)):
+        make_run(tmp_path, f"run{'x' * 9 * k}", seed=k, values=(value,))
+    with serving(tmp_path) as port:
+        page.goto(f"http://127.0.0.1:{port}/#/leaderboard")
+        page.locator(".whisker").nth(2).wait_for()
+        left = page.locator(".whisker").evaluate_all("all => all.map((one) => one.getBoundingClientRect().left)")
+        assert len(set(left)) == 1
+
+
+def test_a_round_that_failed_says_why_and_names_who_was_missing(page, tmp_path):
+    rounds = tmp_path / "pair" / "rounds" / "main" / "rounds.jsonl"
+    rounds.parent.mkdir(parents=True)
+    told = {"round": 1, "state": "failed", "reason": "1 of 2 updates came in time", "dropouts": ["1"], "seats": []}
+    rounds.write_text(json.dumps(told) + "\n")
+    with serving(tmp_path) as port:
+        page.goto(f"http://127.0.0.1:{port}/#/federations")
+        page.get_by_role("link", name="pair, main").click()
+        page.get_by_text("1 of 2 updates came in time").wait_for()
+        assert page.get_by_role("cell", name="client 1", exact=True).count() == 1
+
+
 def test_rounds_of_a_federation_are_shown_as_they_come(page, tmp_path):
     rounds = tmp_path / "pair" / "rounds" / "main" / "rounds.jsonl"
     rounds.parent.mkdir(parents=True)

@@ -40,6 +40,11 @@ def test_charts_with_the_same_end_have_the_same_steps_and_a_share_goes_from_zero
         assert drawn[:, 1] == pytest.approx([TOP + (HEIGHT - TOP - BOTTOM) / 2 + inner * (0.5 - value)] * 2, abs=0.06)
 
 
+def test_what_stays_at_zero_is_drawn_at_the_bottom():
+    drawn = points(svg(Chart("x", (Line("a", [0, 1], [0.0, 0.0]),))))
+    assert (drawn[:, 1] > HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) / 10).all()
+
+
 def test_a_line_is_dashed_from_where_it_is_no_longer_of_all():
     drawn = svg(Chart("x", (Line("a", [0, 1, 2, 3], [1.0, 2.0, 3.0, 4.0], dashed_from=1),)))
     whole, rest = points(drawn), points(drawn.replace("c0 dashed", "c0").replace("<polyline", "<gone", 1))

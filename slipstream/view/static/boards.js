@@ -72,8 +72,8 @@
       ], [...figures.groups].sort((a, b) => ({ higher: b.iqm.estimate - a.iqm.estimate, lower: a.iqm.estimate - b.iqm.estimate })[better] || 0), "cards"),
         better ? h("p", { class: "quiet small" }, `Of ${metric}, ${better} is better.`) : "");
       const beats = figures.improvement.length ? h("section", {}, table([
-        { title: "Chance that a run of", class: "span", cell: (pair) => swatch(color(pair.first), pair.first) },
-        { title: "beats one of", class: "span", cell: (pair) => swatch(color(pair.second), pair.second) },
+        { title: "Chance that a run of", class: "wrap span", cell: (pair) => swatch(color(pair.first), pair.first) },
+        { title: "beats one of", class: "wrap span", cell: (pair) => swatch(color(pair.second), pair.second) },
         { title: "[95 %]", n: true, cell: (pair) => interval(pair.chance, 3) },
       ], figures.improvement, "cards")) : "";
       section.append(h("div", { class: beats ? "two uneven" : "under" }, groups, beats));
@@ -178,7 +178,7 @@
           return [key, S.chart(element, { title: title, series: [], height: 150, share: key === "participation" })];
         });
       }
-      closed.textContent = `${whole(answer.closed)} rounds closed.`;
+      closed.textContent = answer.closed === 1 ? "1 round closed." : `${whole(answer.closed)} rounds closed.`;
       swap(members, ...(answer.clients.length ? ["Clients: ", ...answer.clients.flatMap((one, i) => [i ? ", " : "", h("a", { href: `#/run/${one.id}` }, one.name)])] : []));
       const steps = answer.rounds.map((round) => round.round);
       const axis = steps.length ? [steps[0] - 1, steps[steps.length - 1]] : [0, 1];

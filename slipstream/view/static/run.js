@@ -4,7 +4,7 @@
   const { main, LIVE_MS, h, ask, query, whole, part, badge, duration, when, table, keep, follow } = S.page;
 
   const FIRST_SHOWN = ["env/return_mean", "eval/return_mean", "eval/success_mean", "eval/clean_fraction", "env/length_mean", "train/policy_loss", "train/value_loss", "train/critic_loss", "train/entropy", "train/approx_kl", "train/explained_variance", "curriculum/phase", "perf/steps_per_s"];
-  const GROUPS = { env: "Episodes in training", eval: "Evaluation", train: "Learning", perf: "Speed", replay: "Replay", collector: "Workers", fed: "Federation", stop: "Stopping", curriculum: "Curriculum" };
+  const GROUPS = { env: "Episodes in training", eval: "Evaluation", train: "Learning", perf: "Speed", replay: "Replay", collector: "Workers", fed: "Federation", stop: "Stopping", curriculum: "Curriculum", privacy: "Privacy", diag: "Diagnostics of the networks", counters: "Counters" };
 
   function runView(id, tab) {
     let version = null;
@@ -80,7 +80,7 @@
       const kept = keep.get(`metrics.${run.kind}`, null);
       let wanted = new Set(kept || FIRST_SHOWN);
       const grid = h("div", { class: "charts" });
-      const choose = h("details", { class: "card choose" }, h("summary", {}, "Metrics"), h("div", { class: "sets" }));
+      const choose = h("details", { class: "card choose" }, h("summary", {}, "Metrics"), h("input", { type: "search", placeholder: "Find a metric", "aria-label": "Find a metric", oninput: (event) => find(event.target.value) }), h("div", { class: "sets" }));
       const pick = h("select", { "aria-label": "Smoothing", onchange: () => { smooth = Number(pick.value); keep.set("smooth", smooth); version = null; again(); } },
         [[0, "no smoothing"], [0.6, "some smoothing"], [0.9, "much smoothing"]].map(([value, words]) => h("option", { value: value, selected: value === smooth }, words)));
       holder.append(h("div", { class: "bar" }, pick, h("span", { class: "quiet small" }, "Mark a stretch of a curve to see it in full; Escape shows all. The number beside a title is the last one measured; evaluations, counts and phases are not smoothed.")), choose, grid);
@@ -90,17 +90,32 @@
       function fillChoices() {
         const sets = {};
         metrics.forEach((key) => (sets[key.includes("/") ? key.split("/")[0] : "counters"] ||= []).push(key));
-        const toggle = (key, on) => {
-          if (on) wanted.add(key);
-          else wanted.delete(key);
+        const toggle = (keys, on) => {
+          keys.forEach((key) => (on ? wanted.add(key) : wanted.delete(key)));
           keep.set(`metrics.${run.kind}`, [...wanted]);
           version = null;
           arrange();
           look();
         };
         choose.querySelector("summary").textContent = `Metrics: ${isShown().length} of ${metrics.length} shown`;
-        choose.querySelector(".sets").replaceChildren(...Object.entries(sets).map(([name, keys]) =>
-          h("fieldset", {}, h("legend", {}, GROUPS[name] || name), keys.map((key) => h("label", {}, h("input", { type: "checkbox", checked: wanted.has(key), onchange: (event) => toggle(key, event.target.checked) }), " ", key)))));
+        choose.querySelector(".sets").replaceChildren(...Object.entries(sets).map(([name, keys]) => {
+          const title = GROUPS[name] || name;
+          const boxes = keys.map((key) => h("input", { type: "checkbox", checked: wanted.has(key), onchange: (event) => toggle([key], event.target.checked) }));
+          const all = (words, on) => h("button", { type: "button", "aria-label": `${title}: ${words}`, onclick: () => {
+            const found = keys.filter((_, i) => !boxes[i].closest("label").hidden);
+            keys.forEach((key, i) => found.includes(key) && (boxes[i].checked = on));
+            toggle(found, on);
+          } }, words);
+          return h("fieldset", {}, h("legend", {}, title, " ", all("all", true), " ", all("none", false)), keys.map((key, i) => h("label", { "data-key": key }, boxes[i], h("span", {}, key))));
+        }));
+        find(choose.querySelector("input").value);
+      }
+
+      /* Show only the metrics whose names hold all the words. */
+      function find(text) {
+        const words = text.toLowerCase().split(" ").filter(Boolean);
+        choose.querySelectorAll("label").forEach((label) => (label.hidden = !words.every((word) => label.dataset.key.toLowerCase().includes(word))));
+        choose.querySelectorAll("fieldset").forEach((set) => (set.hidden = !set.querySelector("label:not([hidden])")));
       }
 
       /* One chart for every metric that is wanted, in the order of the list of metrics. */
