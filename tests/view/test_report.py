@@ -204,6 +204,14 @@ def test_all_charts_of_a_run_end_with_the_run(tmp_path):
     assert [chart.share for chart in charts if chart.title == "clean"] == [True]
 
 
+def test_a_page_names_no_flags_of_a_command(tmp_path):
+    runs = [make_run(tmp_path / f"run{k}", [0.0] * (2 + k), seed=k) for k in range(2)]  # ends differ
+    page = page_of(tmp_path, *runs)
+    comparison = page.text.split("Comparison")[1].split("Intervals are")[0]
+    assert "last values are at 200 to 300 steps" in comparison
+    assert "--at" not in comparison
+
+
 def test_figures_that_tell_little_are_folded_up(tmp_path):
     figures = {f"eval/detail_{k}_mean": float(k) for k in range(40)}
     rows = [
