@@ -1,13 +1,13 @@
 """Every learner, rule and strategy of a federation, with and without worker processes: the same bits.
 
-python studies/federation_matrix.py [--only td3,sac,dqn,meetings] [--jobs 1]     # make study-federation-matrix
+python studies/federation_matrix.py [--only td3,sac,dqn,meetings,others] [--jobs 1]     # make study-federation-matrix
 
 A cell is three clients that learn together for a moment, twice: collecting in their own process, and with two workers
 each. All arrays of their last checkpoints must be the same, and every round must have closed with all three.
 
 `meetings` are every way to meet, with and without privacy and secure sums, for every learner and strategy, rule and
 server step (federation_meetings.py): tables of rounds that closed, or why it is refused, in
-docs/results/federation_meetings.md.
+docs/results/federation_meetings.md. `others` are weights, MAML, FedProx, distilling and the like in the same ways.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from cells import Cell, asked, run_cells, save_cells
 WORLDS = {"td3": "probe_target", "sac": "probe_target", "dqn": "probe_bandit"}
 RULES = ("mean", "weighted_mean", "median", "trimmed_mean", "krum", "multi_krum", "bulyan", "geometric_median")
 STRATEGIES = ("local", "average", "reset")
-MEETINGS = "meetings"
+MEETINGS, OTHERS = "meetings", "others"
 PAGE = """# Ways to meet, privacy, secure sums and learners
 
 `make study-federation-matrix`, or `python studies/federation_matrix.py --only meetings`: three clients that have
@@ -37,6 +37,12 @@ RULES_PAGE = """## Rules and server steps
 
 The same meetings with every aggregator, one of one's own among them, and every `server` step, by all learners of the
 table above; moments of optimisers stay local.
+"""
+OTHERS_PAGE = """# Ways to meet, and other ways to learn together
+
+`make study-federation-matrix`, or `python studies/federation_matrix.py --only others`: the meetings of
+[the other page](federation_meetings.md) with weights, MAML, FedProx, partial merging, distilling, DP-SGD and late
+updates, by all learners of that page. With `merge_mu` clients keep a part of their own weights, so they differ.
 """
 CLIENTS = 3
 SHORT: dict[str, Any] = {
@@ -89,9 +95,9 @@ def together(cell: Cell, folder: Path, workers: int) -> tuple[list[str], int]:
 
 def main() -> None:
     """Compute what is missing, and say what differs."""
-    args = asked(__doc__, "federation_matrix", [*WORLDS, MEETINGS])
+    args = asked(__doc__, "federation_matrix", [*WORLDS, MEETINGS, OTHERS])
     bad = []
-    if algos := [one for one in args.only if one != MEETINGS]:
+    if algos := [one for one in args.only if one in WORLDS]:
         cells = [
             {"algo": algo, "rule": rule, "strategy": strategy}
             for algo in algos
@@ -104,6 +110,8 @@ def main() -> None:
         print(f"{len(done)} cells, {rounds} rounds with all three; {len(bad)} differ: {bad}")
     if MEETINGS in args.only:
         bad += meetings(args.out.with_name("federation_meetings.json"))
+    if OTHERS in args.only:
+        bad += others(args.out.with_name("federation_others.json"))
     sys.exit(bool(bad))
 
 
@@ -127,10 +135,29 @@ def meetings(path: Path) -> list[Cell]:
     return [cell for _, bad in found.values() for cell in bad]
 
 
+def others(path: Path) -> list[Cell]:
+    """Other ways to learn together, in every way to meet."""
+    from federation_meetings import ALGOS, ROUNDS, extra_cells, extra_table, learned, meet
+    from federation_meetings import together as alike
+
+    done: list[Cell] = []
+    for algo in ALGOS:
+        clients = learned(algo)
+        done += [{**cell, **meet(cell, clients)} for cell in extra_cells([algo])]
+        print(algo, len(done), flush=True)
+    save_cells(path, "federation_others", alike(done))
+    said, bad = _judged(done, ROUNDS)
+    text = f"{OTHERS_PAGE}\n{said}\n\n{extra_table(done)}\n"
+    print(text)
+    path.with_suffix(".md").write_text(text)
+    return bad
+
+
 def _judged(cells: Sequence[Cell], rounds: int) -> tuple[str, list[Cell]]:
     """How many combinations worked, in a sentence; and those that were neither refused nor did."""
     met = [cell for cell in cells if "refused" not in cell]
-    bad = [cell for cell in met if cell["rounds"] != rounds or not cell["agree"]]
+    differ = ("merge_mu",)  # by intention
+    bad = [cell for cell in met if cell["rounds"] != rounds or not (cell["agree"] or cell.get("extra") in differ)]
     said = (
         f"{len(cells)} combinations: {len(met) - len(bad)} closed all {rounds} rounds with all three, which then "
         f"held the same weights; {len(cells) - len(met)} are refused at the start; {len(bad)} did neither."

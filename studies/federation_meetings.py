@@ -33,7 +33,9 @@ from slipstream.data.address import listen, parse_address
 from slipstream.federate.coordinator import Coordinator
 from slipstream.federate.own_rule import Known
 from slipstream.train.federation import Client, begin_alike
+from slipstream.train.setup import make_cast
 from slipstream.train.transports import make_federation
+from slipstream.worlds.spec import WorldSpec
 
 ALGOS = {
     "ppo": "probe_bandit", "appo": "probe_bandit", "impala": "probe_target", "reinforce": "probe_bandit",
@@ -43,6 +45,18 @@ TRANSPORTS = ("files", "tcp", "ring", "gossip")
 STRATEGIES = ("local", "average", "reset")
 OWN = f"{Path(__file__).stem}:halfway"
 SERVERS = ("none", "fedadam", "fedyogi", "reptile")
+BY = {"aggregator": "weighted_mean"}
+EXTRAS: dict[str, dict[str, Any]] = {
+    "weights samples": {**BY, "weights": "samples"},
+    "weights reward_delta": {**BY, "weights": "reward_delta"},
+    "weights numbers": {**BY, "weights": {"0": 1.0, "1": 2.0, "2": 0.5}},
+    "maml": {"maml": 0.5},
+    "proximal_mu": {"proximal_mu": 0.1},
+    "merge_mu": {"merge_mu": 1.0},
+    "distill": {"distill": {"observations": 50, "episodes": 1, "epochs": 1}},
+    "dp_sgd": {"dp_sgd": {}},
+    "staleness": {"staleness": 0.5},
+}
 CLIENTS, ROUNDS, INTERVAL = 3, 2, 4
 PRIVACY = {"clip_norm": 1.0, "noise_multiplier": 1.0, "delta": 1e-5}
 
@@ -94,11 +108,28 @@ def rule_cells(algos: Sequence[str] = tuple(ALGOS)) -> list[Cell]:
     ]  # fmt: skip
 
 
+def extra_cells(algos: Sequence[str] = tuple(ALGOS)) -> list[Cell]:
+    """Every other way to learn together in every way to meet."""
+    return [
+        {
+            "algo": algo,
+            "transport": transport,
+            "privacy": privacy,
+            "secure": secure,
+            "strategy": "local",
+            "extra": extra,
+        }
+        for algo, transport, privacy, secure, extra in itertools.product(
+            algos, TRANSPORTS, ("none", "client"), (False, True), EXTRAS
+        )
+    ]
+
+
 def meet(cell: Cell, clients: Sequence[Learned]) -> Cell:
     """What comes of it: rounds that closed with all, updates that privacy counted, whether all agree; or a refusal."""
     for client in clients:
         client.parts.learner.load_state_dict(dict(client.state))
-    if why := refusal(cell, clients[0].parts.scenario):
+    if why := refusal(cell, clients[0].parts.scenario, clients[0].parts.env.spec):
         return {"refused": why}
     shelf = "/dev/shm" if os.path.isdir("/dev/shm") else None  # memory, where there is some: nothing here is to last
     with tempfile.TemporaryDirectory(prefix="fed", dir=shelf) as folder:
@@ -135,12 +166,14 @@ def meet(cell: Cell, clients: Sequence[Learned]) -> Cell:
     }
 
 
-def refusal(cell: Cell, scenario: Scenario) -> str:
-    """Why the schema refuses a combination; "" where it does not."""
+def refusal(cell: Cell, scenario: Scenario, spec: WorldSpec | None = None) -> str:
+    """Why a run of a combination would be refused at its start, by the schema or by its learner; "" where it is not."""
     try:
-        _scenario(cell, scenario, 0, Path("folder"))
+        found = _scenario(cell, scenario, 0, Path("folder"))
+        if spec is not None:
+            make_cast(found, spec)
     except ScenarioError as error:
-        return str(error).splitlines()[-1].strip().removeprefix("override: federated: ")
+        return str(error).splitlines()[-1].strip().removeprefix("override: ").removeprefix("federated: ")
     return ""
 
 
@@ -156,7 +189,7 @@ def _scenario(cell: Cell, scenario: Scenario, client: int, folder: Path) -> Scen
         federated["address"] = f"ipc://{folder / 'c.sock'}"
     elif cell["transport"] != "files":
         federated["peers"] = {str(peer): f"ipc://{folder / f'{peer}.sock'}" for peer in range(CLIENTS)}
-    return override(scenario, {"federated": federated})
+    return override(scenario, {"federated": {**federated, **EXTRAS.get(cell.get("extra", ""), {})}})
 
 
 @contextmanager
@@ -196,16 +229,11 @@ def as_table(cells: Sequence[Cell]) -> str:
     rows: dict[tuple[Any, ...], dict[str, str]] = {}
     for cell in cells:
         row = rows.setdefault((cell["transport"], cell["privacy"], cell["secure"], cell["strategy"]), {})
-        if refused := cell.get("refused"):
-            if refused not in reasons:
-                reasons.append(refused)
-            row[cell["algo"]] = f"refused ({reasons.index(refused) + 1})"
-        else:
-            row[cell["algo"]] = f"{cell['rounds']} closed"
+        row[cell["algo"]] = _word(cell, reasons)
     for (transport, privacy, secure, strategy), row in rows.items():
         shown = " | ".join(row.get(algo, "") for algo in algos)
         lines.append(f"| {transport} | {privacy} | {'yes' if secure else 'no'} | {strategy} | {shown} |")
-    return "\n".join([*lines, "", *(f"{number}. {reason}" for number, reason in enumerate(reasons, 1))])
+    return "\n".join([*lines, "", *_numbered(reasons)])
 
 
 def rule_table(cells: Sequence[Cell]) -> str:
@@ -213,12 +241,8 @@ def rule_table(cells: Sequence[Cell]) -> str:
     reasons: list[str] = []
     fared: dict[tuple[Any, ...], dict[str, list[str]]] = {}
     for cell in cells:
-        said = str(cell.get("refused", "")).replace(f"{cell['aggregator']} compares", "the rule compares")
-        if said and said not in reasons:
-            reasons.append(said)
-        word = f"refused ({reasons.index(said) + 1})" if said else f"{cell['rounds']} closed"
         way = (cell["transport"], cell["privacy"], cell["secure"], cell["aggregator"])
-        fared.setdefault(way, {}).setdefault(cell["server"], []).append(word)
+        fared.setdefault(way, {}).setdefault(cell["server"], []).append(_word(cell, reasons))
     rows: dict[tuple[Any, ...], list[str]] = {}
     for (*way, rule), by_server in fared.items():
         words = tuple(" / ".join(dict.fromkeys(by_server[server])) for server in SERVERS)
@@ -230,7 +254,42 @@ def rule_table(cells: Sequence[Cell]) -> str:
     for (transport, privacy, secure, words), rules in rows.items():
         told = " | ".join(words)
         lines.append(f"| {transport} | {privacy} | {'yes' if secure else 'no'} | {', '.join(rules)} | {told} |")
-    return "\n".join([*lines, "", *(f"{number}. {reason}" for number, reason in enumerate(reasons, 1))])
+    return "\n".join([*lines, "", *_numbered(reasons)])
+
+
+def extra_table(cells: Sequence[Cell]) -> str:
+    """A line for every other way to learn together, a column for every way to meet; learners where they differ."""
+    reasons: list[str] = []
+    ways = list(dict.fromkeys((cell["transport"], cell["privacy"], cell["secure"]) for cell in cells))
+    fared: dict[str, dict[tuple[Any, ...], dict[str, list[str]]]] = {}
+    for cell in cells:
+        words = fared.setdefault(cell["extra"], {}).setdefault((cell["transport"], cell["privacy"], cell["secure"]), {})
+        words.setdefault(_word(cell, reasons), []).append(cell["algo"])
+    names = list(fared)
+    lines = ["| transport | privacy | secure | " + " | ".join(names) + " |", "|---|---|---|" + "---|" * len(names)]
+    for way in ways:
+        told = []
+        for name in names:
+            words = fared[name][way]
+            alike = len(words) == 1
+            told.append("; ".join(word if alike else f"{word}: {', '.join(algos)}" for word, algos in words.items()))
+        lines.append(f"| {way[0]} | {way[1]} | {'yes' if way[2] else 'no'} | " + " | ".join(told) + " |")
+    return "\n".join([*lines, "", *_numbered(reasons)])
+
+
+def _word(cell: Cell, reasons: list[str]) -> str:
+    """What came of a cell: rounds that closed, or the number of its refusal, which is noted."""
+    said = str(cell.get("refused", "")).replace(f"{cell.get('aggregator')} compares", "the rule compares")
+    said = said.replace(f"a row of {cell['algo']} is", "a row of this learner is")
+    if not said:
+        return f"{cell['rounds']} closed"
+    if said not in reasons:
+        reasons.append(said)
+    return f"refused ({reasons.index(said) + 1})"
+
+
+def _numbered(reasons: Sequence[str]) -> list[str]:
+    return [f"{number}. {reason}" for number, reason in enumerate(reasons, 1)]
 
 
 def together(cells: Sequence[Cell]) -> list[Cell]:

@@ -4,7 +4,20 @@ Here every learner meets in every way once, with one of the ways with moments in
 """
 
 import pytest
-from federation_meetings import ALGOS, OWN, ROUNDS, all_cells, as_table, learned, meet, refusal, rule_cells, rule_table
+from federation_meetings import (
+    ALGOS,
+    OWN,
+    ROUNDS,
+    all_cells,
+    as_table,
+    extra_cells,
+    extra_table,
+    learned,
+    meet,
+    refusal,
+    rule_cells,
+    rule_table,
+)
 from learning import scenario_of
 
 WAYS = [("files", False), ("files", True), ("tcp", False), ("ring", False), ("gossip", False)]  # transport, secure
@@ -62,3 +75,15 @@ def test_rules_and_server_steps_are_accepted_where_updates_are_seen_and_refused_
         assert (not why) == (sees or can_sum), (cell, why)
         done.append({**cell, "refused": why} if why else {**cell, "rounds": ROUNDS})
     assert "one's own | 2 closed | 2 closed | 2 closed | 2 closed" in rule_table(done)
+
+
+@pytest.mark.parametrize("algo", ["impala", "sac"])
+def test_other_ways_to_learn_together_close_rounds_or_are_refused(algo):
+    """Of the ways to meet that take them; the study has all."""
+    clients = learned(algo)
+    cells = [cell for cell in extra_cells([algo]) if cell["transport"] in ("tcp", "gossip") and not cell["secure"]]
+    done = [{**cell, **meet(cell, clients)} for cell in cells]
+    assert [one for one in done if "refused" not in one and one["rounds"] != ROUNDS] == []
+    told = {one["extra"] for one in done if "refused" not in one}
+    assert told == {one["extra"] for one in done} - {"dp_sgd"}  # which is for DQN
+    assert extra_table(done).count("\n| ") == 4
