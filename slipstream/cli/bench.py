@@ -94,7 +94,7 @@ def _collect(scenario: Scenario, worlds: Sequence[int], workers: Sequence[int], 
 def _asked(found: Sequence[Speed], asked: Sequence[tuple[int, int, int]]) -> list[Speed]:
     """Those that were asked for, in their order; one world is always measured."""
     by_setting = {(row.worlds, row.threads, row.workers): row for row in found}
-    return [by_setting[tuple(one)] for one in dict.fromkeys(asked)]
+    return [by_setting[one] for one in dict.fromkeys(asked)]
 
 
 def _how(row: Speed) -> str:
@@ -114,11 +114,10 @@ def forms(rows: Sequence[Speed], kind: str, name: Callable[[Speed], str]) -> lis
         for row in rows
     ]  # fmt: skip
     more = [[_rate(row.agent_steps_per_s), _times(row.beside_one), _share(row.per_processor)] for row in rows]
-    columns = [heads + extra, heads + extra[1:2], heads]
-    cells = [more, [row[1:2] for row in more], [[] for _ in more]]
+    parts = slice(0, 3), slice(1, 2), slice(0, 0)  # of what is more
     return [
-        plain(names, [left + right for left, right in zip(short, added, strict=True)], left=2)
-        for names, added in zip(columns, cells, strict=True)
+        plain(heads + extra[part], [left + right[part] for left, right in zip(short, more, strict=True)], left=2)
+        for part in parts
     ]
 
 

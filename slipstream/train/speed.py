@@ -16,6 +16,10 @@ from slipstream.worlds.speed import Taken
 STEPS = 32  # of every world in a slab
 
 
+def _nobody(event: str, sentence: str, /, **fields: object) -> None:
+    """Nobody hears what happens to workers."""
+
+
 class Collecting:
     """Worlds that a scenario's policies act in, ready to be timed; satisfies worlds.speed.Stepper."""
 
@@ -41,7 +45,7 @@ class Collecting:
         threads = choose_threads(scenario, self._worlds.spec).learner_threads  # those of the run that is asked about
         asked = override(asked, {"learner_threads": threads})
         cast = make_cast(asked, self._worlds.spec)
-        self._source = make_source(asked, self._worlds, cast, lambda event, sentence, **_: None)
+        self._source = make_source(asked, self._worlds, cast, _nobody)
         self._steps = asked.rollout_steps
         self._source.begin(0)
         self._slabs = 0

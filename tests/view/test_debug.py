@@ -409,6 +409,8 @@ def test_the_summary_counts_worlds_and_successes_by_phase(tmp_path):
     assert len(scene.phases) == 8
     for i, name in enumerate(spec.phases):
         assert f"{name} {scene.phases.count(i)}" in text.replace("\u00a0", " ")
+    counts = panels.phase_success(spec, scene.ended).split(" · ")
+    assert all(count.replace("\u00a0", " ") in text for count in counts)  # none is broken over two lines
     assert scene.ended
     assert "% of " in text.replace("\u00a0", " ")
 

@@ -106,10 +106,10 @@ def aggregate(kind: str, stage: Stage, spec: WorldSpec, scene: Scene, width: int
     lines: list[Text] = []
     for name, value in rows:
         room = max(20, width - NAMES - 2)
-        parts = textwrap.wrap(printable(value), room) if name.startswith("phases") else [printable(value)[:room]]
+        parts = textwrap.wrap(value, room) if name.startswith("phases") else [value[:room]]
         for i, part in enumerate(parts or [""]):
             label = name.replace("_", " ") if i == 0 else ""
-            lines.append(Text(f"{label:<{NAMES}}  ", QUIET, no_wrap=True).append(part, "default"))
+            lines.append(Text(f"{label:<{NAMES}}  ", QUIET, no_wrap=True).append(printable(part), "default"))
     return lines
 
 
