@@ -199,6 +199,7 @@ def _round(row: Any) -> dict[str, Any]:
         "clients": [{"client": str(seat.get("client")), "weight": seat.get("weight")} for seat in seats],
         "quarantine": _named(row.get("quarantine")),
         "missing": _named(row.get("dropouts")),
+        "finished": _named(row.get("finished")),
         **{key: report.get(key) for key in ("used", "shares", "variance", "drift")},
     }
 

@@ -29,7 +29,16 @@ from slipstream.train.run_folder import (
 )
 from slipstream.view.history import Row
 from slipstream.view.judgement import Judged, read_judgement
-from slipstream.view.origin import ROUNDS, RUNS, Origin, client_name, name_of_run, origin_of, rounds_of
+from slipstream.view.origin import (
+    ROUNDS,
+    RUNS,
+    Origin,
+    client_name,
+    name_of_federation,
+    name_of_run,
+    origin_of,
+    rounds_of,
+)
 from slipstream.view.run import MOST_RUNS, About, RunReader, State, about, find_runs, state_of
 from slipstream.view.tail import last_lines
 
@@ -241,7 +250,8 @@ class Catalogue:
 def federation_name(history: Path) -> str:
     """What a federation is called: its folder, and which policy's rounds these are where it tells."""
     folder = history.parent
-    return f"{folder.parents[1].name}, {folder.name}" if folder.parent.name == "rounds" else folder.name
+    inside = folder.parent.name == ROUNDS
+    return f"{name_of_federation(folder.parent.parent)}, {folder.name}" if inside else folder.name
 
 
 def _summarise(key: str, what: About) -> Summary:

@@ -89,7 +89,7 @@ def names_of(runs: Sequence[Scored], by: str | None) -> list[tuple[str, str]]:
     found = []
     for run in runs:
         task, group = _name_of(run.about, by)
-        if by is None and run.origin.trial is not None:
+        if by is None and run.origin.trial is not None and run.origin.trial.values:
             values = {key: value for key, value in run.origin.trial.values.items() if key != "algo.kind"}
             group = ", ".join(filter(None, (group, tried(values))))
         if run.origin.federation is not None:

@@ -126,6 +126,7 @@ def _federation(rounds: str, runs: Sequence[Summary], share: str | None, pages: 
     parts = [part.estimate for *_, part in figures if part is not None]
     first = runs[0].origin
     assert first.federation is not None
+    of_trial = "" if first.trial is None or not first.trial.values else f"{tried(first.trial.values)}; "
     ends = f"{min(returns):.4g}", f"{max(returns):.4g}"
     spread = " from {} to {}".format(*ends) if ends[0] != ends[1] else ""
     return Entry(
@@ -140,7 +141,7 @@ def _federation(rounds: str, runs: Sequence[Summary], share: str | None, pages: 
         episodes=min(episodes for _, episodes, _, _ in figures),
         value=Interval(sum(returns) / len(returns), NONE, NONE),
         share=Interval(sum(parts) / len(parts), NONE, NONE) if parts else None,
-        note=f"mean of {len(runs)} clients{spread}",
+        note=f"{of_trial}mean of {len(runs)} clients{spread}",
     )
 
 

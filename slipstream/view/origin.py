@@ -50,17 +50,16 @@ class Origin:
 def origin_of(what: About) -> Origin:
     """What a run is part of."""
     shared = what.config.get("federated")
-    federation = _federation_of(what.path, shared) if isinstance(shared, Mapping) and shared.get("enabled") else None
-    return Origin(federation, _trial_of(what.path))
+    path = what.path.resolve()  # where it is now, however it was named
+    federation = _federation_of(path, shared) if isinstance(shared, Mapping) and shared.get("enabled") else None
+    return Origin(federation, _trial_of(path))
 
 
 def name_of_run(what: About, origin: Origin) -> str:
     """What a run is called among others: its folder's name, behind that of what it is part of."""
-    if origin.trial is not None:
-        inside = what.path.relative_to(Path(origin.trial.folder) / TRIALS).parts[1:]
-        words = [part.replace("_", " ") for part in inside if part != RUNS]
-        return ", ".join([origin.trial.sweep, f"trial {origin.trial.number}", *words])
-    return what.path.name if origin.federation is None else f"{origin.federation.name}, {what.path.name}"
+    if origin.federation is not None:
+        return f"{origin.federation.name}, {what.path.name}"
+    return what.path.name if origin.trial is None else _in_trial(origin.trial, what.path.resolve())
 
 
 def client_name(client: object) -> str:
@@ -75,7 +74,14 @@ def tried(values: Mapping[str, Any]) -> str:
 
 def rounds_of(history: Path) -> str:
     """The folder of a federation's rounds, by a file that tells of those of one policy."""
-    return str(history.parent.parent)
+    return str(history.parent.parent.resolve())
+
+
+def name_of_federation(folder: Path) -> str:
+    """What a federation is called: its folder's name, behind the trial of a sweep that it is a run of."""
+    folder = folder.resolve()
+    trial = _trial_of(folder)
+    return folder.name if trial is None else _in_trial(trial, folder)
 
 
 # --- finding out ---
@@ -84,11 +90,17 @@ def rounds_of(history: Path) -> str:
 def _federation_of(path: Path, shared: Mapping[str, Any]) -> Federation:
     client = str(shared.get("client") or path.name)
     above = path.parent.parent
-    if (above / REPLICAS_FILE).is_file():  # where the folder is now counts, not where it was written
-        return Federation(above.name, str(above / ROUNDS), client)
-    root = Path(str(shared.get("root") or ""))
+    has_rounds = (above / REPLICAS_FILE).is_file() or (above / ROUNDS).is_dir()
+    if path.parent.name == RUNS and has_rounds:  # where the folder is now counts, not where it was written
+        return Federation(name_of_federation(above), str(above / ROUNDS), client)
+    root = Path(str(shared.get("root") or "")).resolve()
     where = root.parent if root.name == ROUNDS else root
     return Federation(str(shared.get("address") or where.name or "a federation"), str(root), client)
+
+
+def _in_trial(trial: Trial, path: Path) -> str:
+    inside = path.relative_to(Path(trial.folder) / TRIALS).parts[1:]
+    return ", ".join([trial.sweep, f"trial {trial.number}", *(part.replace("_", " ") for part in inside)])
 
 
 def _trial_of(path: Path) -> Trial | None:

@@ -2,11 +2,12 @@
 
 import json
 from math import sin
+from pathlib import Path
 
 import pytest
 from made_runs import make_run
 
-from slipstream.view.answers import Query, curves, describe, list_runs, rounds, zoomed
+from slipstream.view.answers import Query, curves, describe, leaderboard, list_runs, rounds, zoomed
 from slipstream.view.catalogue import Catalogue
 
 SHARED = {"enabled": True, "clients": 2}
@@ -51,7 +52,7 @@ def federations(tmp_path):
         told = [
             {"round": 1, "state": "closed", "reason": "", "seats": seats, "participation": 1.0},
             {"round": 2, "state": "failed", "reason": "1 of 2 updates came", "seats": seats[:1], "dropouts": ["1"]}
-            | {"participation": 0.5, "quarantine": [{"client": "0", "until": 4}]},
+            | {"participation": 0.5, "quarantine": [{"client": "0", "until": 4}], "finished": ["2"]},
         ]
         (main / "rounds.jsonl").write_text("".join(json.dumps(row) + "\n" for row in told))
     return root
@@ -84,6 +85,7 @@ def test_a_round_that_did_not_close_says_why_and_clients_have_names(federations)
     assert (first["why"], second["why"]) == ("", "1 of 2 updates came")
     assert second["missing"] == ["client 1"]  # not "1", which reads as a count
     assert second["quarantine"] == ["client 0"]
+    assert (first["finished"], second["finished"]) == ([], ["client 2"])
     assert told["closed"] == 1
     assert [(one["name"], one["run"]) for one in told["clients"]] == [
         ("client 0", "red, client-0"),
@@ -91,6 +93,39 @@ def test_a_round_that_did_not_close_says_why_and_clients_have_names(federations)
     ]
     (listed,) = [one for one in catalogue.federations() if one["id"] == page]
     assert (listed["rounds"], listed["state"], listed["closed"]) == (2, "failed", 1)
+
+
+def test_a_trial_that_is_a_federation_is_named_by_both(tmp_path, monkeypatch):
+    for k in (0, 1):
+        run = tmp_path / "sweeps" / "pairs" / "trials" / f"{k:04}" / "seed_1"
+        (run / "rounds" / "main").mkdir(parents=True)
+        (run / "rounds" / "main" / "rounds.jsonl").write_text('{"round": 1, "state": "closed"}\n')
+        for one in (0, 1):
+            shared = SHARED | {"client": str(one), "root": "/where/it/was/written"}
+            make_run(run / "runs" / f"client-{one}", [1.0], seed=one, config={"federated": shared})
+    trials = [{"number": k, "values": {"algo.learning_rate": rate}} for k, rate in enumerate((0.001, 0.01))]
+    (tmp_path / "sweeps" / "pairs" / "trials.json").write_text(json.dumps({"trials": trials}))
+    expected = [f"pairs, trial {k}, seed 1, client-{one}" for k in (0, 1) for one in (0, 1)]
+    assert names(tmp_path / "sweeps") == expected
+    monkeypatch.chdir(tmp_path / "sweeps" / "pairs" / "trials")
+    catalogue = Catalogue([Path()])  # however the folder is named
+    assert sorted(run.name for run in catalogue.summaries()) == expected
+    assert sorted(str(one["name"]) for one in catalogue.federations()) == [
+        "pairs, trial 0, seed 1, main",
+        "pairs, trial 1, seed 1, main",
+    ]
+    for one in catalogue.federations():
+        clients = rounds(catalogue, asked(str(one["id"])))["clients"]
+        assert [client["run"] for client in clients] == [
+            f"{str(one['name']).removesuffix(', main')}, client-{k}" for k in (0, 1)
+        ]
+    (board,) = leaderboard(catalogue, asked())["scenarios"]
+    assert sorted(entry["name"] for entry in board["entries"]) == ["pairs, trial 0, seed 1", "pairs, trial 1, seed 1"]
+    assert all(entry["id"] for entry in board["entries"])
+    assert sorted(entry["note"].split(";")[0] for entry in board["entries"]) == [
+        "algo.learning_rate=0.001",
+        "algo.learning_rate=0.01",
+    ]
 
 
 def test_rounds_of_another_version_are_told_as_far_as_they_go(federations):

@@ -198,6 +198,7 @@
         { title: "Refused", class: "wrap", cell: refused },
         { title: "Quarantine", class: "wrap", cell: (round) => list(round.quarantine) },
         { title: "Missing", class: "wrap", cell: (round) => list(round.missing) },
+        { title: "At their end", class: "wrap", cell: (round) => list(round.finished) },
         { title: "Seconds", n: true, cell: (round) => S.number(round.duration_s) },
       ], [...answer.rounds].reverse().slice(0, 200), "cards"));
     }, LIST_MS);
