@@ -181,8 +181,8 @@ def _signalled(command: Command, cell: Cell, moment_s: float, folder: Path, whol
     text, code = (folder / "said").read_text(errors="replace"), process.returncode
     begun = command.begun is not None and (folder / command.begun).exists()
     how = f"code {code}"
-    if not begun and str(PACKAGE) not in text and (code == -number or "init_import_site" in text):
-        how = EARLY  # a traceback that names no file of ours is Python's, from its own first imports
+    if is_early(code, number, text, begun):
+        how = EARLY
     elif code not in (0, 128 + number):
         faults.append(f"it ended with code {code}: {text[-300:]!r}")
     if "Traceback" in text and how != EARLY:
@@ -197,6 +197,14 @@ def _signalled(command: Command, cell: Cell, moment_s: float, folder: Path, whol
         elif command.result(folder) != whole:
             faults.append("gone on with, it came to another end")
     return {"moment_s": round(moment_s, 2), "how": how, "begun": begun, "outlived_s": outlived, "faults": faults}
+
+
+def is_early(code: int, number: int, text: str, begun: bool) -> bool:
+    """Whether Python had not come to a line of ours: it died silently, or its traceback names no file of ours."""
+    if begun or str(PACKAGE) in text:
+        return False
+    own = number == signal.SIGINT and text.rstrip().endswith("KeyboardInterrupt") and code in (1, -number)
+    return own or (code == -number and not text)
 
 
 def _variables(folder: Path) -> dict[str, str]:
@@ -264,8 +272,12 @@ A fault is: no end within 60 s; an exit code other than 0 or 128 + signal; a tra
 later; something left in the temporary folder or in shared memory; work that does not go on (`slipstream resume`,
 `federate FOLDER`, `sweep FOLDER`, or the command again where no folder was begun) to the end it would have had. That is
 the same metrics for `train`, the same table for `sweep`, an end without error for `federate`; `eval` has nothing to go
-on with. "Before a line of ours" is an end by the signal itself while Python begins, which no program can change; a
-shell shows it as 128 + signal, and Ctrl+C in the first hundredths of a second as Python's own traceback."""
+on with. A signal in a command's last moments, when all is written, changes nothing any more: code 0.
+
+"Before a line of ours" is an end while Python itself begins, which no program can change: death by the signal, or for
+Ctrl+C in the first hundredths of a second Python's own traceback, with exit code 1 or death by SIGINT. It counts as no
+fault only where no file of ours is in the traceback and nothing was begun. That rule was widened after a first run of
+the study: it knew tracebacks of `import site`, and one of the 60 signals came while Python imported `runpy`."""
 
 
 def write_page(cells: Sequence[Cell]) -> str:

@@ -5,7 +5,8 @@ import subprocess
 import sys
 import uuid
 
-from signals import COMMANDS, EARLY, SEEDS, SIGNALS, TARGETS, _wait_for_the_rest, write_page
+import pytest
+from signals import COMMANDS, EARLY, PACKAGE, SEEDS, SIGNALS, TARGETS, _wait_for_the_rest, is_early, write_page
 
 
 def cell(verb="train", how="code 143", faults=(), **others):
@@ -23,6 +24,22 @@ def test_a_row_of_the_page_counts_signals_by_how_they_ended():
     assert "Faults that were found" not in page
     page = write_page([cell(faults=["it left a socket"])])
     assert "- train, TERM to the group after 0.5 s: it left a socket" in page
+
+
+@pytest.mark.parametrize(
+    ("code", "number", "text", "begun", "early"),
+    [
+        (-15, 15, "", False, True),
+        (1, 2, "Traceback\n  File runpy\nKeyboardInterrupt\n", False, True),
+        (-2, 2, "Traceback\n  File typing.py\nKeyboardInterrupt\n", False, True),
+        (-2, 2, f"Traceback\n  File {PACKAGE}/cli/main.py\nKeyboardInterrupt\n", False, False),
+        (1, 15, "Traceback\n  File runpy\nKeyboardInterrupt\n", False, False),
+        (1, 2, "RuntimeError: no\n", False, False),
+        (-15, 15, "", True, False),
+    ],
+)
+def test_only_an_end_without_a_line_of_ours_is_pythons_own(code, number, text, begun, early):
+    assert is_early(code, number, text, begun) == early
 
 
 def test_a_process_that_outlives_its_command_is_found_by_its_environment_and_ended():
