@@ -12,9 +12,10 @@ from __future__ import annotations
 import os
 
 # Libraries choose their code by the processor, and with it their last bits: they are held to what all of ours have.
-# This must be said before they are imported.
-os.environ |= {"ATEN_CPU_CAPABILITY": "avx2", "MKL_CBWR": "COMPATIBLE", "OPENBLAS_CORETYPE": "Haswell"}
-os.environ |= {"ONEDNN_MAX_CPU_ISA": "AVX2"}
+# This must be said before they are imported, and to nobody but this script and what it starts.
+if __name__ == "__main__":
+    os.environ |= {"ATEN_CPU_CAPABILITY": "avx2", "MKL_CBWR": "COMPATIBLE"}
+    os.environ |= {"OPENBLAS_CORETYPE": "Haswell", "ONEDNN_MAX_CPU_ISA": "AVX2"}
 
 import contextlib
 import hashlib
