@@ -31,6 +31,8 @@ class Collecting:
             "collect.workers": workers,
             "collect.rollout_length": STEPS,
             "collect.overlap": "none",
+            "collect.world_threads": 1,  # one for each process, so that processes can be compared
+            "learner_threads": 1,
         }
         algos = {"algo": scenario.algo}
         for name, policy in scenario.policies.items():
@@ -42,8 +44,7 @@ class Collecting:
         asked = resolve(override(scenario, changes))
         self._worlds = make_training_worlds(asked)
         self.agents = self._worlds.spec.num_agents
-        threads = choose_threads(scenario, self._worlds.spec).learner_threads  # those of the run that is asked about
-        asked = override(asked, {"learner_threads": threads})
+        asked = choose_threads(asked, self._worlds.spec)
         cast = make_cast(asked, self._worlds.spec)
         self._source = make_source(asked, self._worlds, cast, _nobody)
         self._steps = asked.rollout_steps
