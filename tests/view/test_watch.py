@@ -122,12 +122,13 @@ def test_sparklines_of_all_metrics_end_at_the_same_step(run):
     for step in range(300, 400, 10):
         report(run, step, env__often=float(step), **({"eval__seldom": 1.0} if step in (300, 390) else {}))
     lines = seen(run, "7", size=(200, 120)).splitlines()
-    (often,) = [line for line in lines if line.strip().startswith("env/often")]
-    (seldom,) = [line for line in lines if line.strip().startswith("eval/seldom")]
-    ends = [max(i for i, letter in enumerate(line) if letter in "▁▂▃▄▅▆▇█") for line in (often, seldom)]
-    begins = [min(i for i, letter in enumerate(line) if letter in "▁▂▃▄▅▆▇█") for line in (often, seldom)]
-    assert ends[0] == ends[1]
-    assert begins[0] == begins[1]
+    names = ("perf/steps_per_s", "env/often", "eval/seldom")
+    rows = [next(line for line in lines if line.strip().startswith(name)) for name in names]
+    places = [[i for i, letter in enumerate(row) if letter in "▁▂▃▄▅▆▇█"] for row in rows]
+    early, often, seldom = [(min(found), max(found)) for found in places]
+    assert often == seldom
+    assert early[0] < often[0]  # it was told from the start
+    assert early[1] < often[1]  # and not lately
 
 
 def test_learning_shows_what_learners_and_their_weights_do(run):
