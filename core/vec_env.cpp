@@ -9,7 +9,8 @@ namespace slipstream {
 namespace {
 
 constexpr std::uint32_t kSnapshotMagic = 0x56504C53;  // "SLPV"
-// 1 had no final_mask, 2 no phase, 3 no ticks, 4 one phase for all worlds and no decisions, 5 one row of stats for all
+// 1 had no final_mask, 2 no phase, 3 no ticks, 4 one phase for all worlds and no decisions. 6 is 5 with stats by agent,
+// for worlds that have them.
 constexpr std::uint32_t kSnapshotVersion = 6;
 
 std::size_t zu(int value) { return static_cast<std::size_t>(value); }
@@ -361,7 +362,7 @@ std::vector<std::byte> VecEnv::snapshot(int first, int count) {
   std::vector<std::byte> bytes;
   SnapshotWriter out(bytes);
   std::uint32_t magic = kSnapshotMagic;
-  std::uint32_t version = kSnapshotVersion;
+  std::uint32_t version = spec().stats_per_agent ? kSnapshotVersion : kSnapshotVersion - 1;
   std::vector<char> name(spec().name.begin(), spec().name.end());
   out(magic, version, name);
   SomeRows rows(out, num_worlds(), first, count);
@@ -390,7 +391,8 @@ void VecEnv::read(std::span<const std::byte> bytes, int first, int count) {
   if (magic != kSnapshotMagic) throw std::invalid_argument("these bytes are not a snapshot of worlds");
   if (version < 1 || version > kSnapshotVersion) throw std::invalid_argument("snapshot has an unknown version");
   // What an old version lacks is filled in for all worlds, so it can only be read whole.
-  if (version < kSnapshotVersion && count < num_worlds()) throw std::invalid_argument("snapshot has an old version");
+  const std::uint32_t newest = spec().stats_per_agent ? kSnapshotVersion : kSnapshotVersion - 1;
+  if (version < newest && count < num_worlds()) throw std::invalid_argument("snapshot has an old version");
   std::vector<char> name(spec().name.size());
   in(name);
   if (!std::equal(name.begin(), name.end(), spec().name.begin())) {

@@ -9,6 +9,8 @@
   const SIZES = { f1tenth: [0.58, 0.31], limo: [0.32, 0.225], f1fifth: [0.8, 0.55], fullscale: [4.298, 1.674] };
   const READABLE_PX = 6; // a car shorter than this cannot be made out
   const FOLLOW_PX = 34; // how long the first car is drawn when the camera follows it
+  const LINGER_S = 1; // a car that has crashed is followed for so long
+  const TOGETHER_PX = 10; // how long it must at least be where the camera follows all of them
   const TRAIL_S = 3;
   const ROW_PX = 20;
   const ENTRY_PX = 196;
@@ -149,6 +151,18 @@
   const perRow = (size) => Math.max(1, Math.floor((size.width - 80) / ENTRY_PX));
   const headerPx = (cars, size) => 12 + ROW_PX * Math.ceil(cars / perRow(size));
 
+  /* The camera where the road is too long: on all cars that drive, or have just crashed, where they are near enough to
+     each other; otherwise on the leading one. */
+  function following(near, leader, length, size, header) {
+    const middle = [size.width / 2, (size.height + header) / 2];
+    const ends = [0, 1].map((k) => [Math.min(...near.map((pose) => pose[k])), Math.max(...near.map((pose) => pose[k]))]);
+    const spans = ends.map(([low, high]) => high - low + 3 * length);
+    const room = [size.width - 24, size.height - header - 40];
+    const scale = Math.min(FOLLOW_PX / length, room[0] / spans[0], room[1] / spans[1]);
+    if (near.length < 2 || scale * length < TOGETHER_PX) return { scale: FOLLOW_PX / length, center: leader, middle: middle };
+    return { scale: scale, center: ends.map(([low, high]) => (low + high) / 2), middle: middle };
+  }
+
   function draw(ctx, size, episode, config, t, theme) {
     const paint = THEMES[theme];
     const backdrop = episode.backdrop;
@@ -164,9 +178,9 @@
     const leader = Math.max(0, drives.indexOf(true));
     const whole = fit(road, [12, header + 12, size.width - 12, size.height - 28]);
     const follows = whole.scale * sizes[leader][0] < READABLE_PX;
-    const view = follows
-      ? { scale: FOLLOW_PX / sizes[leader][0], center: poses[leader], middle: [size.width / 2, (size.height + header) / 2] }
-      : whole;
+    const since = Math.max(0, i - Math.round(LINGER_S / (episode.tick_seconds || 0.04)));
+    const lately = drives.map((_, a) => episode.states.slice(since, i + 1).some((cars) => cars[a][present] > 0));
+    const view = follows ? following(poses.filter((_, a) => lately[a]), poses[leader], sizes[leader][0], size, header) : whole;
 
     ctx.fillStyle = css(backdrop ? paint.ground : paint.road);
     ctx.fillRect(0, 0, size.width, size.height);
