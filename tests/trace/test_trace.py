@@ -1,8 +1,4 @@
-"""The bits of small runs, one for each way through the system, are those that were recorded on commit 785b9f9.
-
-Two things were recorded anew since: snapshots of native worlds (checkpoint/source), whose format has figures for each
-agent now, and evaluations against past selves, which are no longer against the learner itself.
-"""
+"""The bits of small runs, one for each way through the system, are those recorded on commit 785b9f9, of three later."""
 
 import json
 import subprocess
