@@ -1,4 +1,8 @@
-"""The bits of small runs, one for each way through the system, are those recorded on commit 785b9f9, of three later."""
+"""The bits of small runs, one for each way through the system, are those that were recorded on commit 785b9f9.
+
+Of three something was recorded anew: snapshots of races and games between two hold figures for each agent since, and
+evaluations against past selves are no longer against the learner itself.
+"""
 
 import json
 import subprocess
