@@ -15,7 +15,7 @@ from PIL import Image
 
 from slipstream.config.errors import WorldContractError
 from slipstream.config.load import load
-from slipstream.worlds.canvas import View, round_length
+from slipstream.worlds.canvas import Canvas, View, round_length
 from slipstream.worlds.film import HOLD_S, MOST_PICTURES, gif, pacing, render_metadata, timing
 from slipstream.worlds.gymnasium_env import SlipstreamEnv, SlipstreamVectorEnv, gymnasium_id
 from slipstream.worlds.pettingzoo_env import SlipstreamParallelEnv
@@ -226,14 +226,20 @@ def test_a_game_of_pills_takes_its_time_in_a_gif_and_in_videos():
     assert render_metadata(world, env.spec)["render_fps"] < 10
 
 
-def test_every_word_beside_a_bottle_has_a_line_of_its_own():
+def test_every_word_beside_a_bottle_has_a_line_of_its_own_and_a_number_has_a_name(monkeypatch):
+    said, text = [], Canvas.text
+    monkeypatch.setattr(
+        Canvas, "text", lambda self, at, words, *rest: said.append(words) or text(self, at, words, *rest)
+    )
     world = load("drmario_level_0").world
     env = make_worlds(world, 1, EnvOptions(autoreset=False))
     env.reset()
     image = make_renderer(world)(env.spec, env.frame(0)[None], None)[:, 372:].astype(int)
     inked = np.abs(image - image[0, -1]).sum(2).max(1) > 60
-    lines = int((np.diff(inked.astype(int)) == 1).sum())
-    assert lines == len(("name", "next", "the next pill", "level", "viruses", "pills", "seconds", "score"))
+    begin, end = (np.flatnonzero(np.diff(inked.astype(int)) == change) for change in (1, -1))
+    assert len(begin) == len(("name", "next", "the next pill", "level", "viruses", "pills", "seconds", "score"))
+    assert (begin[1:] - end[:-1]).min() >= 4  # pixels
+    assert not [words for words in said if words.isdecimal()]
 
 
 # The canvas
