@@ -116,7 +116,7 @@ def test_keys_hold_step_and_pace(tmp_path):
         await pilot.press("plus", "plus")
         assert (held_by.pace, held_by.paused) == (32.0, False)
         await until(pilot, lambda: held_by.step > 63)
-        assert "runs" in text_of(app)
+        await until(pilot, lambda: "runs" in text_of(app))
         await pilot.press("minus", "minus", "minus")
         assert held_by.pace == 4.0
         await pilot.press("space")

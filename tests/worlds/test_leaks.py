@@ -1,5 +1,6 @@
 """Worlds that do not give back what they took are found; those that do are not accused."""
 
+import gc
 import os
 import subprocess
 import threading
@@ -15,6 +16,14 @@ from slipstream.worlds.leaks import check_leaks
 from slipstream.worlds.registry import make_worlds
 
 pytestmark = pytest.mark.skipif(not leaks.can_look(), reason="the figures come from /proc")
+
+
+@pytest.fixture(autouse=True)
+def few_objects():
+    """What other tests left behind is not looked through again at every look, which would take most of the time."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 def leaking(after_make=None, after_step=None):
