@@ -107,7 +107,7 @@ def test_keys_hold_step_and_pace(tmp_path):
     async def steps(pilot):
         await begun(pilot)
         held_by = app.loop.stage
-        assert "held" in text_of(app)
+        await until(pilot, lambda: "held" in text_of(app))
         await pilot.press("f")
         await at(pilot, 60)
         assert held_by.paused
@@ -156,7 +156,7 @@ def test_keys_choose_worlds_and_views(tmp_path):
             assert word in text
         await pilot.press("r")
         await until(pilot, lambda: "act_cost" not in text_of(app))
-        assert "waypoint_distance" in text_of(app)
+        await until(pilot, lambda: "waypoint_distance" in text_of(app))
         await pilot.press("p")
         await until(pilot, lambda: "waypoint_distance" not in text_of(app))
         await pilot.press("r", "p")
@@ -165,14 +165,14 @@ def test_keys_choose_worlds_and_views(tmp_path):
         assert app.focused_world == 1
         await pilot.press("0")
         await until(pilot, lambda: "episodes ended" in text_of(app))
-        assert "1  ep 1" in text_of(app)
+        await until(pilot, lambda: "1  ep 1" in text_of(app))
         await pilot.press("g")
         await until(pilot, lambda: "episodes ended" not in text_of(app) and "4  ep 1" in text_of(app))
         await pilot.press("g")
         await until(pilot, lambda: "world 2  episode 1" in text_of(app))
         await pilot.press("question_mark")
         await pilot.pause()
-        assert "begins anew" in text_of(app)
+        await until(pilot, lambda: "begins anew" in text_of(app))
         await pilot.press("escape", "q")
 
     drive(app, steps, (120, 34))
@@ -266,14 +266,14 @@ def test_the_hud_says_how_fast_many_worlds_are_beside_one(tmp_path, monkeypatch)
 
     async def steps(pilot):
         await begun(pilot)
-        assert "speed is known after some steps" in text_of(app)
+        await until(pilot, lambda: "speed is known after some steps" in text_of(app))
         await pilot.press("n", "n", "n")
         await at(pilot, 3)
-        assert "one world is being timed" in text_of(app)
+        await until(pilot, lambda: "one world is being timed" in text_of(app))
         await pilot.press("f")
         await at(pilot, 63)
         await until(pilot, lambda: "2.0 × one world, efficiency 50%" in text_of(app))
-        assert "4 worlds" in text_of(app)
+        await until(pilot, lambda: "4 worlds" in text_of(app))
         await pilot.press("q")
 
     drive(app, steps, (120, 30))
