@@ -30,7 +30,7 @@ from slipstream.config.algos.onpolicy import BoardNetwork
 from slipstream.config.load import load
 from slipstream.data.rollout import Blocks, Rollout
 from slipstream.nets.actor import Actor, act, tensors
-from slipstream.train.setup import choose_threads, gammas, make_cast, make_training_worlds, resolve
+from slipstream.run.setup import choose_threads, gammas, make_cast, make_training_worlds, resolve
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "studies"))

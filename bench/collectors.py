@@ -32,10 +32,10 @@ from cells import RESULTS, machine
 from slipstream.algos.protocol import Progress
 from slipstream.config.load import from_plain, load, override
 from slipstream.config.scenario import Scenario
-from slipstream.train.feed import make_feed
-from slipstream.train.quarantine import Quarantine
-from slipstream.train.setup import choose_threads, make_cast, make_training_worlds, progress_at, resolve
-from slipstream.train.source import make_source
+from slipstream.run.learner_input import make_feed
+from slipstream.run.quarantine import Quarantine
+from slipstream.run.setup import choose_threads, make_cast, make_training_worlds, progress_at, resolve
+from slipstream.run.sources import make_source
 
 SLOW = "SlipstreamSlow-v0"
 STEP_S = 1e-3

@@ -66,9 +66,9 @@ def rules(clients: dict[str, dict[str, Any]]) -> dict[str, Callable[[], Any]]:
 
 def whole_round(clients: dict[str, dict[str, Any]], rule: Any, optimiser: Any) -> Callable[[], Any]:
     """All that a closer does with arrays that have been read."""
-    from slipstream.data.rules import Rule
-    from slipstream.federate.aggregate import Aggregator, Base, Settings
-    from slipstream.federate.update import Update
+    from slipstream.data.merge_rules import Rule
+    from slipstream.federate.aggregate import Aggregator, Base, MergeSettings
+    from slipstream.federate.update import ClientUpdate
 
     table: dict[str, Rule] = {}
     states: dict[str, dict[str, Any]] = {}
@@ -86,9 +86,9 @@ def whole_round(clients: dict[str, dict[str, Any]], rule: Any, optimiser: Any) -
     base = Base("base", next(iter(clients.values())))
 
     def close() -> Any:
-        one = Aggregator(Settings(rule, LIARS, optimiser=optimiser), table, base)
+        one = Aggregator(MergeSettings(rule, LIARS, optimiser=optimiser), table, base)
         for client, state in states.items():
-            one.accumulate(Update(client, 1, "base", client, state))
+            one.accumulate(ClientUpdate(client, 1, "base", client, state))
         return one.finalise()
 
     return close

@@ -98,7 +98,7 @@ def take_part(pipe: Any, rank: int, ports: list[int], repeats: int) -> None:
     store = dist.TCPStore("127.0.0.1", ports[-1], is_master=rank == 0, wait_for_workers=False)
     group = dist.ProcessGroupGloo(store, rank, size, options)
     reductions: list[tuple[float, float]] = []
-    reduce = ring_group.Group.reduce
+    reduce = ring_group.MeetingGroup.reduce
 
     def timed_reduce(self: Any, *args: Any) -> Any:
         group.barrier().wait()
@@ -107,7 +107,7 @@ def take_part(pipe: Any, rank: int, ports: list[int], repeats: int) -> None:
         reductions.append(since(began))
         return result
 
-    ring_group.Group.reduce = timed_reduce  # type: ignore[method-assign]
+    ring_group.MeetingGroup.reduce = timed_reduce  # type: ignore[method-assign]
     for megabytes in SIZES_MB:
         arrays = {f"layer.{i}": np.random.default_rng(rank).normal(size=int(megabytes * 1e6 / 16)) for i in range(4)}
         arrays = {name: array.astype(np.float32) for name, array in arrays.items()}
@@ -197,7 +197,7 @@ def measure_flower(clients: int, parameters: int, rounds: int) -> dict[str, Any]
         return merged, None
 
     initial = {f"layer.{i}": np.zeros(parameters // 4, np.float32) for i in range(4)}
-    rules = flower.Rules(min_train_nodes=clients, quorum=clients, nodes_s=120, round_s=120)
+    rules = flower.FlowerRules(min_train_nodes=clients, quorum=clients, nodes_s=120, round_s=120)
     server = flower.server_app(merge, initial, rounds + 1, rules, note)
     app = flower.client_app(make_fit())
     config = {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}}
@@ -213,16 +213,16 @@ def meet(
     pipe: Any, barrier: Any, way: str, place: str, client: int, clients: int, parameters: int, rounds: int
 ) -> None:
     """One client of a federation in a process of its own: sends a changed model and takes what comes of it."""
-    from slipstream.data.address import parse_address
     from slipstream.federate.coordinator_client import Coordinated
     from slipstream.federate.files import Files
-    from slipstream.federate.rounds import Rules, Transport
-    from slipstream.federate.update import Update
+    from slipstream.federate.rounds import RoundRules, Transport
+    from slipstream.federate.update import ClientUpdate
+    from slipstream.runtime.address import parse_address
 
     here: Transport
     if way == "coordinator":
         address = parse_address(f"ipc://{place}/socket")
-        here = Coordinated(address, str(client), "bench", Rules(clients, clients, timeout_s=120.0))
+        here = Coordinated(address, str(client), "bench", RoundRules(clients, clients, timeout_s=120.0))
     else:
         here = Files(federation_of(Path(place), clients))
     arrays = {f"layer.{i}": np.zeros(parameters // 4, np.float32) for i in range(4)}
@@ -232,7 +232,7 @@ def meet(
         began = time.perf_counter()
         model = here.catch_up(base)
         changed = {name: array + 1 for name, array in arrays.items()}
-        said = here.exchange(Update(str(client), model.round, base, f"{client}-{number}", changed, 1.0, {}))
+        said = here.exchange(ClientUpdate(str(client), model.round, base, f"{client}-{number}", changed, 1.0, {}))
         assert said is not None
         assert said.took_part, said.reason
         assert said.model.arrays is not None
@@ -243,24 +243,24 @@ def meet(
 
 
 def federation_of(place: Path, clients: int) -> Any:
-    from slipstream.data.rules import Rule
+    from slipstream.data.merge_rules import Rule
     from slipstream.federate import folder
-    from slipstream.federate.aggregate import Settings, aggregate
+    from slipstream.federate.aggregate import MergeSettings, aggregate
     from slipstream.federate.defence import Defence
-    from slipstream.federate.rounds import Federation, Rules
+    from slipstream.federate.rounds import Federation, RoundRules
 
     def merge(updates: Any, base: Any) -> Any:
-        return aggregate(Settings(), {f"layer.{i}": Rule("merge") for i in range(4)}, updates, base)
+        return aggregate(MergeSettings(), {f"layer.{i}": Rule("merge") for i in range(4)}, updates, base)
 
-    rules = Rules(clients, clients, timeout_s=120.0)
+    rules = RoundRules(clients, clients, timeout_s=120.0)
     made = Federation(folder.run_folder(place, "bench"), rules, merge, "mean", Defence(None, None, None))
     folder.join(made)
     return made
 
 
 def coordinate(place: str, clients: int, watch: int) -> None:
-    from slipstream.data.address import listen, parse_address
     from slipstream.federate.coordinator import Coordinator
+    from slipstream.runtime.address import listen, parse_address
 
     server, _ = listen(parse_address(f"ipc://{place}/socket"), "bench")
     Coordinator(server, federation_of(Path(place), clients), "bench", watch=watch).run()

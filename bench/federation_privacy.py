@@ -27,8 +27,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "studies"))
 from cells import RESULTS, machine
 
 from slipstream.federate.privacy import Privacy, private_update, spent
-from slipstream.federate.secure import Client, Server, Terms, encode
-from slipstream.federate.update import Update
+from slipstream.federate.secure import SecureClient, Server, SumTerms, encode
+from slipstream.federate.update import ClientUpdate
 
 Vectors = dict[str, Any]
 
@@ -36,10 +36,10 @@ Vectors = dict[str, Any]
 def secure_sum(vectors: Vectors, dropped: frozenset[str] = frozenset()) -> tuple[Any, dict[str, float], dict[str, int]]:
     """The sum, CPU seconds of each phase, and bytes that one client sends in it."""
     length = len(next(iter(vectors.values())))
-    terms = Terms("bench", len(vectors) // 2 + 1, length)
+    terms = SumTerms("bench", len(vectors) // 2 + 1, length)
     marks = [time.process_time()]
     sent = {}
-    server, clients = Server(terms), {name: Client(terms, name) for name in vectors}
+    server, clients = Server(terms), {name: SecureClient(terms, name) for name in vectors}
     for client in clients.values():
         server.receive(message := client.keys)
     sent["keys"] = len(encode(message))
@@ -104,7 +104,7 @@ def main() -> None:
     plain = np.sum(list(vectors.values()), axis=0)
     without_last = plain - vectors[next(iter(last))]
     weights = {"w": next(iter(vectors.values())).astype(np.float32)}
-    update = Update("a", 0, "", "", weights)
+    update = ClientUpdate("a", 0, "", "", weights)
     privacy = Privacy(clip_norm=1.0, noise_multiplier=1.0, delta=1e-5)
 
     best: dict[str, float] = {}

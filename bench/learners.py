@@ -61,7 +61,7 @@ def warm_up(step: Callable[[], None]) -> None:
 
 def our_spec(discrete: bool) -> Any:
     """A world of the right shapes; nothing is stepped."""
-    from slipstream.worlds.spec import ActionSpec, ObsBlock, WorldSpec
+    from slipstream.spec import ActionSpec, ObsBlock, WorldSpec
 
     return WorldSpec(
         name="bench/shapes",
@@ -113,8 +113,8 @@ def our_step(kind: str, batch: int) -> Callable[[], None]:
 
 def our_replay(spec: Any, discrete: bool) -> Any:
     """A replay of 100,000 random transitions."""
-    from slipstream.data.replay import Replay
     from slipstream.data.transitions import Transitions
+    from slipstream.replay.buffer import Replay
 
     rng = np.random.default_rng(1)
     rows = 100_000
@@ -152,8 +152,8 @@ def our_rollout(spec: Any, rows: int) -> Any:
 def where_time_goes(kind: str, batch: int) -> dict[str, float]:
     """Share of a step in drawing, networks, optimisers and the rest, from timers around each."""
     from slipstream import _core
-    from slipstream.data.replay import Replay
     from slipstream.nets import torsos
+    from slipstream.replay.buffer import Replay
 
     spent = {"drawing": 0.0, "networks": 0.0, "optimisers": 0.0}
 

@@ -52,8 +52,8 @@ def updates() -> tuple[list[Any], Any]:
 
 
 def ours() -> Calls:
-    from slipstream.data.replay import Prioritised, Replay
     from slipstream.data.transitions import Transitions
+    from slipstream.replay.buffer import Prioritised, Replay
 
     b = block()
     discount = np.where(b["done"], np.float32(0), np.float32(0.99))
@@ -162,8 +162,8 @@ def draws(capacity: int, count: int = 10**7) -> dict[str, Any]:
 def p_value(capacity: int, count: int, seed: int) -> float:
     from scipy import stats
 
-    from slipstream.data.replay import Prioritised, Replay
     from slipstream.data.transitions import Transitions
+    from slipstream.replay.buffer import Prioritised, Replay
 
     one = np.zeros((capacity, 1), np.float32)
     rows = Transitions({"obs": one}, one, None, one[:, 0], one[:, 0], {"obs": one}, None)

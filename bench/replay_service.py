@@ -39,16 +39,16 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "studies"))
 
 from cells import RESULTS, machine
 
-from slipstream.data.client import ServedReplay, Service
-from slipstream.data.replay import Prioritised, Replay
 from slipstream.data.transitions import I64, Sample, Transitions
-from slipstream.train.replay_service import OwnService
+from slipstream.replay.buffer import Prioritised, Replay
+from slipstream.replay.client import ClientSettings, ServedReplay
+from slipstream.replay.process import OwnService
 
 CAPACITY, BLOCK, BATCH = 100_000, 256, 256
 OBS, ACT = 30, 2
 PRODUCERS = (1, 2, 4)
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["slipstream.train.replay_service"])  # so that children are soon there
+CONTEXT.set_forkserver_preload(["slipstream.replay.process"])  # so that children are soon there
 SPAWN = multiprocessing.get_context("spawn")  # for Ray, which adds to the environment that children must have
 
 
@@ -162,7 +162,7 @@ class Place(NamedTuple):
 def replay_at(place: Place, name: str) -> Any:
     """Something with add, sample and update_priorities."""
     if place.kind == "service":
-        service = Service(place.address, "bench", name, mixing="by_size", timeout_s=60.0, block=BLOCK)
+        service = ClientSettings(place.address, "bench", name, mixing="by_size", timeout_s=60.0, block=BLOCK)
         by = Prioritised() if place.prioritised else None
         capacity = CAPACITY if name != "consumer" else BLOCK
         return ServedReplay(block(), capacity, 1, by, BATCH, service)

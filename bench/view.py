@@ -28,7 +28,7 @@ from typing import Any
 import psutil
 
 from slipstream.config.load import load, to_plain
-from slipstream.train import run_folder
+from slipstream.run import folder as run_folder
 from slipstream.view.server import listen
 
 KEYS = (

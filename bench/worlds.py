@@ -33,7 +33,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from slipstream.config.load import load
-from slipstream.worlds.speed import Speed, measure
+from slipstream.worlds.speed import MeasuredSpeed, measure
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "studies"))
@@ -104,7 +104,7 @@ def main() -> None:
         (RESULTS / "worlds.json").write_text(json.dumps(record, indent=1) + "\n")
 
 
-def speed(scenario: str, worlds: int, threads: int, seconds: float) -> Speed:
+def speed(scenario: str, worlds: int, threads: int, seconds: float) -> MeasuredSpeed:
     """Random actions for about `seconds` in this process."""
     return measure(load(scenario).world, worlds, threads, seconds)
 
@@ -115,7 +115,7 @@ def speed(scenario: str, worlds: int, threads: int, seconds: float) -> Speed:
 def rates(effort: Effort) -> list[dict[str, Any]]:
     """Steps per second of every cell, all repeats."""
     cells = [(scenario, worlds, threads) for scenario in SCENARIOS for worlds in SIZES for threads in THREADS]
-    runs: dict[tuple[str, int, int], list[Speed]] = {cell: [] for cell in cells}
+    runs: dict[tuple[str, int, int], list[MeasuredSpeed]] = {cell: [] for cell in cells}
     for _ in range(effort.repeats):
         for cell in cells:
             runs[cell].append(speed(*cell, effort.seconds))

@@ -10,24 +10,19 @@ action = policy.act(env.obs["obs"])
 
 from __future__ import annotations
 
-from importlib import import_module
-
 TYPE_CHECKING = False  # typing's, without importing it: a program hears signals only once this is imported
 if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
     from slipstream.config.scenario import Scenario
-    from slipstream.train.policy_file import Policy
+    from slipstream.run.policy_file import Policy
     from slipstream.worlds.vec_env import VecEnv
 
 __version__ = "0.1.0"
 __all__ = ["load_policy", "make", "resume", "train"]
 
 # Imports are inside the functions: `import slipstream` and `slipstream --help` must not load torch.
-# Except this one, of an empty package: a package takes its name in its parent when it is first imported, and after the
-# definition below it would take that of the function `train`.
-import_module("slipstream.train")
 
 
 def make(
@@ -93,10 +88,10 @@ def train(
     """
     from pathlib import Path
 
-    from slipstream.config.errors import ScenarioError
     from slipstream.config.load import load, override
-    from slipstream.train.experiment import train as run
-    from slipstream.train.progress import best_display
+    from slipstream.errors import ScenarioError
+    from slipstream.run.loop import train as run
+    from slipstream.run.progress import best_display
 
     given = {
         "algo.kind": None if algo is None else algo.lower(),
@@ -128,8 +123,8 @@ def resume(path: str | Path, timesteps: int | None = None, force: bool = False, 
     """
     from pathlib import Path
 
-    from slipstream.train.experiment import resume as run
-    from slipstream.train.progress import best_display
+    from slipstream.run.loop import resume as run
+    from slipstream.run.progress import best_display
 
     display = best_display()
     return run(Path(path), timesteps=timesteps, force=force, display=display, pause_at=pause_at).checkpoint
@@ -137,6 +132,6 @@ def resume(path: str | Path, timesteps: int | None = None, force: bool = False, 
 
 def load_policy(path: str | Path, name: str | None = None) -> Policy:
     """A trained policy from a model, checkpoint or run folder; acts with `.act(obs)`, needs no world."""
-    from slipstream.train.policy_file import load_policy as load
+    from slipstream.run.policy_file import load_policy as load
 
     return load(path, name)

@@ -14,9 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from slipstream.config.errors import CheckpointError
 from slipstream.data.arrays_file import Arrays, content_hash
-from slipstream.train.checkpoint import (
+from slipstream.data.checkpoint import (
     NAME,
     Checkpoint,
     best_path,
@@ -28,8 +27,9 @@ from slipstream.train.checkpoint import (
     prune,
     save,
 )
-from slipstream.train.metrics import MetricsWriter, cut_back, read_rows
-from slipstream.train.run_folder import METRICS_FILE
+from slipstream.errors import CheckpointError
+from slipstream.run.folder import METRICS_FILE
+from slipstream.run.metrics import MetricsWriter, cut_back, read_rows
 
 CHILD_START_TIMEOUT_S = 60.0
 

@@ -42,9 +42,9 @@ def run_cell(cell: Cell) -> Cell:
 def ours(cell: Cell) -> Cell:
     from slipstream.collect.episodes import play
     from slipstream.config.load import load
-    from slipstream.train.experiment import train
-    from slipstream.train.saved_cast import FIRST_JUDGED, load_cast, trained_teams
-    from slipstream.train.setup import make_evaluation_worlds
+    from slipstream.run.loop import train
+    from slipstream.run.saved_cast import FIRST_JUDGED, load_cast, trained_teams
+    from slipstream.run.setup import make_evaluation_worlds
 
     changes = {"seed": cell["seed"], "timesteps": TASKS[cell["task"]], "learner_threads": 1}
     scenario = load(cell["task"], changes)

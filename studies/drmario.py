@@ -61,10 +61,10 @@ def main() -> None:
 def train_cell(cell: Cell, budget: int | None = None) -> Cell:
     """Train one policy and judge it."""
     from slipstream.config.load import load
-    from slipstream.train.certify import read_ledger
-    from slipstream.train.experiment import train
-    from slipstream.train.metrics import read_rows
-    from slipstream.train.saved_cast import load_cast
+    from slipstream.run.certify import read_ledger
+    from slipstream.run.loop import train
+    from slipstream.run.metrics import read_rows
+    from slipstream.run.saved_cast import load_cast
 
     task = next(task for task in TASKS if task.name == cell["task"])
     changes = dict(task.changes) | ({} if budget is None else {"timesteps": budget})
@@ -103,8 +103,8 @@ def judged(trained: Any, saved: Any, level: int) -> dict[str, Any]:
     """The policy and the scripts on one level, whole, on seeds that training never drew."""
     from slipstream.collect.episodes import play
     from slipstream.config.load import override
-    from slipstream.train.saved_cast import FIRST_JUDGED, script_instead, trained_teams
-    from slipstream.train.setup import make_evaluation_worlds
+    from slipstream.run.saved_cast import FIRST_JUDGED, script_instead, trained_teams
+    from slipstream.run.setup import make_evaluation_worlds
 
     unseen = {"world.first_seed": trained.world.last_seed + 1, "world.last_seed": 32_767}
     one = {"world.levels": [level], "world.phases": [], "curriculum": None}

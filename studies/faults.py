@@ -161,10 +161,10 @@ def cartpole(seed: int, budget: int | None) -> Cell:
     from worker_faults import workers
 
     from slipstream.config.load import load
-    from slipstream.train.experiment import train
-    from slipstream.train.metrics import read_rows
-    from slipstream.train.progress import Quiet
-    from slipstream.train.saved_cast import load_cast, trained_teams
+    from slipstream.run.loop import train
+    from slipstream.run.metrics import read_rows
+    from slipstream.run.progress import Quiet
+    from slipstream.run.saved_cast import load_cast, trained_teams
 
     rng = np.random.default_rng(seed)
 
@@ -214,8 +214,8 @@ def pendulum(kind: str, seed: int, budget: int | None) -> Cell:
     from players import judged, world_spec
 
     from slipstream.config.load import load
-    from slipstream.train.experiment import train
-    from slipstream.train.saved_cast import load_cast, trained_teams
+    from slipstream.run.loop import train
+    from slipstream.run.saved_cast import load_cast, trained_teams
 
     steps = budget or PENDULUM_STEPS
     changes = {"algo": "sac", "seed": seed, "timesteps": steps, "learner_threads": 1, "algo.replay.kind": kind}

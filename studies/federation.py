@@ -114,8 +114,8 @@ def scenarios_of(task: Task, way: str, seed: int, total: int, root: Path, servic
 
 
 def _trained(task: Task, way: str, seed: int, total: int, folder: Path, episodes: int) -> Cell:
-    from slipstream.train.experiment import train
-    from slipstream.train.metrics import read_rows
+    from slipstream.run.loop import train
+    from slipstream.run.metrics import read_rows
 
     with _service(way == "replay") as service:
         scenarios = scenarios_of(task, way, seed, total, folder / "rounds", service)
@@ -156,7 +156,7 @@ def _eval_key(score: str) -> str:
 @contextmanager
 def _service(wanted: bool) -> Iterator[str]:
     """The address of a replay service, where there is to be one."""
-    from slipstream.train.replay_service import OwnService
+    from slipstream.replay.process import OwnService
 
     if not wanted:
         yield ""
@@ -174,12 +174,12 @@ def _rounds(root: Path) -> dict[str, int]:
     import msgspec
 
     from slipstream.federate.folder import HISTORY
-    from slipstream.federate.rounds import Record
+    from slipstream.federate.rounds import RoundRecord
 
     found: Counter[str] = Counter()
     for path in root.glob(f"*/{HISTORY}"):
         for line in path.read_bytes().splitlines():
-            record = msgspec.json.decode(line, type=Record)
+            record = msgspec.json.decode(line, type=RoundRecord)
             found[record.state] += 1
             found["refused"] += sum(record.refused.values())
     return dict(found)
@@ -191,7 +191,7 @@ def _rounds(root: Path) -> dict[str, int]:
 def _judge_run(task: Task, model: Path | None, episodes: int) -> float:
     from players import judged, world_spec
 
-    from slipstream.train.saved_cast import load_cast, trained_teams
+    from slipstream.run.saved_cast import load_cast, trained_teams
 
     assert model is not None
     scenario, saved = load_cast(model)
@@ -202,8 +202,8 @@ def _baseline(task: Task, who: str, episodes: int) -> float:
     from players import Random, everyone, judged, world_spec
 
     from slipstream.config.load import load
-    from slipstream.train.saved_cast import script_instead
-    from slipstream.train.setup import resolve
+    from slipstream.run.saved_cast import script_instead
+    from slipstream.run.setup import resolve
 
     scenario = resolve(load(task.scenario, {**task.changes, "device": "cpu"}))
     spec = world_spec(scenario)

@@ -26,17 +26,17 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from cells import Cell, asked, machine, run_cells
 
-from slipstream.algos.rules import rules_for
+from slipstream.algos.merge_rules import rules_for
 from slipstream.collect.serial import Collector
-from slipstream.config.errors import FederationError
 from slipstream.config.load import load, override
 from slipstream.config.scenario import Scenario
 from slipstream.data.arrays_file import content_hash, not_finite
+from slipstream.data.merge_rules import Rule
 from slipstream.data.rollout import Rollout
-from slipstream.data.rules import Rule
-from slipstream.federate.aggregate import Base, RuleName, Settings, adopt, aggregate, needed, outgoing
+from slipstream.errors import FederationError
+from slipstream.federate.aggregate import Base, MergeSettings, RuleName, adopt, aggregate, needed, outgoing
 from slipstream.federate.defence import Defence, Names, moved_by, reference_of, screen
-from slipstream.federate.update import Arrays, Update
+from slipstream.federate.update import Arrays, ClientUpdate
 
 F64 = NDArray[np.float64]
 
@@ -67,7 +67,7 @@ class Task:
 
     def scenarios_of(self, seed: int, rounds: int) -> list[Scenario]:
         """What each client learns, with first weights that all have in common."""
-        from slipstream.train.setup import resolve
+        from slipstream.run.setup import resolve
 
         given = {"federated.init_seed": seed, "learner_threads": 1, "device": "cpu"}
         scenario = resolve(load(self.scenario, {**self.changes, **given}))
@@ -261,10 +261,10 @@ class Client:
 
 def make_client(scenario: Scenario, folder: Path) -> Client:
     """One of the federation's runs, without a folder but for what was set aside."""
-    from slipstream.train.federation import begin_alike
-    from slipstream.train.feed import make_feed
-    from slipstream.train.quarantine import Quarantine
-    from slipstream.train.setup import gammas, make_cast, make_training_worlds
+    from slipstream.run.federation import begin_alike
+    from slipstream.run.learner_input import make_feed
+    from slipstream.run.quarantine import Quarantine
+    from slipstream.run.setup import gammas, make_cast, make_training_worlds
 
     env = make_training_worlds(scenario)
     cast = make_cast(scenario, env.spec)
@@ -293,7 +293,7 @@ class Server:
     failed: int = 0
     refused: int = 0
 
-    def judge(self, updates: Sequence[Update]) -> tuple[list[Update], list[str]]:
+    def judge(self, updates: Sequence[ClientUpdate]) -> tuple[list[ClientUpdate], list[str]]:
         """Updates that count, shortened where they are too long, and whose were refused."""
         heard = [update for update in updates if self.quarantined.get(update.client, 0) <= self.round]
         reference = reference_of(heard, None if self.base is None else self.base.arrays)
@@ -302,18 +302,18 @@ class Server:
         kept = [moved_by(u, reference, v.scale, names) for u, v in zip(heard, verdicts, strict=True) if not v.fault]
         return kept, [verdict.client for verdict in verdicts if verdict.fault]
 
-    def merge(self, updates: Sequence[Update]) -> Arrays | None:
+    def merge(self, updates: Sequence[ClientUpdate]) -> Arrays | None:
         """The aggregate; None where nothing can be made of the updates."""
-        settings = Settings(self.rule, self.liars, "samples")  # type: ignore[arg-type]
+        settings = MergeSettings(self.rule, self.liars, "samples")  # type: ignore[arg-type]
         if self.rule == BELIEVED:
-            settings = Settings("weighted_mean", weights={u.client: u.facts["samples"] for u in updates})
+            settings = MergeSettings("weighted_mean", weights={u.client: u.facts["samples"] for u in updates})
         try:
             merged, _ = aggregate(settings, self.rules, updates, self.base)
         except FederationError:
             return None
         return None if not_finite(merged) else merged
 
-    def close(self, updates: Sequence[Update]) -> Arrays | None:
+    def close(self, updates: Sequence[ClientUpdate]) -> Arrays | None:
         """End the round."""
         kept, refused = self.judge(updates)
         merged = self.merge(kept)
@@ -369,27 +369,29 @@ def run(task: Task, attack: str, rule: str, liars: int, defence: str, seed: int,
         )
 
 
-def update_of(name: str, client: Client, number: int, base: str) -> Update:
+def update_of(name: str, client: Client, number: int, base: str) -> ClientUpdate:
     """What an honest client sends."""
     own = client.learner.state_dict()
     arrays = outgoing(own, rules_for(own), "local")
-    return Update(name, number, base, f"{name}-{number}", arrays, facts={"samples": client.scenario.rollout_steps})
+    return ClientUpdate(
+        name, number, base, f"{name}-{number}", arrays, facts={"samples": client.scenario.rollout_steps}
+    )
 
 
 def lies(
     attack: Attack,
     lying: Sequence[str],
-    updates: Sequence[Update],
+    updates: Sequence[ClientUpdate],
     base: F64,
     server: Server,
     weights: Sequence[str],
     rng: np.random.Generator,
-) -> list[Update]:
+) -> list[ClientUpdate]:
     """The round's updates, with those of the liars replaced."""
     honest = [update for update in updates if update.client not in lying]
     own = [update for update in updates if update.client in lying]
 
-    def with_lies(vectors: F64) -> list[Update]:
+    def with_lies(vectors: F64) -> list[ClientUpdate]:
         told = [
             replace(
                 update,

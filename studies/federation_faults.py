@@ -28,16 +28,16 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from slipstream.data.address import Address, listen
 from slipstream.data.arrays_file import content_hash
 from slipstream.data.disk import replace_file
 from slipstream.federate import disk, folder, rounds
-from slipstream.federate.aggregate import Base, Report
+from slipstream.federate.aggregate import Base, MergeReport
 from slipstream.federate.coordinator import Coordinator
 from slipstream.federate.coordinator_client import Coordinated
 from slipstream.federate.files import Files
-from slipstream.federate.rounds import Federation, Outcome, Record, Rules
-from slipstream.federate.update import Arrays, Update
+from slipstream.federate.rounds import Federation, RoundOutcome, RoundRecord, RoundRules
+from slipstream.federate.update import Arrays, ClientUpdate
+from slipstream.runtime.address import Address, listen
 
 SYSCALLS = ("open", "write", "fsync", "rename", "mkdir", "unlink", "listdir", "ftruncate", "close")
 IDS = ("a", "b", "c")
@@ -58,7 +58,7 @@ class Trial(NamedTuple):
 # --- a small federation ---
 
 
-def mean(updates: Sequence[Update], base: Base | None) -> tuple[Arrays, Report]:
+def mean(updates: Sequence[ClientUpdate], base: Base | None) -> tuple[Arrays, MergeReport]:
     """The plain mean in float64, in the order of ids."""
     first = updates[0].arrays
     merged = {
@@ -67,22 +67,22 @@ def mean(updates: Sequence[Update], base: Base | None) -> tuple[Arrays, Report]:
     }
     ids = tuple(update.client for update in updates)
     shares = dict.fromkeys(ids, 1.0 / len(ids))
-    return merged, Report("mean", "mean", "", 0, 0, ids, ids, shares, variance=0.0, drift=None, delta_norms={})
+    return merged, MergeReport("mean", "mean", "", 0, 0, ids, ids, shares, variance=0.0, drift=None, delta_norms={})
 
 
 def federation(root: Path, **rules: Any) -> Federation:
     """Three clients, of which two are a quorum."""
-    own = Rules(**{"clients": 3, "quorum": 2, "timeout_s": 60.0, "closing_s": PATIENCE_S, **rules})
+    own = RoundRules(**{"clients": 3, "quorum": 2, "timeout_s": 60.0, "closing_s": PATIENCE_S, **rules})
     made = Federation(folder.run_folder(root, "run"), own, mean, "mean")
     folder.join(made)
     return made
 
 
-def update_of(client: str, number: int, base: str = "", nonce: str = "") -> Update:
+def update_of(client: str, number: int, base: str = "", nonce: str = "") -> ClientUpdate:
     """The only update that a client may send in a round."""
     rng = np.random.Generator(np.random.Philox(key=[ord(client[0]), number]))
     arrays: Arrays = {"net.weight": rng.normal(size=(16, 8)).astype(np.float32), "net.steps": np.array([number])}
-    return Update(client, number, base, nonce or f"{client}-{number}", arrays, 1.0, {"samples": 10.0})
+    return ClientUpdate(client, number, base, nonce or f"{client}-{number}", arrays, 1.0, {"samples": 10.0})
 
 
 def expected(number: int, clients: Sequence[str]) -> str:
@@ -94,12 +94,12 @@ class Stopped(Exception):  # noqa: N818
     """A closer that goes no further than the decision."""
 
 
-def stop(updates: Sequence[Update], base: Base | None) -> tuple[Arrays, Report]:
+def stop(updates: Sequence[ClientUpdate], base: Base | None) -> tuple[Arrays, MergeReport]:
     """An aggregator that its process does not survive."""
     raise Stopped
 
 
-def file_now(made: Federation, update: Update) -> rounds.Refusal | None:
+def file_now(made: Federation, update: ClientUpdate) -> rounds.Refusal | None:
     """Put an update into the current round without waiting for its end."""
     where = folder.standing(made)
     temp = folder.write_update(made, where.round, update)
@@ -108,7 +108,7 @@ def file_now(made: Federation, update: Update) -> rounds.Refusal | None:
         return folder.file_update(made, where, update, temp)
 
 
-def close_now(made: Federation) -> Record | None:
+def close_now(made: Federation) -> RoundRecord | None:
     """Close the current round as one whose deadline has passed."""
     with folder.locked(made, time.monotonic() + PATIENCE_S) as is_mine:
         assert is_mine
@@ -118,7 +118,7 @@ def close_now(made: Federation) -> Record | None:
 def expire(made: Federation, number: int) -> None:
     """Let the deadline of a round be past."""
     if folder.read_record(made, number) is None:
-        opened = folder.Opened(disk.boot_id(), time.monotonic() - made.rules.timeout_s)
+        opened = folder.RoundOpened(disk.boot_id(), time.monotonic() - made.rules.timeout_s)
         replace_file(folder.round_folder(made, number) / folder.OPENED, msgspec.json.encode(opened))
 
 
@@ -138,9 +138,9 @@ def start(work: Callable[[], object]) -> threading.Thread:
     return thread
 
 
-def all_exchange(talk: Callable[[str], Outcome | None], clients: Sequence[str]) -> dict[str, Outcome | None]:
+def all_exchange(talk: Callable[[str], RoundOutcome | None], clients: Sequence[str]) -> dict[str, RoundOutcome | None]:
     """Several clients at once."""
-    outcomes: dict[str, Outcome | None] = {}
+    outcomes: dict[str, RoundOutcome | None] = {}
     for thread in [start(lambda c=c: outcomes.update({c: talk(c)})) for c in clients]:
         thread.join()
     return outcomes
@@ -248,7 +248,7 @@ def client_killed(root: Path, k: int) -> Trial:
         Files(made).exchange(update_of("c", 1))
 
     pid = in_child(take_part)
-    told: dict[str, Outcome | None] = {}
+    told: dict[str, RoundOutcome | None] = {}
     others = [start(lambda c=c: told.update({c: Files(made).exchange(update_of(c, 1))})) for c in ("a", "b")]
     wait_for(lambda: folder.accounted(made, 1) >= {"a", "b"})
     # With c's update, all are there and the round ends by itself; without it c is dead, and the deadline comes.
@@ -278,11 +278,11 @@ def sent_again(root: Path, k: int) -> Trial:
     made = federation(root)
     order = [(client, again) for client in IDS[:2] for again in range(4)]
     random.Random(k).shuffle(order)
-    firsts: dict[str, Update] = {}
+    firsts: dict[str, ClientUpdate] = {}
     refused = 0
     for client, again in order:
         one = update_of(client, 1) if again < 3 else update_of("z", 1)
-        update = one if again < 3 else Update(client, 1, "", "other", one.arrays)
+        update = one if again < 3 else ClientUpdate(client, 1, "", "other", one.arrays)
         first = firsts.setdefault(client, update)
         refusal = file_now(made, update)
         wanted = "duplicate" if first.nonce != update.nonce else ""

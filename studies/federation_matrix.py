@@ -67,10 +67,10 @@ def together(cell: Cell, folder: Path, workers: int) -> tuple[list[str], int]:
     import msgspec
 
     from slipstream.config.load import load
+    from slipstream.data import checkpoint
     from slipstream.federate.folder import HISTORY
-    from slipstream.federate.rounds import Record
-    from slipstream.train import checkpoint
-    from slipstream.train.experiment import train
+    from slipstream.federate.rounds import RoundRecord
+    from slipstream.run.loop import train
 
     def one(client: int) -> str:
         own = {
@@ -89,7 +89,7 @@ def together(cell: Cell, folder: Path, workers: int) -> tuple[list[str], int]:
     with ThreadPoolExecutor(CLIENTS) as pool:
         hashes = list(pool.map(one, range(CLIENTS)))
     lines = (folder / "rounds" / "main" / HISTORY).read_bytes().splitlines()
-    records = [msgspec.json.decode(line, type=Record) for line in lines]
+    records = [msgspec.json.decode(line, type=RoundRecord) for line in lines]
     return hashes, sum(record.state == "closed" and len(record.seats) == CLIENTS for record in records)
 
 

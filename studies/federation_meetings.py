@@ -24,18 +24,18 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from cells import Cell
 from learning import Parts, build, digest, scenario_of, tiny
 
-from slipstream.algos.rules import rules_for
-from slipstream.config.errors import ScenarioError
+from slipstream.algos.merge_rules import rules_for
 from slipstream.config.federated import AGGREGATORS
 from slipstream.config.load import override
 from slipstream.config.scenario import Scenario
-from slipstream.data.address import listen, parse_address
+from slipstream.errors import ScenarioError
 from slipstream.federate.coordinator import Coordinator
 from slipstream.federate.own_rule import Known
-from slipstream.train.federation import Client, begin_alike
-from slipstream.train.setup import make_cast
-from slipstream.train.transports import make_federation
-from slipstream.worlds.spec import WorldSpec
+from slipstream.run.federation import FederationClient, begin_alike
+from slipstream.run.setup import make_cast
+from slipstream.run.transports import make_federation
+from slipstream.runtime.address import listen, parse_address
+from slipstream.spec import WorldSpec
 
 ALGOS = {
     "ppo": "probe_bandit", "appo": "probe_bandit", "impala": "probe_target", "reinforce": "probe_bandit",
@@ -137,7 +137,7 @@ def meet(cell: Cell, clients: Sequence[Learned]) -> Cell:
         told: list[Mapping[str, Any]] = []
         with coordinating(scenarios[0], clients[0].parts.learner):
             members = [
-                Client(
+                FederationClient(
                     scenario,
                     one.parts.cast.learners,
                     [0],

@@ -114,11 +114,11 @@ def _quieten_mujoco() -> None:
 def ours(task: Task, seed: int, budget: int | None) -> Cell:
     from players import judged, world_spec
 
-    from slipstream.train.evaluation import Evaluator
-    from slipstream.train.experiment import train
-    from slipstream.train.metrics import read_rows
-    from slipstream.train.run_folder import METRICS_FILE
-    from slipstream.train.saved_cast import load_cast, trained_teams
+    from slipstream.run.evaluation import Evaluator
+    from slipstream.run.folder import METRICS_FILE
+    from slipstream.run.loop import train
+    from slipstream.run.metrics import read_rows
+    from slipstream.run.saved_cast import load_cast, trained_teams
 
     scenario = scenario_of(task, seed, budget, _dataset(task.world))
     evaluations = Stopwatch()
@@ -169,7 +169,7 @@ def _offline() -> Any:
 def baseline(world: str, who: str, seed: int) -> Cell:
     from players import Random, everyone, judged, world_spec
 
-    from slipstream.train.setup import scripted_team
+    from slipstream.run.setup import scripted_team
 
     scenario, name = scenario_of(_first_task(world), seed), WORLDS[world].dataset
     spec = world_spec(scenario)

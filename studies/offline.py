@@ -13,11 +13,11 @@ from learning_tasks import DATASETS
 
 from slipstream.collect.teams import Team
 from slipstream.config.scenario import Scenario
-from slipstream.train.dataset_file import merge, read_dataset, save_dataset
-from slipstream.train.experiment import train
-from slipstream.train.record import record
-from slipstream.train.saved_cast import load_cast, trained_teams
-from slipstream.worlds.spec import WorldSpec
+from slipstream.data.dataset_file import merge, read_dataset, save_dataset
+from slipstream.run.loop import train
+from slipstream.run.record import record
+from slipstream.run.saved_cast import load_cast, trained_teams
+from slipstream.spec import WorldSpec
 
 FOLDER = ROOT / "runs" / "studies" / "learning"
 

@@ -20,7 +20,7 @@ from stopwatch import Stopwatch
 from slipstream.collect.episodes import play
 from slipstream.config.foreign import GymnasiumConfig
 from slipstream.config.scenario import Scenario
-from slipstream.train.setup import make_evaluation_worlds
+from slipstream.run.setup import make_evaluation_worlds
 from slipstream.worlds.registry import make_worlds
 from slipstream.worlds.vec_env import EnvOptions
 

@@ -10,9 +10,9 @@ import numpy as np
 from slipstream.collect.episodes import Episodes, play
 from slipstream.collect.teams import Player, Team
 from slipstream.config.scenario import Scenario
-from slipstream.train.saved_cast import FIRST_JUDGED
-from slipstream.train.setup import make_evaluation_worlds
-from slipstream.worlds.spec import WorldSpec
+from slipstream.run.saved_cast import FIRST_JUDGED
+from slipstream.run.setup import make_evaluation_worlds
+from slipstream.spec import WorldSpec
 
 EPISODES = 100
 SEED = 777  # of the judged episodes: the same for every row of a table

@@ -74,9 +74,9 @@ def train_cell(cell: Cell, budget: int | None = None) -> Cell:
     """Train one policy and judge it."""
     from slipstream.config.load import load
     from slipstream.evaluate.judge import judge
-    from slipstream.train.experiment import train
-    from slipstream.train.metrics import read_rows
-    from slipstream.train.saved_cast import load_cast
+    from slipstream.run.loop import train
+    from slipstream.run.metrics import read_rows
+    from slipstream.run.saved_cast import load_cast
 
     task = next(task for task in TASKS if task.scenario == cell["task"])
     steps = budget or task.budget

@@ -19,35 +19,35 @@ from typing import Any, NamedTuple
 import numpy as np
 import psutil
 
-from slipstream.data.address import Address, connect, parse_address
-from slipstream.data.client import ServedReplay, Service
-from slipstream.data.frames import HEAD
-from slipstream.data.limiter import Flow, Limit, may_add, may_draw, refuse_deadlock
-from slipstream.data.link import ask
-from slipstream.data.replay import Prioritised
-from slipstream.data.service import Rules
 from slipstream.data.transitions import Transitions
-from slipstream.data.wire import (
+from slipstream.replay.buffer import Prioritised
+from slipstream.replay.client import ClientSettings, ServedReplay
+from slipstream.replay.limiter import Flow, Limit, may_add, may_draw, refuse_deadlock
+from slipstream.replay.link import ask
+from slipstream.replay.messages import (
     FRAMES,
     MAX_REQUEST,
+    AskStatistics,
     Close,
     Enqueue,
-    Enter,
+    EnterReplay,
     Snapshot,
-    Statistics,
     Stats,
 )
-from slipstream.train.replay_service import serve
+from slipstream.replay.process import serve
+from slipstream.replay.service import ServiceLimits
+from slipstream.runtime.address import Address, connect, parse_address
+from slipstream.runtime.frames import HEAD
 
 # A child of the fork server has imported everything already: it serves after a few milliseconds.
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["slipstream.train.replay_service"])
+CONTEXT.set_forkserver_preload(["slipstream.replay.process"])
 
 
 # --- a service in a process of its own, and fake clients ---
 
 
-def _serve(address: str, rules: Rules, folder: Path | None, line: Connection) -> None:
+def _serve(address: str, rules: ServiceLimits, folder: Path | None, line: Connection) -> None:
     serve(address, rules, folder, line.fileno(), lambda text: line.send(text) if "replay service at" in text else None)
 
 
@@ -60,7 +60,7 @@ class Process:
         self.token = "a token that nobody guesses" if tcp else ""
         self._asked = "tcp://127.0.0.1:0" if tcp else f"ipc://{folder / 'r.sock'}"
         self._folder = folder / "snapshot" if keep else None
-        self._rules = Rules(token=self.token, snapshot_s=every_s, enter_s=1.0, frame_s=1.0, memory=memory)
+        self._rules = ServiceLimits(token=self.token, snapshot_s=every_s, enter_s=1.0, frame_s=1.0, memory=memory)
         self.start()
 
     def start(self) -> None:
@@ -78,7 +78,7 @@ class Process:
             self._reap()
 
     def stats(self, check: bool = False) -> Stats:
-        answer = ask(self.address, self.token, Statistics(check))
+        answer = ask(self.address, self.token, AskStatistics(check))
         assert isinstance(answer, Stats)
         return answer
 
@@ -144,7 +144,7 @@ def client(
 ) -> ServedReplay:
     """A fake client."""
     options = {"table": "t", "timeout_s": 10.0, "block": 64, "token": process.token, **service}
-    where = Service(address=process.address, client=name, **options)
+    where = ClientSettings(address=process.address, client=name, **options)
     return ServedReplay(made_by(0, 0, 0), capacity, seed, prioritised, batch, where)
 
 
@@ -291,7 +291,7 @@ def hostile(rng: np.random.Generator) -> bytes:
         return HEAD.pack(*FRAMES[:2], 0, int(rng.integers(MAX_REQUEST + 1, 2**32)), int(rng.integers(2**32))) + noise
     if kind == 2:
         return HEAD.pack(*FRAMES[:2], 0, len(noise), 0) + noise
-    whole = FRAMES.frame(Enter("x" * int(rng.integers(0, 200)), rng.bytes(8).hex())) + FRAMES.frame(
+    whole = FRAMES.frame(EnterReplay("x" * int(rng.integers(0, 200)), rng.bytes(8).hex())) + FRAMES.frame(
         Enqueue(0, 10**6, -8)
     )
     if kind == 3:  # half a message

@@ -80,8 +80,8 @@ def loop(scenario: Any, seconds: float, learn: bool) -> dict[str, float]:
     """The training loop without evaluation and reports (take, update, publish): rows a second, and costs of a slab."""
     from slipstream.algos.protocol import Progress
     from slipstream.collect.slab import rollout_arrays
-    from slipstream.train.setup import choose_threads, make_cast, make_training_worlds, resolve
-    from slipstream.train.source import InTurn, make_source
+    from slipstream.run.setup import choose_threads, make_cast, make_training_worlds, resolve
+    from slipstream.run.sources import SerialSource, make_source
 
     scenario = resolve(scenario)
     worlds = make_training_worlds(scenario)
@@ -112,7 +112,7 @@ def loop(scenario: Any, seconds: float, learn: bool) -> dict[str, float]:
             source.publish(slabs)
             if slabs > WARM:
                 took.append((taken - start, learned - taken))
-                phases.update(slab.seconds if isinstance(source, InTurn) else {})
+                phases.update(slab.seconds if isinstance(source, SerialSource) else {})
         per_s = len(took) / (time.perf_counter() - began)
         workers_s = (sum(map(clock_of, pids)) - workers_0) / len(took)
     finally:

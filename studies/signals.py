@@ -58,7 +58,7 @@ class Command:
 
 
 def _metrics(folder: Path) -> str:
-    from slipstream.train.metrics import metrics_hash
+    from slipstream.run.metrics import metrics_hash
 
     return metrics_hash(folder / "run" / "metrics.jsonl")
 
@@ -73,7 +73,7 @@ def _write_sweep(folder: Path) -> None:
 
 def _train_first(folder: Path) -> None:
     from slipstream.config.load import load
-    from slipstream.train.experiment import train
+    from slipstream.run.loop import train
 
     changes = {"timesteps": 4096, "learner_threads": 1, "stop.zero_conflict_streak": None}
     train(load("head_on", changes), out=folder / "run", models=folder / "models")

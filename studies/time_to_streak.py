@@ -23,7 +23,7 @@ STREAK = 20  # episodes; the scenarios themselves ask for 100
 
 def train_cell(cell: Cell) -> Cell:
     from slipstream.config.load import load
-    from slipstream.train.experiment import train
+    from slipstream.run.loop import train
 
     changes = {"timesteps": 10_000_000, "stop.wall_time_s": LIMIT_S, "stop.zero_conflict_streak": STREAK}
     scenario = load(cell["scenario"], {"seed": cell["seed"], **changes})

@@ -27,9 +27,9 @@ from slipstream.algos.protocol import Progress
 from slipstream.collect.slab import Slab, slab_arrays
 from slipstream.config.load import load, override
 from slipstream.config.scenario import Scenario
-from slipstream.train.metrics import read_rows
-from slipstream.train.setup import choose_threads, make_cast, make_training_worlds, resolve
-from slipstream.train.source import make_source
+from slipstream.run.metrics import read_rows
+from slipstream.run.setup import choose_threads, make_cast, make_training_worlds, resolve
+from slipstream.run.sources import make_source
 
 SMALL = {
     "learner_threads": 1,

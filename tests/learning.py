@@ -24,10 +24,10 @@ from slipstream.collect.serial import Collector
 from slipstream.config.load import from_plain, load, to_plain
 from slipstream.config.scenario import Scenario
 from slipstream.data.transitions import Sample, Transitions
-from slipstream.train.feed import Feed, make_feed
-from slipstream.train.metrics import read_rows
-from slipstream.train.setup import Cast, gammas, make_cast, make_training_worlds, resolve
-from slipstream.worlds.spec import ActionSpec, ObsBlock, WorldSpec
+from slipstream.run.learner_input import Feed, make_feed
+from slipstream.run.metrics import read_rows
+from slipstream.run.setup import Cast, gammas, make_cast, make_training_worlds, resolve
+from slipstream.spec import ActionSpec, ObsBlock, WorldSpec
 from slipstream.worlds.vec_env import VecEnv
 
 PROBES = (

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from slipstream.train import run_folder
+from slipstream.run import folder as run_folder
 
 NOW = datetime(2026, 11, 16, tzinfo=UTC)
 

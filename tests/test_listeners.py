@@ -84,7 +84,7 @@ def test_a_run_with_exporters_listens_at_most_on_loopback(tmp_path):
 
 def test_a_run_listens_nowhere(tmp_path):
     script = (
-        "import json, psutil; from slipstream.config.load import load; from slipstream.train import experiment;"
+        "import json, psutil; from slipstream.config.load import load; from slipstream.run import loop;"
         "seen = set(); advance = experiment.Session._advance;\n"
         "def spied(self):\n"
         "    seen.update(c.status for p in [psutil.Process(), *psutil.Process().children(recursive=True)]\n"

@@ -19,7 +19,7 @@ from slipstream import _core
 from slipstream.algos.protocol import Arrays
 from slipstream.algos.share import ALONE, Share, summed
 from slipstream.algos.state import refuse_differences
-from slipstream.config.errors import CheckpointError
+from slipstream.errors import CheckpointError
 from slipstream.nets.torsos import learning_dtype
 
 BETA1, BETA2 = 0.9, 0.999

@@ -23,9 +23,9 @@ from torch import nn
 
 from slipstream.algos.adam import FlatAdam
 from slipstream.algos.batch import (
+    ActorCritic,
     Batch,
     Means,
-    Pair,
     Terms,
     actor_inputs,
     explained_variance,
@@ -43,11 +43,11 @@ from slipstream.algos.batch import (
 from slipstream.algos.protocol import Arrays, Progress, Stats, Traits
 from slipstream.algos.share import ALONE, Share
 from slipstream.algos.state import load_module, module_arrays, refuse_unknown
-from slipstream.algos.surrogate import Weights, surrogate, value_error
+from slipstream.algos.surrogate import LossWeights, surrogate, value_error
 from slipstream.config.algos import AppoConfig, schedule_at
 from slipstream.data.rollout import Blocks, Rollout
 from slipstream.nets.actor import Acted, ActorSpec, act
-from slipstream.worlds.spec import WorldSpec
+from slipstream.spec import WorldSpec
 
 TERMS = ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "kl_penalty")
 
@@ -70,7 +70,7 @@ class Appo:
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
         self.share: Share = ALONE
         self.optimiser = FlatAdam({"actor": self.actor, "critic": self.critic}, config.adam_eps)
-        self.pair = Pair(self.actor, self.critic)
+        self.pair = ActorCritic(self.actor, self.critic)
 
     def act(self, obs: Blocks, mask: NDArray[np.uint8] | None, noise: NDArray[np.float32] | None) -> Acted:
         """Choose for every row; without noise, the most likely action."""
@@ -137,7 +137,7 @@ class Appo:
         config = self.config
         heard = self.pair.hear(batch)
         is_raw = config.normalize_advantage and not batch.is_part
-        weights = Weights(config.clip_coef, entropy_coef, config.kl_coef, is_raw)
+        weights = LossWeights(config.clip_coef, entropy_coef, config.kl_coef, is_raw)
         terms, slopes = surrogate(heard.policy, batch, weights)
         error, slope = value_error(heard.value, batch.target, batch.value, None)
         slopes = *slopes, config.value_coef * slope

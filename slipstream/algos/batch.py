@@ -20,15 +20,15 @@ from slipstream.algos.adam import FlatAdam
 from slipstream.algos.protocol import Stats, Traits, action_table
 from slipstream.algos.share import Share
 from slipstream.config.algos.onpolicy import ActorCriticConfig, BoardNetwork, ReinforceConfig, VtraceConfig
-from slipstream.config.errors import ScenarioError
 from slipstream.data.rollout import F32, U8, Blocks, Rollout
+from slipstream.errors import ScenarioError
 from slipstream.nets import torsos
 from slipstream.nets.actor import Actor, ActorSpec
 from slipstream.nets.boards import BoardSpec
 from slipstream.nets.critic import Critic
 from slipstream.nets.heads import Categorical, Gaussian
-from slipstream.nets.torsos import Record, Recorder
-from slipstream.worlds.spec import WorldSpec
+from slipstream.nets.torsos import ForwardRecord, PassRecorder
+from slipstream.spec import WorldSpec
 
 Policy = Gaussian | Categorical
 Terms = dict[str, float]  # named means over rows, for people to read
@@ -42,7 +42,7 @@ class Values(NamedTuple):
     end_value: F32  # [rows * columns], V(final_obs) where an episode was truncated
 
 
-class Seen(NamedTuple):
+class EvaluatedRollout(NamedTuple):
     """A slab as the networks see it."""
 
     x: Tensor  # [rows * columns, inputs], standardised
@@ -186,10 +186,10 @@ class Heard(NamedTuple):
 
     policy: Policy
     value: Tensor  # [rows], standardised
-    record: Record | None = None  # of their passes; None: torch's graph knows the way back
+    record: ForwardRecord | None = None  # of their passes; None: torch's graph knows the way back
 
 
-class Pair:
+class ActorCritic:
     """Actor and critic of a learner, which asks both again and again and knows the slopes of its loss by what they say.
 
     What was heard can be learned from until they are asked again.
@@ -198,7 +198,7 @@ class Pair:
     def __init__(self, actor: Actor, critic: Critic) -> None:
         self._actor, self._critic = actor, critic
         self._nets = _perceptrons(actor, critic)
-        self._recorder = Recorder()
+        self._recorder = PassRecorder()
 
     def hear(self, batch: Batch) -> Heard:
         """Ask both; perceptrons run side by side."""
@@ -241,7 +241,7 @@ def _perceptrons(actor: Actor, critic: Critic) -> tuple[torsos.Net, torsos.Net] 
     return actor.torso.net(actor.head), critic.torso.net(critic.head)
 
 
-def see(actor: Actor, critic: Critic, rollout: Rollout) -> Seen:
+def see(actor: Actor, critic: Critic, rollout: Rollout) -> EvaluatedRollout:
     """Inputs and values of every row of a slab, of what follows it, and of where episodes were truncated."""
     value, x, critic_x = values_of(actor, critic, rollout.obs, rollout.state, leading=3)
     last_value, *_ = values_of(actor, critic, rollout.last_obs, rollout.last_state, leading=2)
@@ -249,7 +249,7 @@ def see(actor: Actor, critic: Critic, rollout: Rollout) -> Seen:
     if rollout.ends is not None and len(rollout.ends.index):
         ends = rollout.ends
         end_value[ends.index], *_ = values_of(actor, critic, ends.obs, ends.state)
-    return Seen(x, critic_x, Values(value, last_value, end_value))
+    return EvaluatedRollout(x, critic_x, Values(value, last_value, end_value))
 
 
 def observe(rollout: Rollout, actor: Actor, critic: Critic | None = None) -> None:
@@ -327,7 +327,9 @@ def policy_on(actor: Actor, rollout: Rollout, x: Tensor) -> tuple[Policy, Tensor
     return policy, policy.logp(flat_rows(rollout.action, None, x.device))
 
 
-def to_batch(rollout: Rollout, seen: Seen, estimates: Estimates, critic: Critic, normalize_value: bool) -> Batch:
+def to_batch(
+    rollout: Rollout, seen: EvaluatedRollout, estimates: Estimates, critic: Critic, normalize_value: bool
+) -> Batch:
     """The finished decisions; with `normalize_value` the critic's units move to the new targets first."""
     index = np.flatnonzero(estimates.complete)
     device = seen.x.device

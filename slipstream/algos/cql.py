@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from slipstream.algos.protocol import Traits
-from slipstream.algos.replayed import Noise, Piece, Stepped, together
+from slipstream.algos.replayed import Noise, RowSlice, Stepped, together
 from slipstream.algos.sac import Sac, twin_loss
 from slipstream.config.algos import CqlConfig
-from slipstream.worlds.spec import WorldSpec
+from slipstream.spec import WorldSpec
 
 
 class Cql(Sac):
@@ -33,7 +33,7 @@ class Cql(Sac):
         super().__init__(config, spec, seed, device)
         self.action_noise = Noise(seed ^ 0x5DEECE66D, self.actor.spec.outputs)
 
-    def _step_critics(self, pieces: Sequence[Piece], target: Tensor, rate: float) -> Stepped:
+    def _step_critics(self, pieces: Sequence[RowSlice], target: Tensor, rate: float) -> Stepped:
         """Down SAC's error plus the conservative term."""
         told = []
         for piece in pieces:
@@ -43,7 +43,7 @@ class Cql(Sac):
         norm, _ = self.critic_optimiser.descend(rate, self.config.max_grad_norm)
         return Stepped(*together(told), norm)
 
-    def _conservative_loss(self, piece: Piece, target: Tensor) -> tuple[Tensor, Tensor]:
+    def _conservative_loss(self, piece: RowSlice, target: Tensor) -> tuple[Tensor, Tensor]:
         """The loss of a piece, and how wrong the critics are together, [B]."""
         rows = piece.rows
         all_values = self.critics(self._judged(rows))
@@ -57,7 +57,7 @@ class Cql(Sac):
         error, td_error = twin_loss(values, target[piece.at], rows.weight)
         return error + self.config.conservative_coef * conservative_term(highest, values, rows.weight), td_error
 
-    def _soft_maximum(self, piece: Piece) -> Tensor:
+    def _soft_maximum(self, piece: RowSlice) -> Tensor:
         """log ∫ exp Q(s, a) da, [members, B], by importance sampling from three sources: uniform, π(s) and π(s')."""
         rows, count = piece.rows, self.config.sampled_actions
         axes, batch = self.actor.spec.outputs, len(piece.rows.reward)

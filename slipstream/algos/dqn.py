@@ -20,12 +20,12 @@ from torch import Tensor
 from slipstream.algos.adam import FlatAdam
 from slipstream.algos.protocol import Arrays, Progress, Traits, action_table
 from slipstream.algos.replayed import (
-    Follower,
     Learned,
-    Piece,
     RowPrivacy,
     Rows,
+    RowSlice,
     Stepped,
+    TargetNetwork,
     by_graph,
     coin,
     pieces_of,
@@ -42,8 +42,8 @@ from slipstream.data.rollout import Blocks
 from slipstream.data.transitions import Sample, Transitions
 from slipstream.nets.actor import Acted, Actor, ActorSpec, act, tensors
 from slipstream.nets.heads import masked
-from slipstream.nets.torsos import Graph, Record, Recorder
-from slipstream.worlds.spec import WorldSpec
+from slipstream.nets.torsos import ForwardRecord, Graph, PassRecorder
+from slipstream.spec import WorldSpec
 
 HUBER = 1.0  # errors beyond this count linearly
 
@@ -73,8 +73,8 @@ class Dqn:
         ).to(device)
         self.share: Share = ALONE
         self.optimiser = FlatAdam({"actor": self.actor}, config.adam_eps)
-        self.target = Follower(self.actor, self.optimiser.vector)
-        self.recorder = Recorder()
+        self.target = TargetNetwork(self.actor, self.optimiser.vector)
+        self.recorder = PassRecorder()
         self.steps = 0  # gradient steps taken
         self.epsilon = 1.0
         self.private: RowPrivacy | None = None  # set by who trains, where single rows are to be hidden
@@ -117,14 +117,14 @@ class Dqn:
         }
         return Learned(stats, joined(self.share, td_error))
 
-    def _step(self, pieces: Sequence[Piece], target: Tensor, rate: float) -> Stepped:
+    def _step(self, pieces: Sequence[RowSlice], target: Tensor, rate: float) -> Stepped:
         """Down the error of the values of the choices taken; tells how wrong each is, [B]."""
 
-        def loss(piece: Piece, out: Tensor) -> tuple[Tensor, Tensor]:
+        def loss(piece: RowSlice, out: Tensor) -> tuple[Tensor, Tensor]:
             rows = piece.rows
             return quantile_loss(taken(self.actor.as_quantiles(out), rows.action), target[piece.at], rows.weight)
 
-        def heard(piece: Piece) -> Record | Graph:
+        def heard(piece: RowSlice) -> ForwardRecord | Graph:
             return self.recorder.record(self.actor.over(piece.rows.x))
 
         if self.private is None:

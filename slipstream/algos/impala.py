@@ -40,7 +40,7 @@ from slipstream.algos.surrogate import value_error
 from slipstream.config.algos import ImpalaConfig, schedule_at
 from slipstream.data.rollout import Blocks, Rollout
 from slipstream.nets.actor import Acted, ActorSpec, act
-from slipstream.worlds.spec import WorldSpec
+from slipstream.spec import WorldSpec
 
 TERMS = ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction")
 

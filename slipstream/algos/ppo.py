@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from slipstream.algos.adam import FlatAdam
 from slipstream.algos.batch import (
+    ActorCritic,
     Batch,
     Means,
-    Pair,
     Terms,
     explained_variance,
     gae,
@@ -33,14 +33,14 @@ from slipstream.algos.batch import (
     to_batch,
 )
 from slipstream.algos.protocol import Arrays, Progress, Stats, Traits
-from slipstream.algos.replayed import Follower
+from slipstream.algos.replayed import TargetNetwork
 from slipstream.algos.share import ALONE, Share
 from slipstream.algos.state import AVERAGE, load_module, module_arrays, refuse_unknown
-from slipstream.algos.surrogate import Weights, surrogate, value_error
+from slipstream.algos.surrogate import LossWeights, surrogate, value_error
 from slipstream.config.algos import PpoConfig, schedule_at
 from slipstream.data.rollout import Blocks, Rollout
 from slipstream.nets.actor import Acted, Actor, ActorSpec, act
-from slipstream.worlds.spec import WorldSpec
+from slipstream.spec import WorldSpec
 
 KL_GROWTH, KL_SHRINK = 1.5, 0.5  # section 4 of the paper
 EMA_START = 10  # updates; after n of them the average looks back over n / 10 at most
@@ -63,7 +63,7 @@ class Ppo:
         self.kl_coef = config.kl_coef
         self.share: Share = ALONE
         self.optimiser = FlatAdam({"actor": self.actor, "critic": self.critic}, config.adam_eps)
-        self.pair = Pair(self.actor, self.critic)
+        self.pair = ActorCritic(self.actor, self.critic)
         self.average = None if config.ema_decay is None else self._averaged()
 
     def act(self, obs: Blocks, mask: NDArray[np.uint8] | None, noise: NDArray[np.float32] | None) -> Acted:
@@ -135,7 +135,7 @@ class Ppo:
         config = self.config
         heard = self.pair.hear(batch)
         is_raw = config.normalize_advantage and not batch.is_part
-        weights = Weights(config.clip_coef, entropy_coef, self.kl_coef, is_raw)
+        weights = LossWeights(config.clip_coef, entropy_coef, self.kl_coef, is_raw)
         terms, slopes = surrogate(heard.policy, batch, weights)
         error, slope = value_error(heard.value, batch.target, batch.value, config.value_clip)
         slopes = *slopes, config.value_coef * slope
@@ -147,9 +147,9 @@ class Ppo:
         elif kl < 0.5 * target:
             self.kl_coef *= KL_SHRINK
 
-    def _averaged(self) -> Follower[Actor]:
+    def _averaged(self) -> TargetNetwork[Actor]:
         size = sum(parameter.numel() for parameter in self.actor.parameters())
-        average = Follower(self.actor, self.optimiser.vector[:size])
+        average = TargetNetwork(self.actor, self.optimiser.vector[:size])
         average.network.norm = self.actor.norm  # statistics are of what was seen: there is nothing to average
         return average
 

@@ -12,7 +12,7 @@ from slipstream.config.algos.onpolicy import LearnerConfig
 from slipstream.data.rollout import Blocks, Rollout
 from slipstream.data.transitions import Sample, Transitions
 from slipstream.nets.actor import Acted, ActorSpec
-from slipstream.worlds.spec import WorldSpec
+from slipstream.spec import WorldSpec
 
 Arrays = dict[str, NDArray[Any]]  # flat names, as they stand in checkpoints
 Stats = dict[str, float]

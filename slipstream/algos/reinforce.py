@@ -27,7 +27,7 @@ from slipstream.algos.state import copy_into, load_module, module_arrays, refuse
 from slipstream.config.algos import ReinforceConfig, schedule_at
 from slipstream.data.rollout import F32, Blocks, Rollout
 from slipstream.nets.actor import Acted, ActorSpec, act
-from slipstream.worlds.spec import WorldSpec
+from slipstream.spec import WorldSpec
 
 SLOWEST = 0.1  # newest slab's weight in the baseline never falls below this: returns drift as the policy learns
 

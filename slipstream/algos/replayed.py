@@ -17,11 +17,11 @@ from slipstream.algos.adam import FlatAdam, flatten_parameters
 from slipstream.algos.batch import split
 from slipstream.algos.protocol import Arrays
 from slipstream.algos.share import ALONE, Share
-from slipstream.config.errors import CheckpointError
 from slipstream.data.rollout import Blocks
 from slipstream.data.transitions import Sample
+from slipstream.errors import CheckpointError
 from slipstream.nets.actor import Actor, tensors
-from slipstream.nets.torsos import Graph, Pass, Record, Recorder
+from slipstream.nets.torsos import ForwardRecord, Graph, Pass, PassRecorder
 
 Module = TypeVar("Module", bound=nn.Module)
 
@@ -96,7 +96,7 @@ class Stepped(NamedTuple):
     norm: float
 
 
-class Piece(NamedTuple):
+class RowSlice(NamedTuple):
     """Neighbouring rows of a draw that are learned from at a time (`algo.accumulate`), and which they are."""
 
     rows: Rows
@@ -105,17 +105,17 @@ class Piece(NamedTuple):
     part: float | None  # of all learners' rows; None: as much as everybody's
 
 
-PieceLoss = tuple[float | None, Record | Graph, Callable[..., Loss]]  # of a piece with this part of all rows
+PieceLoss = tuple[float | None, ForwardRecord | Graph, Callable[..., Loss]]  # of a piece with this part of all rows
 
 
-def pieces_of(rows: Rows, count: int, share: Share) -> list[Piece]:
+def pieces_of(rows: Rows, count: int, share: Share) -> list[RowSlice]:
     """So many pieces, whose sizes differ by at most one; no more than there are rows."""
     size = len(rows.reward)
     if count == 1 or size < 2:
-        return [Piece(rows, slice(0, size), size, None)]
+        return [RowSlice(rows, slice(0, size), size, None)]
     slices = split(size, count)
     cut = [Rows(*(None if column is None else column[at] for column in rows)) for at in slices]  # type: ignore[arg-type]
-    return [Piece(few, at, size, len(few.reward) / size / share.ranks) for few, at in zip(cut, slices, strict=True)]
+    return [RowSlice(few, at, size, len(few.reward) / size / share.ranks) for few, at in zip(cut, slices, strict=True)]
 
 
 def step_down(
@@ -160,7 +160,7 @@ def by_graph(loss: Callable[..., tuple[Tensor, Tensor]], *outs: Tensor) -> Loss:
 
 @torch.no_grad()
 def least_value(
-    critics: Callable[[Tensor], Iterable[Pass]], recorder: Recorder, x: Tensor, action: Tensor
+    critics: Callable[[Tensor], Iterable[Pass]], recorder: PassRecorder, x: Tensor, action: Tensor
 ) -> tuple[Tensor, Tensor]:
     """The smallest value that critics give to each row's action, [B], and its slope by the action, [B, K]."""
     heard = recorder.record(*critics(torch.cat([x, action], 1)))
@@ -170,7 +170,7 @@ def least_value(
     return least.squeeze(1), sum(by_rows[1:], by_rows[0])[:, x.shape[1] :]
 
 
-class Follower(Generic[Module]):
+class TargetNetwork(Generic[Module]):
     """A copy of a network that follows it slowly: the target of a bootstrap."""
 
     def __init__(self, network: Module, vector: Tensor) -> None:

@@ -19,14 +19,14 @@ from torch import Tensor, nn
 from slipstream.algos.adam import FlatAdam
 from slipstream.algos.protocol import Arrays, Progress, Traits, action_table
 from slipstream.algos.replayed import (
-    Follower,
     Learned,
     Loss,
     Noise,
-    Piece,
     PieceLoss,
     Rows,
+    RowSlice,
     Stepped,
+    TargetNetwork,
     by_graph,
     least_value,
     pieces_of,
@@ -43,8 +43,8 @@ from slipstream.data.transitions import Sample, Transitions
 from slipstream.nets.actor import Acted, Actor, ActorSpec, act, tensors
 from slipstream.nets.critic import ActionCritics
 from slipstream.nets.heads import Categorical, Squashed, masked
-from slipstream.nets.torsos import Recorder
-from slipstream.worlds.spec import WorldSpec
+from slipstream.nets.torsos import PassRecorder
+from slipstream.spec import WorldSpec
 
 DISCRETE_SHARE = 0.5  # of the largest entropy the allowed choices could have: what `auto` keeps
 
@@ -95,8 +95,8 @@ class Sac:
         self.actor_optimiser = FlatAdam({"actor": self.actor}, config.adam_eps)
         self.critic_optimiser = FlatAdam({"critics": self.critics}, config.adam_eps)
         self.temperature_optimiser = FlatAdam({"temperature": self.temperature}, config.adam_eps)
-        self.targets = Follower(self.critics, self.critic_optimiser.vector)
-        self.actor_recorder, self.critic_recorder = Recorder(), Recorder()
+        self.targets = TargetNetwork(self.critics, self.critic_optimiser.vector)
+        self.actor_recorder, self.critic_recorder = PassRecorder(), PassRecorder()
         self.noise = Noise(seed, outputs)
         self.steps = 0  # gradient steps taken
         self.warming_up = True
@@ -158,12 +158,12 @@ class Sac:
         value: Tensor = self.targets.network(torch.cat([rows.next_x, action], 1)).amin(0).squeeze(1)
         return value - temperature * logp
 
-    def _step_critics(self, pieces: Sequence[Piece], target: Tensor, rate: float) -> Stepped:
+    def _step_critics(self, pieces: Sequence[RowSlice], target: Tensor, rate: float) -> Stepped:
         """Down the squared error of both critics; tells how wrong they are together, [B]."""
         losses = (self._critic_loss(piece, target[piece.at]) for piece in pieces)
         return step_down(self.critic_optimiser, losses, rate, self.config.max_grad_norm)
 
-    def _critic_loss(self, piece: Piece, target: Tensor) -> PieceLoss:
+    def _critic_loss(self, piece: RowSlice, target: Tensor) -> PieceLoss:
         rows = piece.rows
 
         def loss_of_axes(*outs: Tensor) -> Loss:
@@ -185,12 +185,12 @@ class Sac:
             values = values.gather(2, rows.action.view(1, -1, 1).expand(len(values), -1, 1))
         return values.squeeze(2)
 
-    def _step_actor(self, pieces: Sequence[Piece], temperature: Tensor, noise: Tensor, rate: float) -> Stepped:
+    def _step_actor(self, pieces: Sequence[RowSlice], temperature: Tensor, noise: Tensor, rate: float) -> Stepped:
         """Down temperature * log-probability minus value; tells the policy's entropy."""
         losses = (self._actor_loss(piece, temperature, noise[piece.at]) for piece in pieces)
         return step_down(self.actor_optimiser, losses, rate, self.config.max_grad_norm)
 
-    def _actor_loss(self, piece: Piece, temperature: Tensor, noise: Tensor) -> PieceLoss:
+    def _actor_loss(self, piece: RowSlice, temperature: Tensor, noise: Tensor) -> PieceLoss:
         rows = piece.rows
 
         def loss_of_axes(out: Tensor) -> Loss:

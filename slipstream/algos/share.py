@@ -22,7 +22,7 @@ class Share(Protocol):
         """[ranks, n]: everybody's vectors of one length, in the order of the learners."""
 
 
-class Alone:
+class WholeBatch:
     """A learner that takes every batch whole."""
 
     rank, ranks = 0, 1
@@ -32,7 +32,7 @@ class Alone:
         return mine.unsqueeze(0)
 
 
-ALONE: Share = Alone()
+ALONE: Share = WholeBatch()
 
 
 def take_share(learner: object, share: Share) -> None:

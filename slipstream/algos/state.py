@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from slipstream.algos.protocol import Arrays
-from slipstream.config.errors import CheckpointError, suggest
+from slipstream.errors import CheckpointError, suggest
 
 AVERAGE = "average"  # prefix of weights that are judged in place of the actor's own (algo.ema_decay)
 

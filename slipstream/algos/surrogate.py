@@ -18,7 +18,7 @@ from slipstream.algos.batch import Batch, Policy, standardise
 from slipstream.nets.heads import Categorical, Gaussian
 
 
-class Weights(NamedTuple):
+class LossWeights(NamedTuple):
     """How far a ratio may go, and what bonus and penalty count."""
 
     clip: float
@@ -27,7 +27,7 @@ class Weights(NamedTuple):
     standardise: bool = False  # advantages within these rows
 
 
-class Terms(NamedTuple):
+class LossTerms(NamedTuple):
     """Means over rows, for people to read."""
 
     total: float  # policy_loss - weights.entropy * entropy + weights.kl * kl_penalty: what is minimised
@@ -41,14 +41,14 @@ class Terms(NamedTuple):
 Slopes = tuple[Tensor, ...]  # of the total by each tensor of the policy
 
 
-def surrogate(new: Policy, batch: Batch, weights: Weights) -> tuple[Terms, Slopes]:
+def surrogate(new: Policy, batch: Batch, weights: LossWeights) -> tuple[LossTerms, Slopes]:
     """What to minimise on these rows; `batch.old`, where given, is what the penalty pulls towards."""
     if batch.logp.device.type != "cpu":
         return in_torch(new, batch, weights)
     return _gaussian(new, batch, weights) if isinstance(new, Gaussian) else _categorical(new, batch, weights)
 
 
-def in_torch(new: Policy, batch: Batch, weights: Weights) -> tuple[Terms, Slopes]:
+def in_torch(new: Policy, batch: Batch, weights: LossWeights) -> tuple[LossTerms, Slopes]:
     """The same in plain torch."""
     leaves = [tensor.detach().requires_grad_() for tensor in new]
     new = type(new)(*leaves)
@@ -64,7 +64,7 @@ def in_torch(new: Policy, batch: Batch, weights: Weights) -> tuple[Terms, Slopes
     slopes = torch.autograd.grad(total, leaves)
     approx_kl = (ratio - 1.0 - log_ratio).mean()
     clipped = ((ratio - 1.0).abs() > weights.clip).float().mean()
-    return Terms(*torch.stack([total, policy, entropy, approx_kl, clipped, kl]).tolist()), slopes
+    return LossTerms(*torch.stack([total, policy, entropy, approx_kl, clipped, kl]).tolist()), slopes
 
 
 def kl_penalty(old: Policy, new: Policy) -> Tensor:
@@ -110,7 +110,7 @@ def _address(tensor: Tensor, shape: torch.Size, dtype: torch.dtype = torch.float
     return tensor.data_ptr()
 
 
-def _gaussian(new: Gaussian, batch: Batch, weights: Weights) -> tuple[Terms, Slopes]:
+def _gaussian(new: Gaussian, batch: Batch, weights: LossWeights) -> tuple[LossTerms, Slopes]:
     shape, rows, axes = new.mean.shape, new.mean.shape[:1], new.mean.shape[1:]
     old = batch.old
     assert old is None or isinstance(old, Gaussian)
@@ -128,10 +128,10 @@ def _gaussian(new: Gaussian, batch: Batch, weights: Weights) -> tuple[Terms, Slo
         by_mean=by_mean.data_ptr(),
         by_log_std=by_log_std.data_ptr(),
     )
-    return Terms(*terms), (by_mean, by_log_std)
+    return LossTerms(*terms), (by_mean, by_log_std)
 
 
-def _categorical(new: Categorical, batch: Batch, weights: Weights) -> tuple[Terms, Slopes]:
+def _categorical(new: Categorical, batch: Batch, weights: LossWeights) -> tuple[LossTerms, Slopes]:
     shape, rows = new.logits.shape, new.logits.shape[:1]
     old = batch.old
     assert old is None or isinstance(old, Categorical)
@@ -146,4 +146,4 @@ def _categorical(new: Categorical, batch: Batch, weights: Weights) -> tuple[Term
         weights=weights,
         by_logits=by_logits.data_ptr(),
     )
-    return Terms(*terms), (by_logits,)
+    return LossTerms(*terms), (by_logits,)

@@ -19,13 +19,13 @@ from torch import Tensor
 from slipstream.algos.adam import FlatAdam
 from slipstream.algos.protocol import Arrays, Progress, Traits
 from slipstream.algos.replayed import (
-    Follower,
     Learned,
     Loss,
     Noise,
-    Piece,
     Rows,
+    RowSlice,
     Stepped,
+    TargetNetwork,
     least_value,
     pieces_of,
     random_actions,
@@ -41,8 +41,8 @@ from slipstream.data.rollout import Blocks
 from slipstream.data.transitions import Sample, Transitions
 from slipstream.nets.actor import Acted, Actor, ActorSpec, act, tensors
 from slipstream.nets.critic import ActionCritics
-from slipstream.nets.torsos import Graph, Record, Recorder
-from slipstream.worlds.spec import WorldSpec
+from slipstream.nets.torsos import ForwardRecord, Graph, PassRecorder
+from slipstream.spec import WorldSpec
 
 
 class Td3:
@@ -72,9 +72,9 @@ class Td3:
         self.share: Share = ALONE
         self.actor_optimiser = FlatAdam({"actor": self.actor}, config.adam_eps)
         self.critic_optimiser = FlatAdam({"critics": self.critics}, config.adam_eps)
-        self.actor_target = Follower(self.actor, self.actor_optimiser.vector)
-        self.critic_target = Follower(self.critics, self.critic_optimiser.vector)
-        self.actor_recorder, self.critic_recorder = Recorder(), Recorder()
+        self.actor_target = TargetNetwork(self.actor, self.actor_optimiser.vector)
+        self.critic_target = TargetNetwork(self.critics, self.critic_optimiser.vector)
+        self.actor_recorder, self.critic_recorder = PassRecorder(), PassRecorder()
         self.noise = Noise(seed, axes)
         self.steps = 0  # gradient steps taken
         self.warming_up = True
@@ -138,19 +138,19 @@ class Td3:
         value: Tensor = self.critic_target.network(inputs).amin(0).squeeze(1)
         return value
 
-    def _step_critics(self, pieces: Sequence[Piece], target: Tensor, rate: float) -> Stepped:
+    def _step_critics(self, pieces: Sequence[RowSlice], target: Tensor, rate: float) -> Stepped:
         """Down the squared error of both critics; tells how wrong they are together, [B]."""
 
-        def loss(piece: Piece, *outs: Tensor) -> Loss:
+        def loss(piece: RowSlice, *outs: Tensor) -> Loss:
             return twin_slopes(outs, target[piece.at], piece.rows.weight)
 
-        def heard(rows: Rows) -> Record | Graph:
+        def heard(rows: Rows) -> ForwardRecord | Graph:
             return self.critic_recorder.record(*self.critics.over(torch.cat([rows.x, rows.action], 1)))
 
         losses = ((piece.part, heard(piece.rows), partial(loss, piece)) for piece in pieces)
         return step_down(self.critic_optimiser, losses, rate, self.config.max_grad_norm)
 
-    def _step_actor(self, pieces: Sequence[Piece], rate: float) -> Stepped:
+    def _step_actor(self, pieces: Sequence[RowSlice], rate: float) -> Stepped:
         """Up the first critic's value of the policy's actions."""
 
         def loss(x: Tensor, out: Tensor) -> Loss:
@@ -158,7 +158,7 @@ class Td3:
             value, slope = least_value(partial(self.critics.over, members=1), self.critic_recorder, x, action)
             return Loss(-value.mean(), value, [slope * (1.0 - action.square()) * (-1.0 / len(value))])
 
-        def heard(x: Tensor) -> Record | Graph:
+        def heard(x: Tensor) -> ForwardRecord | Graph:
             return self.actor_recorder.record(self.actor.over(x))
 
         losses = ((piece.part, heard(piece.rows.x), partial(loss, piece.rows.x)) for piece in pieces)

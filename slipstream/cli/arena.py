@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slipstream.config.errors import ScenarioError
 from slipstream.config.load import load
+from slipstream.errors import ScenarioError
 
 if TYPE_CHECKING:
     from slipstream.evaluate.arena import Duel, League

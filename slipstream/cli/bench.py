@@ -8,14 +8,14 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from slipstream.config.errors import ScenarioError
 from slipstream.config.load import load
+from slipstream.errors import ScenarioError
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from slipstream.config.scenario import Scenario
-    from slipstream.worlds.speed import Speed
+    from slipstream.worlds.speed import MeasuredSpeed
 
 ROUNDS = 5  # settings are timed in turn, so often
 WORKER_WORLDS = 256  # more of them are stepped alone, but not collected from: a slab of them takes much memory
@@ -62,46 +62,51 @@ def bench(argv: Sequence[str]) -> int:
     return 0
 
 
-def _step(scenario: Scenario, worlds: Sequence[int], threads: Sequence[int], seconds: float) -> list[Speed]:
+def _step(scenario: Scenario, worlds: Sequence[int], threads: Sequence[int], seconds: float) -> list[MeasuredSpeed]:
     """Random actions."""
-    from slipstream.worlds.speed import Batch, Setting, compare, take_turns
+    from slipstream.worlds.speed import SpeedSetting, TimedWorlds, compare, take_turns
 
-    asked = [Setting(width, count) for count in threads for width in worlds]
+    asked = [SpeedSetting(width, count) for count in threads for width in worlds]
     with ExitStack() as open_ones:
-        batches = {one: Batch(scenario.world, one.worlds, one.threads) for one in dict.fromkeys([Setting(1), *asked])}
+        batches = {
+            one: TimedWorlds(scenario.world, one.worlds, one.threads)
+            for one in dict.fromkeys([SpeedSetting(1), *asked])
+        }
         for batch in batches.values():
             open_ones.callback(batch.close)
-        found = compare(take_turns(batches, ROUNDS, seconds), batches[Setting(1)].agents)
+        found = compare(take_turns(batches, ROUNDS, seconds), batches[SpeedSetting(1)].agents)
     return _asked(found, asked)
 
 
-def _collect(scenario: Scenario, worlds: Sequence[int], workers: Sequence[int], seconds: float) -> list[Speed]:
+def _collect(scenario: Scenario, worlds: Sequence[int], workers: Sequence[int], seconds: float) -> list[MeasuredSpeed]:
     """The scenario's own policies; a worker needs a world at least."""
-    from slipstream.train.speed import Collecting
-    from slipstream.worlds.speed import Setting, compare, take_turns
+    from slipstream.run.speed import Collecting
+    from slipstream.worlds.speed import SpeedSetting, compare, take_turns
 
     widths = [width for width in worlds if width <= WORKER_WORLDS] or [WORKER_WORLDS]
-    asked = [Setting(width, 1, count) for width in widths for count in dict.fromkeys([0, *workers]) if count <= width]
+    asked = [
+        SpeedSetting(width, 1, count) for width in widths for count in dict.fromkeys([0, *workers]) if count <= width
+    ]
     with ExitStack() as open_ones:
-        crews: dict[Setting, Collecting] = {}
-        for one in dict.fromkeys([Setting(1), *asked]):
+        crews: dict[SpeedSetting, Collecting] = {}
+        for one in dict.fromkeys([SpeedSetting(1), *asked]):
             crews[one] = Collecting(scenario, one.worlds, one.workers)
             open_ones.callback(crews[one].close)
-        found = compare(take_turns(crews, ROUNDS, seconds), crews[Setting(1)].agents)
+        found = compare(take_turns(crews, ROUNDS, seconds), crews[SpeedSetting(1)].agents)
     return _asked(found, asked)
 
 
-def _asked(found: Sequence[Speed], asked: Sequence[tuple[int, int, int]]) -> list[Speed]:
+def _asked(found: Sequence[MeasuredSpeed], asked: Sequence[tuple[int, int, int]]) -> list[MeasuredSpeed]:
     """Those that were asked for, in their order; one world is always measured."""
     by_setting = {(row.worlds, row.threads, row.workers): row for row in found}
     return [by_setting[one] for one in dict.fromkeys(asked)]
 
 
-def _how(row: Speed) -> str:
+def _how(row: MeasuredSpeed) -> str:
     return "sync, in process" if not row.workers else f"async, {row.workers} process{'es' * (row.workers > 1)}"
 
 
-def forms(rows: Sequence[Speed], kind: str, name: Callable[[Speed], str]) -> list[Table]:
+def forms(rows: Sequence[MeasuredSpeed], kind: str, name: Callable[[MeasuredSpeed], str]) -> list[Table]:
     """The table with everything, and the same with fewer columns for a narrow terminal."""
     from slipstream.cli.tables import plain
 

@@ -6,7 +6,7 @@ import argparse
 import os
 from collections.abc import Iterator
 
-from slipstream.config.errors import ScenarioError
+from slipstream.errors import ScenarioError
 
 SHORTHANDS = {
     "workers": "processes that collect (0: the learner's own); threads that step worlds are --num-workers of train",

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slipstream.cli.run import whole_number
-from slipstream.config.errors import ScenarioError
+from slipstream.errors import ScenarioError
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from slipstream.view.compare import Comparison, Pair, Task
+    from slipstream.view.compare import Comparison, PairedChance, ScenarioTask
     from slipstream.view.meaning import Better
 
 CHANCE = "chance that a run of the row is better than one of the column"
@@ -115,7 +115,7 @@ def print_comparison(done: Comparison) -> None:
         console.print(f"warning: {warning}")
 
 
-def _scores(task: Task, better: Better | None) -> list[Table]:
+def _scores(task: ScenarioTask, better: Better | None) -> list[Table]:
     from slipstream.cli.tables import Cell, interval, matrix
 
     cells: list[list[Cell]] = []
@@ -128,7 +128,7 @@ def _scores(task: Task, better: Better | None) -> list[Table]:
     return matrix("group", [group.name for group in task.groups], heads, cells, ("estimate", "95 % interval"))
 
 
-def _chances(groups: Sequence[str], pairs: Sequence[Pair]) -> list[Table]:
+def _chances(groups: Sequence[str], pairs: Sequence[PairedChance]) -> list[Table]:
     """Chances of the row's group; with too little room, a line for each pair."""
     from slipstream.cli.tables import interval, plain
 

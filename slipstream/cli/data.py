@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from slipstream.config.errors import ScenarioError
 from slipstream.config.load import load
+from slipstream.errors import ScenarioError
 
 if TYPE_CHECKING:
-    from slipstream.train.dataset_file import Dataset, DatasetRecord, Part
-    from slipstream.train.dataset_summary import Spread, Summary
+    from slipstream.data.dataset_file import Dataset, DatasetPart, DatasetRecord
+    from slipstream.data.dataset_summary import DatasetSummary, ValueSpread
 
 MOST_LINES = 16  # of observations that `info` shows
 
@@ -57,10 +57,10 @@ def _record_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def _record(args: argparse.Namespace) -> int:
-    from slipstream.train.dataset_file import check_target, save_dataset
-    from slipstream.train.progress import best_display
-    from slipstream.train.record import record
-    from slipstream.train.signals import Interrupts
+    from slipstream.data.dataset_file import check_target, save_dataset
+    from slipstream.run.progress import best_display
+    from slipstream.run.record import record
+    from slipstream.run.signals import Interrupts
 
     display = best_display("transitions")
 
@@ -105,8 +105,8 @@ def _info_parser(parser: argparse.ArgumentParser) -> None:
 def _info(args: argparse.Namespace) -> int:
     import msgspec
 
-    from slipstream.train.dataset_file import read_dataset
-    from slipstream.train.dataset_summary import describe
+    from slipstream.data.dataset_file import read_dataset
+    from slipstream.data.dataset_summary import describe
 
     summary = describe(read_dataset(args.path))
     if args.json:
@@ -116,7 +116,7 @@ def _info(args: argparse.Namespace) -> int:
     return 0
 
 
-def _lines(path: Path, summary: Summary) -> list[str]:
+def _lines(path: Path, summary: DatasetSummary) -> list[str]:
     shaping = f", shaping {summary.shaping_coef:g}" if summary.shaping_coef else ""
     lines = [
         f"{path}: {summary.rows:,} transitions of {summary.world}, {_size(summary.bytes)} "
@@ -148,7 +148,7 @@ def _lines(path: Path, summary: Summary) -> list[str]:
     return lines
 
 
-def _who(part: Part) -> str:
+def _who(part: DatasetPart) -> str:
     """One part's origin in a line."""
     how = {True: " with noise", False: " without noise"}[part.noise] if part.policy == "learned" else ""
     taken = f", all of {part.recorded:,}" if part.rows == part.recorded else f", of {part.recorded:,}"
@@ -158,7 +158,7 @@ def _who(part: Part) -> str:
     return f"{part.policy}{how}, {part.source}{played}{taken}"
 
 
-def _range(spread: Spread) -> str:
+def _range(spread: ValueSpread) -> str:
     return f"{spread.min:>10.4g} to {spread.max:<10.4g} mean {spread.mean:<10.4g}"
 
 
@@ -178,7 +178,7 @@ def _merge_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def _merge(args: argparse.Namespace) -> int:
-    from slipstream.train.dataset_file import check_target, merge, save_dataset
+    from slipstream.data.dataset_file import check_target, merge, save_dataset
 
     if args.seed is not None and args.rows is None:
         raise ScenarioError(f"--seed {args.seed}: all rows are taken, so nothing is drawn; say how many with --rows")
@@ -210,8 +210,8 @@ def _import(args: argparse.Namespace) -> int:
     if library != "minari" or not name:
         raise ScenarioError(f"{args.source}: only datasets of Minari can be imported; write minari:ID")
     scenario = load(args.scenario)
-    from slipstream.train.dataset_file import check_target, save_dataset
-    from slipstream.train.minari_import import import_minari
+    from slipstream.data.dataset_file import check_target, save_dataset
+    from slipstream.run.minari_import import import_minari
 
     check_target(args.out)
     imported = import_minari(name, scenario, args.gamma)

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slipstream.cli.watch import need_textual
-from slipstream.config.errors import ScenarioError, SlipstreamError
 from slipstream.config.load import override
+from slipstream.errors import ScenarioError, SlipstreamError
 
 if TYPE_CHECKING:
     from slipstream.collect.teams import Team
@@ -48,7 +48,7 @@ def make_app(scenario: Scenario, *, runs: Path, models: Path, out: Path | None) 
     folders = (out if number == 1 else out and out.with_name(f"{out.name}-{number}") for number in count(1))
 
     def work(stage: Stage, num_worlds: int) -> str:
-        from slipstream.train.experiment import train
+        from slipstream.run.loop import train
 
         asked = with_worlds(scenario, num_worlds)
         return train(asked, root=runs, models=models, out=next(folders), display=stage, overseer=stage).reason
@@ -61,7 +61,7 @@ def make_app(scenario: Scenario, *, runs: Path, models: Path, out: Path | None) 
         return None
 
     def one_world(teams: Sequence[Team]) -> OneWorld:
-        return Alone(scenario, teams)
+        return SingleWorld(scenario, teams)
 
     return DebugApp(work, scenario.collect.num_worlds, scenario.world.kind, one_world, fits)
 
@@ -76,12 +76,12 @@ def with_worlds(scenario: Scenario, num_worlds: int) -> Scenario:
     return override(scenario, {"collect.num_worlds": num_worlds, "collect.rollout_length": steps // num_worlds})
 
 
-class Alone:
+class SingleWorld:
     """One world, collected in as training collects, with the players that train; satisfies OneWorld."""
 
     def __init__(self, scenario: Scenario, teams: Sequence[Team]) -> None:
         from slipstream.collect.serial import Collector
-        from slipstream.train.setup import gammas, make_shaping, make_training_worlds, resolve
+        from slipstream.run.setup import gammas, make_shaping, make_training_worlds, resolve
 
         one = resolve(with_worlds(scenario, 1))
         self._worlds = make_training_worlds(one, reward_parts=True)

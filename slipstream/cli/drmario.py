@@ -16,7 +16,7 @@ from slipstream.cli.drmario_seeds import best, seeds
 from slipstream.cli.drmario_sweep import sweep
 from slipstream.cli.drmario_wire import bridge, ram
 from slipstream.config.drmario import SEEDS, SPEEDS, DrMarioConfig
-from slipstream.config.errors import ScenarioError, suggest
+from slipstream.errors import ScenarioError, suggest
 from slipstream.worlds.drmario import transcript
 from slipstream.worlds.drmario.engine import Engine, Terminal
 from slipstream.worlds.drmario.letters import SHAPES

@@ -10,17 +10,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from slipstream.config.drmario import FRAMES_PER_SECOND, SEEDS, DrMarioConfig
-from slipstream.config.errors import CheckpointError, ScenarioError, suggest
 from slipstream.config.load import override, to_plain
 from slipstream.config.names import check_name
+from slipstream.errors import CheckpointError, ScenarioError, suggest
 
 if TYPE_CHECKING:
     from slipstream.config.scenario import Scenario
-    from slipstream.evaluate.times import Played
-    from slipstream.train.checkpoint import Checkpoint
-    from slipstream.train.progress import Display
-    from slipstream.train.times_file import Report, Times
-    from slipstream.worlds.spec import WorldSpec
+    from slipstream.data.checkpoint import Checkpoint
+    from slipstream.evaluate.time_to_success import PlayedPositions
+    from slipstream.run.progress import Display
+    from slipstream.run.time_to_success import FitReport, Times
+    from slipstream.spec import WorldSpec
 
 # Of the console's seeds 70 % are learned from, 15 % calibrated on and 15 % judged on: no game is in two of them.
 PARTS = {"fit": (1, 22_937), "calibrate": (22_938, 27_852), "judge": (27_853, SEEDS)}
@@ -61,7 +61,7 @@ def _train_parser(parser: argparse.ArgumentParser) -> None:
     add("--seed", type=int, default=0, help="of games, weights and shuffling (0)")
 
 
-class Player(NamedTuple):
+class PlayerChoice(NamedTuple):
     """Who plays which scenario."""
 
     scenario: Scenario
@@ -80,19 +80,19 @@ def _train(args: argparse.Namespace) -> int:
     import msgspec
     import torch
 
-    from slipstream.evaluate import times as learning
-    from slipstream.train.times_file import Report, save_times
+    from slipstream.evaluate import time_to_success as learning
+    from slipstream.run.time_to_success import FitReport, save_times
 
     torch.set_num_threads(1)  # the passes are native, and torch's own threads cost more than they bring
     player = _player(args.subject, args.policy)
     counts = {"fit": args.games, "calibrate": max(FEWEST, args.games // 4), "judge": max(FEWEST, args.games // 4)}
     played, spec = _play(player, counts, args.seed)
-    settings = learning.Settings(args.horizon, epochs=args.epochs, seed=args.seed)
+    settings = learning.FitSettings(args.horizon, epochs=args.epochs, seed=args.seed)
     fitted = learning.fit(
         played["fit"], spec, settings, lambda epoch, loss: print(f"epoch {epoch} of {args.epochs}: loss {loss:.4f}")
     )
     calibrated = learning.calibrate(fitted, played["calibrate"])
-    report = Report(
+    report = FitReport(
         source=str(args.subject),
         policy=player.policy,
         config=to_plain(player.scenario)["world"],
@@ -110,8 +110,8 @@ def _train(args: argparse.Namespace) -> int:
     return 0
 
 
-def _player(subject: str, policy: str | None) -> Player:
-    from slipstream.train.record import load_subject
+def _player(subject: str, policy: str | None) -> PlayerChoice:
+    from slipstream.run.record import load_subject
 
     scenario, saved = load_subject(subject)
     if not isinstance(scenario.world, DrMarioConfig):
@@ -120,17 +120,17 @@ def _player(subject: str, policy: str | None) -> Player:
         raise ScenarioError(
             f"{subject}: is a scenario, in which nothing was learned yet; say who plays, as in --policy greedy"
         )
-    return Player(scenario, saved, policy or "learned")
+    return PlayerChoice(scenario, saved, policy or "learned")
 
 
-def _play(player: Player, counts: dict[str, int], seed: int) -> tuple[dict[str, Played], WorldSpec]:
+def _play(player: PlayerChoice, counts: dict[str, int], seed: int) -> tuple[dict[str, PlayedPositions], WorldSpec]:
     """Games of every part, each of seeds of its own."""
-    from slipstream.evaluate.times import play
-    from slipstream.train.progress import best_display
-    from slipstream.train.saved_cast import script_instead, trained_teams
-    from slipstream.train.setup import make_evaluation_worlds
+    from slipstream.evaluate.time_to_success import play
+    from slipstream.run.progress import best_display
+    from slipstream.run.saved_cast import script_instead, trained_teams
+    from slipstream.run.setup import make_evaluation_worlds
 
-    played: dict[str, Played] = {}
+    played: dict[str, PlayedPositions] = {}
     for number, (part, (first, last)) in enumerate(PARTS.items()):
         seeds = {"world.first_seed": first, "world.last_seed": last, "world.seeds": ()}
         scenario = override(player.scenario, seeds)
@@ -181,8 +181,8 @@ def _show_parser(parser: argparse.ArgumentParser) -> None:
 def _show(args: argparse.Namespace) -> int:
     import msgspec
 
-    from slipstream.evaluate.times import draw
-    from slipstream.train.times_file import load_times
+    from slipstream.evaluate.time_to_success import draw
+    from slipstream.run.time_to_success import load_times
 
     times = load_times(args.model)
     report = times.record.report
@@ -204,7 +204,7 @@ def _show(args: argparse.Namespace) -> int:
     return 0
 
 
-def _print_report(report: Report, horizon: int) -> None:
+def _print_report(report: FitReport, horizon: int) -> None:
     from rich.console import Console
     from rich.table import Table
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from slipstream import __version__
-from slipstream.config.errors import ScenarioError, suggest
+from slipstream.errors import ScenarioError, suggest
 
 if TYPE_CHECKING:
     from slipstream.worlds.drmario.pixel_net import Figures

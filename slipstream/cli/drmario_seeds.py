@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from slipstream.config.drmario import FRAMES_PER_SECOND, SPEEDS, Speed
-from slipstream.config.errors import ScenarioError
+from slipstream.errors import ScenarioError
 from slipstream.worlds.drmario import best_times, registry
 
 if TYPE_CHECKING:

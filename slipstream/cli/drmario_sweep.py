@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slipstream.config.drmario import DrMarioConfig
-from slipstream.config.errors import ScenarioError, WorldContractError, suggest
 from slipstream.config.load import load, override
+from slipstream.errors import ScenarioError, WorldContractError, suggest
 from slipstream.worlds.drmario import best_times, registry
 
 if TYPE_CHECKING:
     from slipstream.collect.teams import Team
     from slipstream.config.scenario import Scenario
-    from slipstream.evaluate.sweep import Cell, Played, Row
-    from slipstream.train.checkpoint import Checkpoint
+    from slipstream.data.checkpoint import Checkpoint
+    from slipstream.evaluate.sweep import Cell, PlayedEpisode, PlayerRow
     from slipstream.worlds.vec_env import VecEnv
 
 SCRIPTS = ("greedy", "fastest", "random")
@@ -64,15 +64,15 @@ def sweep(argv: Sequence[str]) -> int:
 
     import torch
 
-    from slipstream.train.saved_cast import FIRST_JUDGED
-    from slipstream.train.setup import make_evaluation_worlds
+    from slipstream.run.saved_cast import FIRST_JUDGED
+    from slipstream.run.setup import make_evaluation_worlds
 
     torch.set_num_threads(1)  # torch's own threads cost small networks more than they bring
     stream, seeds = scenario.evaluate.seed, registry.registry_seeds()[: args.seeds]
     env = make_evaluation_worlds(scenario, len(levels) * len(seeds) * args.games)
     numbers = registry.episodes_of(env, seeds, args.games, stream, FIRST_JUDGED)
     games = [(level, seed, number) for level in levels for seed in seeds for number in numbers[seed]]
-    tables: list[Row] = []
+    tables: list[PlayerRow] = []
     rows: list[dict[str, Cell]] = []
     clears: list[best_times.Clear] = []
     casts = _casts(scenario, saved, args.player, env)
@@ -134,7 +134,7 @@ def _subject(run: Path | None, scripts: Sequence[str]) -> tuple[Scenario, Checkp
         if not scripts:
             raise ScenarioError("nobody plays: name a run folder or model, a script with --player greedy, or both")
         return load("drmario_level_0"), None
-    from slipstream.train.saved_cast import load_cast
+    from slipstream.run.saved_cast import load_cast
 
     scenario, saved = load_cast(run)
     world = scenario.world
@@ -155,7 +155,7 @@ def _registry_games(scenario: Scenario, levels: Sequence[int], max_pills: int | 
 def _casts(
     scenario: Scenario, saved: Checkpoint | None, scripts: Sequence[str], env: VecEnv
 ) -> list[tuple[str, list[Team]]]:
-    from slipstream.train.saved_cast import script_instead, trained_teams
+    from slipstream.run.saved_cast import script_instead, trained_teams
 
     learned = [] if saved is None else [("learned", trained_teams(scenario, saved, env.spec))]
     return learned + [(script, script_instead(scenario, script, env.spec)) for script in dict.fromkeys(scripts)]
@@ -168,8 +168,8 @@ def _foresighted(
     from dataclasses import replace
 
     from slipstream.evaluate.foresight import Foresighted
-    from slipstream.train.setup import Loaded
-    from slipstream.train.times_file import load_times
+    from slipstream.run.setup import Loaded
+    from slipstream.run.time_to_success import load_times
     from slipstream.worlds.drmario.lookahead import look_ahead
 
     assert isinstance(scenario.world, DrMarioConfig)
@@ -187,9 +187,9 @@ Game = tuple[int, int, int]  # level, seed, number of the episode
 
 def _play(
     env: VecEnv, teams: Sequence[Team], games: Sequence[Game], levels: Sequence[int], stream: int, player: str
-) -> list[Played]:
+) -> list[PlayedEpisode]:
     """Play them all, and make sure that they were the ones that were meant."""
-    from slipstream.evaluate.sweep import Draw, play_each
+    from slipstream.evaluate.sweep import DrawnEpisode, play_each
 
     began, last = time.monotonic(), time.monotonic()
 
@@ -200,7 +200,7 @@ def _play(
             last = now
             print(f"{player}: {done:,} of {len(games):,} games, {now - began:.0f} s", flush=True)
 
-    draws = [Draw(levels.index(level), number) for level, _, number in games]
+    draws = [DrawnEpisode(levels.index(level), number) for level, _, number in games]
     played = play_each(env, teams, draws, stream, told)
     at = [env.spec.stats.index(name) for name in ("level", "seed")]
     for (level, seed, _), game in zip(games, played, strict=True):
@@ -214,20 +214,24 @@ def _play(
 # --- what came out ---
 
 
-def _table(player: str, games: Sequence[Game], played: Sequence[Played], names: Sequence[str]) -> list[Row]:
-    from slipstream.evaluate.sweep import Row, spread
+def _table(
+    player: str, games: Sequence[Game], played: Sequence[PlayedEpisode], names: Sequence[str]
+) -> list[PlayerRow]:
+    from slipstream.evaluate.sweep import PlayerRow, spread
 
     at = names.index("clear_frames")
     frames: dict[int, list[float]] = {}
     for (level, _, _), game in zip(games, played, strict=True):
         frames.setdefault(level, []).append(game.stats[at])
     return [
-        Row(player, level, spread([t for t in own if t == t], len(own)), best_times.human_record_frames(level))
+        PlayerRow(player, level, spread([t for t in own if t == t], len(own)), best_times.human_record_frames(level))
         for level, own in frames.items()
     ]
 
 
-def _rows(player: str, games: Sequence[Game], played: Sequence[Played], names: Sequence[str]) -> list[dict[str, Cell]]:
+def _rows(
+    player: str, games: Sequence[Game], played: Sequence[PlayedEpisode], names: Sequence[str]
+) -> list[dict[str, Cell]]:
     """Every game, for games.csv."""
     shown = ("success", "clear_frames", "frames", "pills", "viruses_left", "top_out", "timeout", "score")
     return [
@@ -237,7 +241,7 @@ def _rows(player: str, games: Sequence[Game], played: Sequence[Played], names: S
 
 
 def _clears(
-    run: str, games: Sequence[Game], played: Sequence[Played], env: VecEnv, scenario: Scenario
+    run: str, games: Sequence[Game], played: Sequence[PlayedEpisode], env: VecEnv, scenario: Scenario
 ) -> list[best_times.Clear]:
     assert isinstance(scenario.world, DrMarioConfig)
     names, counter = env.spec.stats, env.spec.frame_fields.index("counter")
@@ -258,7 +262,7 @@ def _clears(
     ]
 
 
-def _show(rows: Sequence[Row], title: str) -> None:
+def _show(rows: Sequence[PlayerRow], title: str) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -285,7 +289,7 @@ def _count(frames: float) -> str:
     return "" if frames != frames else "∞" if math.isinf(frames) else f"{frames:,.0f}"
 
 
-def _write(folder: Path, tables: Sequence[Row], games: Sequence[dict[str, Cell]]) -> None:
+def _write(folder: Path, tables: Sequence[PlayerRow], games: Sequence[dict[str, Cell]]) -> None:
     from slipstream.evaluate.sweep import as_columns, draw, write_csv, write_parquet
 
     rows = [as_columns(row, "level", "frames") for row in tables]

@@ -13,20 +13,20 @@ import msgspec
 import numpy as np
 
 from slipstream.config.drmario import SEEDS, SPEEDS, DrMarioConfig, Speed
-from slipstream.config.errors import ScenarioError
 from slipstream.data.disk import replace_file
+from slipstream.errors import ScenarioError
 from slipstream.worlds.drmario import ram as console
 from slipstream.worlds.drmario.bridge import (
     REAL_TIME,
     Bridge,
-    Followed,
     Look,
     Loopback,
     Pad,
     Placed,
     Policy,
+    ShadowGame,
     Sight,
-    Traffic,
+    WireTraffic,
     count_viruses,
     open_serial,
     play,
@@ -99,7 +99,7 @@ def bridge(argv: Sequence[str]) -> int:
     return 0 if all(game.as_planned == game.pills for game in games) else 1
 
 
-class Setting(NamedTuple):
+class WireTrial(NamedTuple):
     """What is played, and how long."""
 
     level: int
@@ -120,14 +120,14 @@ class Game(NamedTuple):
     cleared: bool
 
 
-def _setting(args: argparse.Namespace) -> Setting:
+def _setting(args: argparse.Namespace) -> WireTrial:
     if args.run is None:
         pills = 5 if args.pills is None else args.pills
-        return Setting(args.level or 0, args.speed or "medium", pills, lambda: _on_own_colour)
+        return WireTrial(args.level or 0, args.speed or "medium", pills, lambda: _on_own_colour)
     import torch
 
-    from slipstream.train.policy_file import from_checkpoint
-    from slipstream.train.saved_cast import load_cast
+    from slipstream.run.policy_file import from_checkpoint
+    from slipstream.run.saved_cast import load_cast
 
     torch.set_num_threads(1)
     scenario, saved = load_cast(args.run)
@@ -145,17 +145,17 @@ def _setting(args: argparse.Namespace) -> Setting:
         )  # fmt: skip
 
     fresh()  # refuses runs of two players or of buttons before anything is opened
-    return Setting(level, speed, world.max_pills if args.pills is None else args.pills, fresh)
+    return WireTrial(level, speed, world.max_pills if args.pills is None else args.pills, fresh)
 
 
-def _play_loopback(args: argparse.Namespace, setting: Setting, seed: int) -> Game:
+def _play_loopback(args: argparse.Namespace, setting: WireTrial, seed: int) -> Game:
     device = Loopback(Engine(level=setting.level, speed=setting.speed, seed=seed_at(seed)))
     sender = Bridge(device, virtual_time() if args.fast else REAL_TIME)
     look = _eyes(device.engine) if args.model is None else _eyes_through(args.model, device, seed)
     return _play(sender, sender, look, setting, seed, lambda _: bool(device.engine.terminal))
 
 
-def _play_port(args: argparse.Namespace, setting: Setting, sender: Bridge) -> Game:
+def _play_port(args: argparse.Namespace, setting: WireTrial, sender: Bridge) -> Game:
     if (args.picture is None) != (args.model is None):
         raise ScenarioError("a picture is read by a pixel model: give both --picture and --model, or neither")
     if args.picture is not None:
@@ -163,7 +163,7 @@ def _play_port(args: argparse.Namespace, setting: Setting, sender: Bridge) -> Ga
     if len(args.seed) > 1 or args.latency:
         raise ScenarioError("a game that nobody sees is one --seed, without a --latency")
     engine = Engine(level=setting.level, speed=setting.speed, seed=seed_at(args.seed[0]))
-    pad = Followed(sender, engine)
+    pad = ShadowGame(sender, engine)
     return _play(sender, pad, _eyes(engine), setting, args.seed[0], lambda _: bool(engine.terminal))
 
 
@@ -171,7 +171,7 @@ def _play(
     sender: Bridge,
     pad: Pad,
     look: Look,
-    setting: Setting,
+    setting: WireTrial,
     seed: int | None,
     is_over: Callable[[Sight], bool],
     latency: int = 0,
@@ -302,7 +302,7 @@ def _line(number: int, pill: Placed) -> str:
     return f"pill {number}: {where}, {pill.frames} frames: {'lies there' if pill.as_planned else 'lies elsewhere'}"
 
 
-def _told(traffic: Traffic) -> str:
+def _told(traffic: WireTraffic) -> str:
     late = f", by up to {1000 * traffic.latest_s:.1f} ms" if traffic.missed else ""
     return (
         f"{traffic.frames} frames, {traffic.missed} late{late}; {traffic.resent} sent again, "

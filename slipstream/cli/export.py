@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from slipstream.config.errors import CheckpointError, SlipstreamError
+from slipstream.errors import CheckpointError, SlipstreamError
 
 if TYPE_CHECKING:
-    from slipstream.train.portable import Agreement, Answer
+    from slipstream.run.portable_model import Answer, AnswerMatch
 
 BATCHES = (1, 64)  # rows whose latency is shown
 
@@ -34,9 +34,9 @@ def export(argv: Sequence[str]) -> int:
         raise SlipstreamError("export: say what to write: --onnx FILE, --torch-export FILE or both")
     if args.rows < 1:
         raise SlipstreamError(f"--rows {args.rows}: at least one observation is needed to compare by")
-    from slipstream.train import portable
-    from slipstream.train.policy_file import from_checkpoint
-    from slipstream.train.saved_cast import load_cast
+    from slipstream.run import portable_model as portable
+    from slipstream.run.policy_file import from_checkpoint
+    from slipstream.run.saved_cast import load_cast
 
     scenario, saved = load_cast(args.run)
     policy = from_checkpoint(saved, args.run, args.policy)
@@ -74,7 +74,7 @@ def _inputs(names: Sequence[str]) -> str:
     return ", ".join(names)
 
 
-def _sentence(agreement: Agreement, discrete: bool) -> str:
+def _sentence(agreement: AnswerMatch, discrete: bool) -> str:
     rows, same = agreement.rows, agreement.rows - agreement.differing
     if discrete:
         worst = f"; scores differ by {agreement.worst:.2g} at most where not" if agreement.differing else ""

@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slipstream.cli import log, place
-from slipstream.config.errors import FederationError
 from slipstream.config.names import check_name
+from slipstream.errors import FederationError
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from slipstream.config.scenario import Scenario
-    from slipstream.train.replicas import Plan, Spawn, Watched
+    from slipstream.run.replicas import ReplicaPlan, ReplicaState, Spawn
 
 HOME = Path("federations")
 REPEAT = 2
@@ -43,7 +43,7 @@ def federate(argv: Sequence[str]) -> int:
         return _smoke(words[1:])
     if words[0] == "serve":
         return _serve(words[1:])
-    from slipstream.train.replicas import PLAN_FILE, read_plan
+    from slipstream.run.replicas import PLAN_FILE, read_plan
 
     if (Path(words[0]) / PLAN_FILE).is_file():
         where = argparse.ArgumentParser(f"slipstream federate {words[0]}", allow_abbrev=False)
@@ -75,8 +75,8 @@ def federate(argv: Sequence[str]) -> int:
     return _begin(root, what, known)
 
 
-def _plan(words: Sequence[str], known: argparse.Namespace) -> tuple[Plan, Path]:
-    from slipstream.train.replicas import plan
+def _plan(words: Sequence[str], known: argparse.Namespace) -> tuple[ReplicaPlan, Path]:
+    from slipstream.run.replicas import plan
 
     given = _variables()
     repeat = known.repeat if known.repeat is not None else int(given.get("FED_TOTAL_CLIENTS", REPEAT))
@@ -181,8 +181,8 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _begin(root: Path, what: Plan, known: argparse.Namespace) -> int:
-    from slipstream.train.replicas import write_plan
+def _begin(root: Path, what: ReplicaPlan, known: argparse.Namespace) -> int:
+    from slipstream.run.replicas import write_plan
 
     with _where(known, what) as begin:  # before anything is written: there may be no such place
         write_plan(root, what)
@@ -190,7 +190,7 @@ def _begin(root: Path, what: Plan, known: argparse.Namespace) -> int:
 
 
 @contextmanager
-def _where(known: argparse.Namespace, what: Plan) -> Iterator[Spawn | None]:
+def _where(known: argparse.Namespace, what: ReplicaPlan) -> Iterator[Spawn | None]:
     """What begins a replica: None on this machine."""
     with place.cluster(known, what.max_parallel) as found:
         if found is None:
@@ -201,12 +201,12 @@ def _where(known: argparse.Namespace, what: Plan) -> Iterator[Spawn | None]:
         yield replica_on_node
 
 
-def _run(root: Path, what: Plan, begin: Spawn | None) -> int:
+def _run(root: Path, what: ReplicaPlan, begin: Spawn | None) -> int:
     """Supervise until all have ended; returns the exit code."""
     from rich.console import Console
     from rich.live import Live
 
-    from slipstream.train.replicas import supervise
+    from slipstream.run.replicas import supervise
 
     console = Console(width=None if sys.stdout.isatty() else 120)
     console.print(f"{len(what.replicas)} replicas, {what.max_parallel} at a time, in {root}", highlight=False)
@@ -230,11 +230,11 @@ def _run(root: Path, what: Plan, begin: Spawn | None) -> int:
     return 1 if failed or not rounds else 0
 
 
-def _table(watched: Sequence[Watched], root: Path) -> Table:
+def _table(watched: Sequence[ReplicaState], root: Path) -> Table:
     from rich.table import Table
 
     from slipstream.cli.tables import counted
-    from slipstream.train.supervision import newest_figures
+    from slipstream.run.supervision import newest_figures
 
     closed = counted(sum(_closed(root).values()), "round")
     table = Table(title=f"federation, {closed} closed", title_justify="left")
@@ -259,7 +259,7 @@ def _number(value: object, digits: int = 2) -> str:
     return f"{value:,.{digits}f}" if isinstance(value, int | float) else "–"
 
 
-def _say_changes(watched: Sequence[Watched], shown: dict[str, str]) -> None:
+def _say_changes(watched: Sequence[ReplicaState], shown: dict[str, str]) -> None:
     """Where there is no terminal: a line whenever a replica's state changes."""
     for one in watched:
         if shown.get(one.replica.name) != one.state:
@@ -288,8 +288,8 @@ def _others(root: Path, policy: str) -> Iterator[str]:
 
 def _round_events(root: Path) -> Iterator[dict[str, Any]]:
     """What replicas tell of rounds."""
-    from slipstream.train.metrics import read_rows
-    from slipstream.train.replicas import RUNS
+    from slipstream.run.metrics import read_rows
+    from slipstream.run.replicas import RUNS
 
     for events in sorted((root / RUNS).glob("*/events.jsonl")):
         yield from (row for row in read_rows(events) if row.get("event") == "round")
@@ -306,7 +306,7 @@ def _why_none(root: Path) -> str:
 
 def _print_rounds(root: Path) -> int:
     """How many rounds came of it, and where everything is; returns how many closed."""
-    from slipstream.train.replicas import LOGS, ROUNDS, RUNS
+    from slipstream.run.replicas import LOGS, ROUNDS, RUNS
 
     closed = _closed(root)
     for policy, count in closed.items():
@@ -317,7 +317,7 @@ def _print_rounds(root: Path) -> int:
     return sum(closed.values())
 
 
-def _print_commands(root: Path, what: Plan) -> None:
+def _print_commands(root: Path, what: ReplicaPlan) -> None:
     for replica in what.replicas:
         print(replica.command(root))
 
@@ -327,8 +327,8 @@ def _serve(words: Sequence[str]) -> int:
     if not words or words[0].startswith("-"):
         raise FederationError("serve: name the scenario that the clients train, and its --federated.address")
     from slipstream.cli.run import scenario_of
-    from slipstream.train.setup import resolve
-    from slipstream.train.transports import serve
+    from slipstream.run.setup import resolve
+    from slipstream.run.transports import serve
 
     scenario = scenario_of([*words, "--federated.enabled", "--federated.transport", "tcp"])
     serve(resolve(scenario), lambda text: print(text, file=sys.stderr, flush=True))

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from slipstream.config.errors import ScenarioError, suggest
 from slipstream.config.load import load
+from slipstream.errors import ScenarioError, suggest
 
 if TYPE_CHECKING:
     from slipstream.config.scenario import Scenario
@@ -51,7 +51,7 @@ def evaluate(argv: Sequence[str]) -> int:
         raise ScenarioError(f"--episodes {args.episodes}: at least one episode is needed")
     seeds = read_seeds(args.seed, args.seeds)
     from slipstream.evaluate.judge import judge
-    from slipstream.train.saved_cast import load_cast
+    from slipstream.run.saved_cast import load_cast
 
     saved = None
     path, is_yaml = Path(args.subject), args.subject.endswith((".yaml", ".yml"))
@@ -178,9 +178,9 @@ def certify(argv: Sequence[str]) -> int:
     parser.add_argument("--phase", help="of the world's phases (default: the last)")
     args = parser.parse_args(argv)
     from slipstream.data.arrays_file import content_hash
-    from slipstream.train.certify import Candidate, Question, make_stand
-    from slipstream.train.certify import certify as play_until_shown
-    from slipstream.train.saved_cast import load_cast, trained_teams
+    from slipstream.run.certify import Candidate, Question, make_stand
+    from slipstream.run.certify import certify as play_until_shown
+    from slipstream.run.saved_cast import load_cast, trained_teams
 
     if not args.run.is_dir():
         raise ScenarioError(f"{args.run}: there is no such run or model; they lie under runs/ and models/")

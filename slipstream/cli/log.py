@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from slipstream.config.errors import SlipstreamError
+from slipstream.errors import SlipstreamError
 
 if TYPE_CHECKING:
     from slipstream.view.exporters import Target

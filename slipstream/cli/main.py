@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import cast
 
 from slipstream import __version__
-from slipstream.train.signals import catching
+from slipstream.run.signals import catching
 
 Verb = Callable[[Sequence[str]], int]
 
@@ -66,7 +66,7 @@ def function(name: str) -> Verb:
 
 
 def _run(words: list[str]) -> int:
-    from slipstream.config.errors import SlipstreamError, suggest
+    from slipstream.errors import SlipstreamError, suggest
 
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"]

@@ -9,11 +9,11 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
-from slipstream.config.errors import ScenarioError
+from slipstream.errors import ScenarioError
 
 if TYPE_CHECKING:
+    from slipstream.run.backends import Backends
     from slipstream.scale.cluster import Cluster
-    from slipstream.train.place import Place
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -57,7 +57,7 @@ def cluster(args: argparse.Namespace, actors: int) -> Iterator[Cluster | None]:
 
 
 @contextmanager
-def place(args: argparse.Namespace, workers: int) -> Iterator[Place]:
+def place(args: argparse.Namespace, workers: int) -> Iterator[Backends]:
     """The place that flags ask for a run with so many workers."""
     evaluators = args.ray_evaluators
     if evaluators < 0 or (evaluators and args.on is None):
@@ -65,17 +65,17 @@ def place(args: argparse.Namespace, workers: int) -> Iterator[Place]:
         raise ScenarioError(f"--ray.evaluators {evaluators}: {why}")
     with cluster(args, workers + evaluators) as found:
         if found is None:
-            from slipstream.train.place import HERE
+            from slipstream.run.backends import LOCAL
 
-            yield HERE
+            yield LOCAL
             return
+        from slipstream.run.backends import Backends
         from slipstream.scale.actors import Actors
         from slipstream.scale.judge_actors import JudgesOnNodes
         from slipstream.scale.learner_actors import LearnerOnNode
         from slipstream.scale.replay_actor import ServiceOnNode
-        from slipstream.train.place import Place
 
-        yield Place(
+        yield Backends(
             partial(Actors, say=_say),
             lambda: ServiceOnNode(_say),
             LearnerOnNode,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from slipstream.data.wire import Stats
+    from slipstream.replay.messages import Stats
 
 
 def replay(argv: Sequence[str]) -> int:
@@ -43,11 +43,11 @@ def replay(argv: Sequence[str]) -> int:
 
 
 def _serve(args: argparse.Namespace) -> int:
-    from slipstream.data.service import Rules
-    from slipstream.train.replay_service import read_token, serve
+    from slipstream.replay.process import read_token, serve
+    from slipstream.replay.service import ServiceLimits
 
     memory = None if args.memory is None else int(args.memory * 1e9)
-    rules = Rules(token=read_token(args.token_file), memory=memory, snapshot_s=args.every)
+    rules = ServiceLimits(token=read_token(args.token_file), memory=memory, snapshot_s=args.every)
     serve(args.address, rules, args.snapshot, say=lambda text: print(text, file=sys.stderr, flush=True))
     return 0
 
@@ -55,11 +55,11 @@ def _serve(args: argparse.Namespace) -> int:
 def _stats(args: argparse.Namespace) -> int:
     import msgspec
 
-    from slipstream.data.link import ask
-    from slipstream.data.wire import Statistics, Stats
-    from slipstream.train.replay_service import read_token
+    from slipstream.replay.link import ask
+    from slipstream.replay.messages import AskStatistics, Stats
+    from slipstream.replay.process import read_token
 
-    stats = ask(args.address, read_token(args.token_file), Statistics(check=True))
+    stats = ask(args.address, read_token(args.token_file), AskStatistics(check=True))
     assert isinstance(stats, Stats)
     if args.json:
         print(msgspec.json.format(msgspec.json.encode(stats), indent=2).decode())

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slipstream.cli.compare import refuse_target, runs_among
-from slipstream.config.errors import ScenarioError
+from slipstream.errors import ScenarioError
 
 if TYPE_CHECKING:
     from slipstream.view.judgement import Judged
@@ -54,7 +54,7 @@ def report(argv: Sequence[str]) -> int:
 def _judged(path: Path, episodes: int) -> list[Judged]:
     """Play a run's policy beside the scripts; the figures a table has room for."""
     from slipstream.evaluate.judge import judge
-    from slipstream.train.saved_cast import load_cast
+    from slipstream.run.saved_cast import load_cast
     from slipstream.view.judgement import Judged
     from slipstream.worlds.registry import headline
 

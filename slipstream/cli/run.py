@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 from slipstream.cli import collecting, debug, log, place, watch
 from slipstream.config.algos import KINDS
-from slipstream.config.errors import ScenarioError, suggest
 from slipstream.config.federated import from_environment
 from slipstream.config.load import load, override
 from slipstream.config.overrides import cli_changes
+from slipstream.errors import ScenarioError, suggest
 
 if TYPE_CHECKING:
     from slipstream.config.scenario import Scenario
-    from slipstream.train.experiment import Result
-    from slipstream.train.place import Place
+    from slipstream.run.backends import Backends
+    from slipstream.run.loop import Result
 
 PUBLISHED = ("head_on", "parallel", "t_formation", "canonical_crossing", "converging")  # what `all` stands for
 
@@ -113,13 +113,13 @@ def resume(argv: Sequence[str]) -> int:
     log.add_flags(parser)
     args = parser.parse_args(argv)
     if args.ui == "tui" and watch.is_terminal():
-        from slipstream.train.resuming import named
+        from slipstream.run.resuming import named
 
         return watch.resume_watched(["resume", *argv], named(args.run)[0])
     targets = log.asked_for(args)
-    from slipstream.train.experiment import resume as continue_run
-    from slipstream.train.progress import Quiet, best_display
-    from slipstream.train.resuming import named
+    from slipstream.run.loop import resume as continue_run
+    from slipstream.run.progress import Quiet, best_display
+    from slipstream.run.resuming import named
     from slipstream.view.exporters import exporters
 
     display = Quiet() if args.ui == "none" else best_display()
@@ -139,23 +139,23 @@ def resume(argv: Sequence[str]) -> int:
 
 def _code(result: Result) -> int:
     """Of the process: a run that waits for the others of its federation is neither done nor failed."""
-    from slipstream.train.experiment import PARKED
-    from slipstream.train.replicas import PARKED_CODE
+    from slipstream.run.loop import PARKED
+    from slipstream.run.replicas import PARKED_CODE
 
     return PARKED_CODE if result.reason == PARKED else 0
 
 
-def _for_place(scenario: Scenario, where: Place) -> Scenario:
+def _for_place(scenario: Scenario, where: Backends) -> Scenario:
     """Where a cluster is to collect for a scenario that has no workers, a worker on every node does."""
     if where.make_home is None or scenario.collect.workers:
         return scenario
     return override(scenario, {"collect.workers": min(where.nodes, scenario.collect.num_worlds)})
 
 
-def _train_one(scenario: Scenario, known: argparse.Namespace, where: Place) -> Result:
+def _train_one(scenario: Scenario, known: argparse.Namespace, where: Backends) -> Result:
     targets = log.asked_for(known)
-    from slipstream.train.experiment import train as run
-    from slipstream.train.progress import Quiet, best_display
+    from slipstream.run.loop import train as run
+    from slipstream.run.progress import Quiet, best_display
     from slipstream.view.exporters import exporters
 
     return run(
@@ -197,8 +197,8 @@ def _judged(result: Result, scenario: Scenario, failures: list[str]) -> list[str
     from slipstream.cli.judge import print_table
     from slipstream.data.disk import replace_file
     from slipstream.evaluate.judge import as_plain, judge
-    from slipstream.train.run_folder import JUDGEMENT_FILE
-    from slipstream.train.saved_cast import load_cast
+    from slipstream.run.folder import JUDGEMENT_FILE
+    from slipstream.run.saved_cast import load_cast
     from slipstream.worlds.registry import draw
 
     judgement, picture = None, None

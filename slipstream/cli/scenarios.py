@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from slipstream.config.commented import commented
-from slipstream.config.errors import ScenarioError, SlipstreamError, suggest
 from slipstream.config.idle import without_effect
 from slipstream.config.load import ScenarioInfo, dump, find, lay_over, list_scenarios, load, start_from, to_plain
 from slipstream.config.names import check_name
 from slipstream.config.yaml import load_yaml, parse_yaml
+from slipstream.errors import ScenarioError, SlipstreamError, suggest
 
 MAX_JSON_BYTES = 4_000_000  # of a file to import; the largest published one has a few thousand
 USAGE = """slipstream scenarios                   list them
@@ -228,7 +228,7 @@ def _problems(file: str) -> list[str]:
         scenario = load(file)
     except ScenarioError as error:
         return str(error).split("\n")
-    from slipstream.train.setup import make_cast, resolve
+    from slipstream.run.setup import make_cast, resolve
     from slipstream.worlds.registry import make_worlds
 
     try:

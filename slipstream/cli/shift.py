@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slipstream.cli.judge import read_seeds
-from slipstream.config.errors import ScenarioError, suggest
 from slipstream.config.load import load
+from slipstream.errors import ScenarioError, suggest
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from slipstream.config.scenario import Scenario
-    from slipstream.evaluate.shift import Effect, Place
-    from slipstream.train.checkpoint import Checkpoint
-    from slipstream.worlds.shift import Shift, Skipped
+    from slipstream.data.checkpoint import Checkpoint
+    from slipstream.evaluate.shift import Effect, PolicyOnScenario
+    from slipstream.worlds.shift import Shift, SkippedShift
 
 
 def shift(argv: Sequence[str]) -> int:
@@ -85,7 +85,7 @@ def _study(args: argparse.Namespace, seeds: list[int] | None, argv: Sequence[str
 def _matrix(args: argparse.Namespace, seeds: list[int] | None, argv: Sequence[str], started: float) -> int:
     from slipstream.evaluate.shift import matrix
     from slipstream.evaluate.shift_files import write_matrix
-    from slipstream.train.saved_cast import load_cast
+    from slipstream.run.saved_cast import load_cast
     from slipstream.worlds.registry import make_worlds, shift_figures
 
     for flag in ("kinds", "who", "full"):
@@ -121,7 +121,7 @@ def _matrix(args: argparse.Namespace, seeds: list[int] | None, argv: Sequence[st
 
 
 def _load(subject: str) -> tuple[Scenario, Checkpoint | None]:
-    from slipstream.train.saved_cast import load_cast
+    from slipstream.run.saved_cast import load_cast
 
     path, is_yaml = Path(subject), subject.endswith((".yaml", ".yml"))
     if path.exists() and not is_yaml:
@@ -131,7 +131,7 @@ def _load(subject: str) -> tuple[Scenario, Checkpoint | None]:
     return load(subject), None
 
 
-def _choose(args: argparse.Namespace, scenario: Scenario) -> tuple[list[Shift], list[Skipped]]:
+def _choose(args: argparse.Namespace, scenario: Scenario) -> tuple[list[Shift], list[SkippedShift]]:
     """The world's shifts that were asked for."""
     from slipstream.worlds.registry import shifts
 
@@ -172,7 +172,7 @@ def _scripts(asked: str | None, scenario: Scenario) -> tuple[str, ...]:
 
 def _about(argv: Sequence[str], subjects: Sequence[str], seeds: Sequence[int], started: float) -> dict[str, object]:
     """What a result came from."""
-    from slipstream.train.run_folder import describe_run
+    from slipstream.run.folder import describe_run
 
     told = describe_run(seed=seeds[0], command=list(argv), now=datetime.now(UTC))
     return {
@@ -217,7 +217,7 @@ def _print_effects(effects: Sequence[Effect], shown: Sequence[str], base: str) -
         console.print(found)
 
 
-def _print_matrix(places: Sequence[Place], figure: str, episodes: int) -> None:
+def _print_matrix(places: Sequence[PolicyOnScenario], figure: str, episodes: int) -> None:
     from slipstream.cli.tables import Cell, interval, matrix, show
 
     columns = list(dict.fromkeys(place.scenario for place in places))

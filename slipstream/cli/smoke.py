@@ -20,7 +20,7 @@ class Expected(NamedTuple):
     above: bool = False
 
 
-class Seen(NamedTuple):
+class SeenMetric(NamedTuple):
     """What a run said about a metric."""
 
     expected: Expected
@@ -31,13 +31,13 @@ class Seen(NamedTuple):
     problem: str  # nothing where there is none
 
 
-def smoke(seconds: float, workers: int) -> list[Seen]:
+def smoke(seconds: float, workers: int) -> list[SeenMetric]:
     """Train SAC on a tiny world for that long, with workers and a replay service, and look at what was reported."""
     from slipstream.config.load import load
-    from slipstream.train.experiment import train
-    from slipstream.train.metrics import read_rows
-    from slipstream.train.progress import Quiet
-    from slipstream.train.run_folder import METRICS_FILE
+    from slipstream.run.folder import METRICS_FILE
+    from slipstream.run.loop import train
+    from slipstream.run.metrics import read_rows
+    from slipstream.run.progress import Quiet
 
     changes: dict[str, Any] = {
         "algo": "sac",
@@ -76,17 +76,17 @@ def expectations(rows: Sequence[Mapping[str, Any]], seconds: float, workers: int
     ]
 
 
-def look_at(rows: Sequence[Mapping[str, Any]], expected: Iterable[Expected]) -> list[Seen]:
+def look_at(rows: Sequence[Mapping[str, Any]], expected: Iterable[Expected]) -> list[SeenMetric]:
     """Every expectation beside what was reported; a metric must be in every row."""
     return [_look(rows, each) for each in expected]
 
 
-def _look(rows: Sequence[Mapping[str, Any]], expected: Expected) -> Seen:
+def _look(rows: Sequence[Mapping[str, Any]], expected: Expected) -> SeenMetric:
     values = [row[expected.key] for row in rows if expected.key in row]
     if not values:
-        return Seen(expected, 0, math.nan, math.nan, math.nan, "missing")
+        return SeenMetric(expected, 0, math.nan, math.nan, math.nan, "missing")
     if any(value is None or not math.isfinite(value) for value in values):
-        return Seen(expected, len(values), math.nan, math.nan, math.nan, "not finite")
+        return SeenMetric(expected, len(values), math.nan, math.nan, math.nan, "not finite")
     mean = sum(values) / len(values)
     problem = ""
     if len(values) < len(rows):
@@ -94,10 +94,10 @@ def _look(rows: Sequence[Mapping[str, Any]], expected: Expected) -> Seen:
     elif not expected.least <= mean <= expected.most or (expected.above and mean == expected.least):
         bound = "above" if expected.above else "at least"
         problem = f"{mean:g}, where {bound} {expected.least:g} and at most {expected.most:g} is plausible"
-    return Seen(expected, len(values), min(values), mean, max(values), problem)
+    return SeenMetric(expected, len(values), min(values), mean, max(values), problem)
 
 
-def table(seen: Sequence[Seen]) -> list[str]:
+def table(seen: Sequence[SeenMetric]) -> list[str]:
     """As lines for a person."""
     width = max(len(each.expected.key) for each in seen)
     lines = [f"{'metric':<{width}}  {'rows':>6}  {'least':>11}  {'mean':>11}  {'most':>11}"]

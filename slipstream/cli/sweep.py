@@ -13,16 +13,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slipstream.cli import collecting, place
-from slipstream.config.errors import ScenarioError
+from slipstream.errors import ScenarioError
 
 if TYPE_CHECKING:
     from rich.console import Console, Group
 
     from slipstream.config.scenario import Scenario
-    from slipstream.config.sweep import Read, Sweep
+    from slipstream.config.sweep import LoadedSweep, Sweep
     from slipstream.scale.cluster import Cluster
     from slipstream.scale.pool import Nest
-    from slipstream.scale.sweep import Row, State, Work
+    from slipstream.scale.sweep import State, TrialRow, Work
 
 HOME = Path("sweeps")
 MOST_ROWS = 30  # of the table on the screen
@@ -96,7 +96,7 @@ def _go_on(root: Path, words: Sequence[str]) -> int:
         return _run(work, found)
 
 
-def _check_values(read: Read) -> None:
+def _check_values(read: LoadedSweep) -> None:
     from slipstream.config.sweep import check_parameters
     from slipstream.scale.suggest import probes
 
@@ -258,7 +258,7 @@ def _fresh(work: Work, best: Scenario) -> str:
     return f"slipstream federate {file} --repeat {many} --seed-base {seed} --seed-step {sweep.seed_step}"
 
 
-def _say_rounds(rows: Sequence[Row]) -> int:
+def _say_rounds(rows: Sequence[TrialRow]) -> int:
     """Where no round has closed; the exit code, which is 1 where none has in any trial that was to federate."""
     federated = [row for row in rows if row.rounds]
     alone = [row for row in federated if 0 in row.rounds]
@@ -268,7 +268,7 @@ def _say_rounds(rows: Sequence[Row]) -> int:
     return 1 if federated and not any(sum(row.rounds) for row in federated) else 0
 
 
-def _table(work: Work, rows: Sequence[Row], width: int) -> Group:
+def _table(work: Work, rows: Sequence[TrialRow], width: int) -> Group:
     """The best trials: a column for each value, or, with too little room, all of them in one that wraps between two."""
     from rich.console import Group
     from rich.text import Text
@@ -313,7 +313,7 @@ def _brief(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(_text(value)).replace(", ", ",")
 
 
-def _cells(row: Row, with_rounds: bool, written: Callable[[Any], Any] = lambda value: value) -> dict[str, Any]:
+def _cells(row: TrialRow, with_rounds: bool, written: Callable[[Any], Any] = lambda value: value) -> dict[str, Any]:
     """A row as named cells, for files; nothing in it depends on the clock."""
     score, low, high = row.score
     figures = {"score": score, "low": low, "high": high}

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from slipstream.config.errors import RunFolderError, SlipstreamError
+from slipstream.errors import RunFolderError, SlipstreamError
 
 DEFAULT = ("runs", "federations", "sweeps")
 EXTRA = "the web viewer needs starlette and uvicorn: pip install 'slipstream[web]'"

@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from slipstream.config.errors import SlipstreamError
+from slipstream.errors import SlipstreamError
 
 if TYPE_CHECKING:
     from slipstream.config.scenario import Scenario
@@ -38,7 +38,7 @@ def watch(argv: Sequence[str]) -> int:
     parser.add_argument("--plain", action="store_true", help="plain lines, on a terminal too")
     parser.add_argument("--every", type=_seconds, default=5.0, metavar="S", help="seconds between lines (default: 5)")
     args = parser.parse_args(argv)
-    from slipstream.train.run_folder import check_is_run
+    from slipstream.run.folder import check_is_run
 
     run = newest_run(args.run)
     check_is_run(run)
@@ -57,7 +57,7 @@ def watch(argv: Sequence[str]) -> int:
 
 def newest_run(path: Path) -> Path:
     """The run, or the newest one in a folder of runs: that which was written to last."""
-    from slipstream.train.run_folder import METRICS_FILE
+    from slipstream.run.folder import METRICS_FILE
     from slipstream.view.run import find_runs
 
     found = find_runs(path)
@@ -73,7 +73,7 @@ def newest_run(path: Path) -> Path:
 def train_watched(words: Sequence[str], scenario: Scenario, runs: Path, out: Path | None) -> int:
     """Train as these words of the command say, in a process of its own, and watch it; its exit code."""
     need_textual()
-    from slipstream.train.run_folder import reserve
+    from slipstream.run.folder import reserve
 
     if out is not None:
         return _watched([*words, "--ui", "none"], out)

@@ -58,7 +58,7 @@ def play(env: VecEnv, teams: Sequence[Team], episodes: int, seed: int, first: in
     seats = [Seat(team, env, seed) for team in teams]
     judged = judged_agents(teams)
     done: list[Episode] = []
-    tracks: list[Track] = []
+    tracks: list[EpisodeRecording] = []
     openings: list[bytes] = []
     for begin in range(0, episodes, env.num_worlds):
         count = min(env.num_worlds, episodes - begin)
@@ -94,7 +94,7 @@ def together(parts: Sequence[Episodes]) -> Episodes:
 
 
 @dataclass(frozen=True)
-class Track:
+class EpisodeRecording:
     """An episode as it is recorded."""
 
     world: int
@@ -131,10 +131,10 @@ def _begin(env: VecEnv, seed: int, first: int) -> None:
 
 def _play_batch(
     env: VecEnv, seats: Sequence[Seat], count: int, record: int, agent: int
-) -> tuple[list[Episode], list[Track]]:
+) -> tuple[list[Episode], list[EpisodeRecording]]:
     active = (np.arange(env.num_worlds) < count).astype(np.uint8)
     results: dict[int, Episode] = {}
-    tracks = [Track(i, env.backdrop(i), [env.frame(i)]) for i in range(min(record, count))]
+    tracks = [EpisodeRecording(i, env.backdrop(i), [env.frame(i)]) for i in range(min(record, count))]
     while active.any():
         for seat in seats:
             seat.act_quietly()

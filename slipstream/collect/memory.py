@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load, save
 
-from slipstream.data.layout import Layout, aligned
+from slipstream.data.layout import ArrayLayout, aligned
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -34,7 +34,7 @@ class ShelfPlan(msgspec.Struct, frozen=True):
     """What lies where on a shelf."""
 
     worlds: int
-    rollouts: dict[str, Layout]  # by policy
+    rollouts: dict[str, ArrayLayout]  # by policy
     slots: int
     extra_bytes: int  # at most, of what varies in size: truncated observations, episodes, the worker's state
     state_bytes: int  # at most, of a state to begin from
@@ -107,7 +107,7 @@ class Slot:
         self.words[STATUS] = FREE
 
 
-class Shelf:
+class WorkerBuffers:
     """One worker's memory, as both sides see it."""
 
     def __init__(self, memory: mmap.mmap, plan: ShelfPlan) -> None:
@@ -144,10 +144,10 @@ class Shelf:
         return load(self._state[:size].tobytes()) if size else None
 
 
-class Board:
+class WeightStore:
     """Weights by version in a ring of buffers; one side writes, the others read."""
 
-    def __init__(self, memory: mmap.mmap, layout: Layout, buffers: int) -> None:
+    def __init__(self, memory: mmap.mmap, layout: ArrayLayout, buffers: int) -> None:
         self.memory, self.layout, self.buffers = memory, layout, buffers
         words = np.ndarray(1 + 2 * buffers, np.int64, memory, 0)
         self._newest, self._before, self._after = words[:1], words[1 : 1 + buffers], words[1 + buffers :]
@@ -155,7 +155,7 @@ class Board:
         self._arrays = [layout.views(memory, start + i * layout.size) for i in range(buffers)]
 
     @staticmethod
-    def size(layout: Layout, buffers: int) -> int:
+    def size(layout: ArrayLayout, buffers: int) -> int:
         """Bytes that a board needs."""
         return aligned(8 * (1 + 2 * buffers)) + buffers * layout.size
 

@@ -21,7 +21,7 @@ BY_WORLD = ("last_obs", "last_state", "last_mask", "reward_sums")  # fields with
 WORLDS, MODEL = "worlds", "model"  # of a collector's state: the worlds as bytes; what its rewards are shaped with
 
 
-class Part(NamedTuple):
+class WorkerShare(NamedTuple):
     """What one worker collected."""
 
     version: int

@@ -25,8 +25,8 @@ from time import monotonic
 
 import msgspec
 
-from slipstream.config.errors import WorkerDied
 from slipstream.config.records import from_json
+from slipstream.errors import WorkerDied
 
 MAX_PAYLOAD = 1_000_000
 MAX_DESCRIPTORS = 8
@@ -47,10 +47,10 @@ class Died(msgspec.Struct, frozen=True, tag="died"):
     status: int  # its exit code, or minus the signal
 
 
-class Life:
+class WorkerProcess:
     """One worker process, held by a descriptor, which never comes to mean another process."""
 
-    def __init__(self, nursery: Nursery, pid: int, descriptor: int) -> None:
+    def __init__(self, nursery: ForkServer, pid: int, descriptor: int) -> None:
         self._nursery, self.pid, self._descriptor = nursery, pid, descriptor
 
     def is_over(self, timeout_s: float | None = 0.0) -> bool:
@@ -84,7 +84,7 @@ class Life:
         os.close(self._descriptor)
 
 
-class Nursery:
+class ForkServer:
     """The run's side: asks for workers."""
 
     def __init__(self, module: str) -> None:
@@ -104,7 +104,7 @@ class Nursery:
         self._socket = mine
         self._statuses: dict[int, int] = {}
 
-    def start(self, payload: bytes, descriptors: Sequence[int]) -> Life:
+    def start(self, payload: bytes, descriptors: Sequence[int]) -> WorkerProcess:
         """A new worker, with copies of these descriptors."""
         if len(payload) > MAX_PAYLOAD // 2:
             raise WorkerDied(f"a scenario of {len(payload)} bytes is more than can be told to a worker")
@@ -114,7 +114,7 @@ class Nursery:
             raise self._gone() from None
         return self._born(monotonic() + START_S)
 
-    def _born(self, deadline: float) -> Life:
+    def _born(self, deadline: float) -> WorkerProcess:
         while True:
             if not select.select([self._socket], [], [], max(0.0, deadline - monotonic()))[0]:
                 raise WorkerDied(f"no worker could be started within {START_S:g} s; is the machine out of memory?")
@@ -123,7 +123,7 @@ class Nursery:
                 raise self._gone()
             message = from_json(data, Born | Died)
             if isinstance(message, Born):
-                return Life(self, message.pid, descriptors[0])
+                return WorkerProcess(self, message.pid, descriptors[0])
             self._statuses[message.pid] = message.status
 
     def status_of(self, pid: int) -> int | None:

@@ -25,7 +25,7 @@ from typing import Any, Literal, Protocol, Self, runtime_checkable
 
 import numpy as np
 
-from slipstream.collect.serial import Collector, Stopped
+from slipstream.collect.serial import CollectingStopped, Collector
 from slipstream.collect.slab import Arrays, Slab, copy_rollout, slab_arrays, slab_from, under
 from slipstream.data.rollout import F32, U8, Blocks
 
@@ -183,7 +183,7 @@ class Pipeline:
         try:
             while (version := self._begin()) is not None:
                 self._finish(self._collect(version))
-        except Stopped:
+        except CollectingStopped:
             pass
         except BaseException as error:  # whatever it is, the learner must hear of it
             with self._changed:

@@ -16,11 +16,11 @@ from threading import Event, Thread
 from time import monotonic
 from typing import Protocol
 
-from slipstream.collect.memory import FILLING, Arrays, Shelf, Slot
-from slipstream.collect.merge import Part
+from slipstream.collect.memory import FILLING, Arrays, Slot, WorkerBuffers
+from slipstream.collect.merge import WorkerShare
 from slipstream.collect.messages import Begun, Channel, Collect, Failed, Order, Ready, make_channel
 from slipstream.collect.slab import episodes_from, rollout_from, under
-from slipstream.config.errors import WorkerDied
+from slipstream.errors import WorkerDied
 
 LISTEN_S = 0.2  # between looks at who shows signs of life
 START_S = 120.0  # in which a worker has built its worlds and networks
@@ -67,7 +67,7 @@ class Tell(Protocol):
 class Hand:
     """One worker, as the run sees it."""
 
-    def __init__(self, index: int, worlds: range, shelf: Shelf, state: Arrays | None) -> None:
+    def __init__(self, index: int, worlds: range, shelf: WorkerBuffers, state: Arrays | None) -> None:
         self.index, self.worlds, self.shelf, self.state = index, worlds, shelf, state
         self.orders: deque[Order] = deque()  # given, not fulfilled
         self.life: Life | None = None
@@ -102,20 +102,20 @@ class Delivery:
             ends = {f"ends.{name}": array for name, array in under(extra, f"ends.{number}.").items()}
             rollouts[policy] = rollout_from({**arrays, **ends})
         episodes = episodes_from(extra)
-        self.part = Part(ready.version, rollouts, episodes, ready.ticks, is_broken)
+        self.part = WorkerShare(ready.version, rollouts, episodes, ready.ticks, is_broken)
 
     def release(self) -> None:
         """Let the worker use the slot again."""
         self._slot.release()
 
 
-class Pool:
+class WorkerPool:
     """All workers of a run; every method is called from the learner's thread."""
 
     def __init__(
         self,
         home: Home,
-        shelves: Sequence[Shelf],
+        shelves: Sequence[WorkerBuffers],
         shares: Sequence[range],
         *,
         deadline_s: float,

@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 from slipstream.collect.shaping import Shaper, Shaping
 from slipstream.collect.teams import Seat, Team, judged_agents
 from slipstream.data.rollout import F32, U8, Blocks, Ends, Rollout, allocate_rollout
-from slipstream.worlds.spec import WorldSpec
+from slipstream.spec import WorldSpec
 from slipstream.worlds.vec_env import VecEnv
 
 
-class Stopped(Exception):  # noqa: N818
+class CollectingStopped(Exception):  # noqa: N818
     """Collecting was given up in the middle of a slab; the collector cannot go on from there."""
 
 
@@ -40,7 +40,7 @@ class Episode:
 
 
 @dataclass
-class Clock:
+class PhaseTimer:
     """Seconds spent in each phase of collecting since the last reading."""
 
     act: float = 0.0
@@ -54,7 +54,7 @@ class Clock:
         return seconds
 
 
-class Recorder:
+class RolloutRecorder:
     """Writes one learning team's decisions and outcomes into its rollout."""
 
     def __init__(self, seat: Seat, env: VecEnv, ticks: int, gamma: float, shaping: Shaping) -> None:
@@ -226,10 +226,10 @@ class Collector:
         self.ticks = ticks
         self.steps = 0  # of each world since the run began: part of the noise's key
         self.passed = 0  # ticks of all worlds in the last rollout
-        self.clock = Clock()
+        self.clock = PhaseTimer()
         seats = [Seat(team, env, seed, first_world) for team in teams]
         self.recorders = {
-            seat.team.policy: Recorder(seat, env, ticks, gammas[seat.team.policy], shaping)
+            seat.team.policy: RolloutRecorder(seat, env, ticks, gammas[seat.team.policy], shaping)
             for seat in seats
             if seat.team.learns
         }
@@ -251,7 +251,7 @@ class Collector:
             recorder.begin()
         for row in range(1, self.ticks + 1):
             if stop is not None and stop.is_set():
-                raise Stopped
+                raise CollectingStopped
             start = time.perf_counter()
             if tell is not None:
                 tell("acting")

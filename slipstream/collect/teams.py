@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from slipstream import _core
 from slipstream.data.rollout import F32, U8, Blocks
-from slipstream.worlds.spec import WorldSpec
+from slipstream.spec import WorldSpec
 from slipstream.worlds.vec_env import VecEnv
 
 

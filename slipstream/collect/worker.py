@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from slipstream.collect.memory import Arrays, Board, Shelf
+from slipstream.collect.memory import Arrays, WeightStore, WorkerBuffers
 from slipstream.collect.messages import MAX_TRACE, Begun, Channel, Collect, Failed, Message, Ready
-from slipstream.collect.serial import Collector, Stopped
+from slipstream.collect.serial import CollectingStopped, Collector
 from slipstream.collect.slab import episode_arrays, rollout_arrays
 
 
@@ -24,7 +24,14 @@ class Crew(NamedTuple):
     prepare: Callable[[Arrays, tuple[float, int, int]], None]  # weights by flat name, and where the run stands
 
 
-def serve(channel: Channel, shelf: Shelf, board: Board, owner: int, make: Callable[[Shelf], Crew], stop: Event) -> None:
+def serve(
+    channel: Channel,
+    shelf: WorkerBuffers,
+    board: WeightStore,
+    owner: int,
+    make: Callable[[WorkerBuffers], Crew],
+    stop: Event,
+) -> None:
     """Work until the other side hangs up; whatever goes wrong is told it."""
     try:
         shelf.tell("starting")
@@ -38,7 +45,7 @@ def serve(channel: Channel, shelf: Shelf, board: Board, owner: int, make: Callab
                 shelf.tell("waiting")
         finally:
             crew.collector.env.close()
-    except Stopped:
+    except CollectingStopped:
         pass
     except BaseException as error:
         said, trace = f"{type(error).__name__}: {error}", traceback.format_exc()
@@ -47,7 +54,7 @@ def serve(channel: Channel, shelf: Shelf, board: Board, owner: int, make: Callab
         channel.close()
 
 
-def _begin(collector: Collector, shelf: Shelf, owner: int) -> None:
+def _begin(collector: Collector, shelf: WorkerBuffers, owner: int) -> None:
     """Go on from the state that was left; where none was, leave the first one."""
     state = shelf.get_state()
     if state is not None:
@@ -57,7 +64,7 @@ def _begin(collector: Collector, shelf: Shelf, owner: int) -> None:
     shelf.slots[0].finish(_state(collector))
 
 
-def _fulfil(crew: Crew, shelf: Shelf, board: Board, owner: int, order: Message, stop: Event) -> Ready:
+def _fulfil(crew: Crew, shelf: WorkerBuffers, board: WeightStore, owner: int, order: Message, stop: Event) -> Ready:
     start = perf_counter()
     shelf.tell("loading")
     collector = crew.collector

@@ -1,14 +1,6 @@
 """The frozen schema of scenarios, how YAML becomes one, and the errors that say what is wrong."""
 
 from slipstream.config.algos import PpoConfig, schedule_at
-from slipstream.config.errors import (
-    CheckpointError,
-    RunFolderError,
-    ScenarioError,
-    SlipstreamError,
-    WorldContractError,
-    suggest,
-)
 from slipstream.config.load import (
     ScenarioInfo,
     dump,
@@ -20,6 +12,14 @@ from slipstream.config.load import (
     to_plain,
 )
 from slipstream.config.scenario import Scenario, assign_teams, check_batch
+from slipstream.errors import (
+    CheckpointError,
+    RunFolderError,
+    ScenarioError,
+    SlipstreamError,
+    WorldContractError,
+    suggest,
+)
 
 __all__ = [
     "CheckpointError",

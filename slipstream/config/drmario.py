@@ -49,7 +49,7 @@ class GamesConfig(Config):
         return self
 
 
-class RewardConfig(Config):
+class DrMarioRewardConfig(Config):
     """What is paid, and when."""
 
     virus: float = Field(0.5, description="For all of a game's viruses (a phase's matches) together, as they go.")
@@ -103,7 +103,7 @@ class DrMarioConfig(Config):
         None, description="Which planes are shown; null: as players and actions need them."
     )
     show_costs: bool = Field(True, description="Placements: show how many frames each takes.")
-    reward: RewardConfig = Field(default_factory=RewardConfig, description="What players are paid for.")
+    reward: DrMarioRewardConfig = Field(default_factory=DrMarioRewardConfig, description="What players are paid for.")
 
     @property
     def keeps_best_times(self) -> bool:

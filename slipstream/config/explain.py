@@ -8,12 +8,12 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from slipstream.config.errors import closest, suggest
 from slipstream.config.names import NAME_PATTERN
 from slipstream.config.renamed import replacement
 from slipstream.config.scenario import Scenario, dotted
 from slipstream.config.schema import annotation_at, inner, keys, kinds, members, pick
 from slipstream.config.yaml import KeyPath
+from slipstream.errors import closest, suggest
 
 
 def explain(

@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from slipstream.config.base import Config
-from slipstream.config.errors import ScenarioError, suggest
 from slipstream.config.names import NAME_PATTERN
+from slipstream.errors import ScenarioError, suggest
 
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 Count = Annotated[int, Field(ge=1)]

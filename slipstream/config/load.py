@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ValidationError
 
-from slipstream.config.errors import ScenarioError, suggest
 from slipstream.config.explain import explain
 from slipstream.config.names import check_name, is_name, name_from
 from slipstream.config.renamed import with_new_names
 from slipstream.config.scenario import Scenario, dotted
 from slipstream.config.schema import child, inner, is_list, pick
 from slipstream.config.yaml import KeyPath, dump_yaml, load_yaml, parse_yaml
+from slipstream.errors import ScenarioError, suggest
 
 SCENARIOS = Path(__file__).resolve().parent.parent / "scenarios"
 PRESETS = ("published", "published_cpu", "published_gpu")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from slipstream.config.errors import ScenarioError
+from slipstream.errors import ScenarioError
 
 NAME_PATTERN = r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}$"
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")

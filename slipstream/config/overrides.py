@@ -15,7 +15,6 @@ import typing
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-from slipstream.config.errors import ScenarioError
 from slipstream.config.explain import flag_of, unknown_key
 from slipstream.config.load import override, put, to_plain
 from slipstream.config.scenario import Scenario, dotted
@@ -31,6 +30,7 @@ from slipstream.config.schema import (
     pick,
 )
 from slipstream.config.yaml import KeyPath, parse_yaml
+from slipstream.errors import ScenarioError
 
 _FLAG = re.compile(r"--?[A-Za-z]")
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from slipstream.config.base import Config
-from slipstream.config.errors import suggest
+from slipstream.errors import suggest
 
 Metres = Annotated[float, Field(gt=0)]
 Task = Literal["time_trial", "head_to_head", "overtake", "gaplock", "convoy_lock"]
@@ -170,7 +170,7 @@ REWARDS: dict[str, RewardTerms] = {
 }
 
 
-class RewardConfig(Config):
+class CarRewardConfig(Config):
     """What a car is paid for: a preset's terms, some of them changed."""
 
     preset: RewardPreset | None = Field(None, description="Named weights; null: the task's own for this car.")
@@ -257,7 +257,7 @@ class CarConfig(Config):
     mass_scale: float = Field(
         1.0, gt=0, le=10, description="Its mass, times the vehicle's; the load is at the centre of gravity."
     )
-    reward: RewardConfig = Field(default_factory=RewardConfig, description="What it is paid for.")
+    reward: CarRewardConfig = Field(default_factory=CarRewardConfig, description="What it is paid for.")
 
 
 class SpawnConfig(Config):

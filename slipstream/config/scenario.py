@@ -14,13 +14,13 @@ from slipstream.config.algos.offpolicy import ReplayLearnerConfig
 from slipstream.config.algos.onpolicy import ActorCriticConfig
 from slipstream.config.base import Config
 from slipstream.config.drmario import DrMarioConfig
-from slipstream.config.errors import ScenarioError, suggest
 from slipstream.config.federated import FederatedConfig
 from slipstream.config.foreign import GymnasiumConfig, PettingZooConfig
 from slipstream.config.horizontal_cr import HorizontalCrConfig
 from slipstream.config.names import NAME_PATTERN
 from slipstream.config.probe import ProbeConfig
 from slipstream.config.racing import RacingConfig
+from slipstream.errors import ScenarioError, suggest
 
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 Count = Annotated[int, Field(ge=1)]

@@ -12,12 +12,12 @@ from pydantic import Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
 from slipstream.config.base import Config
-from slipstream.config.errors import ScenarioError, suggest
 from slipstream.config.explain import explain
 from slipstream.config.load import load, override
 from slipstream.config.names import check_name, name_from
 from slipstream.config.scenario import Count, Name, Scenario, dotted
 from slipstream.config.yaml import KeyPath, dump_yaml, load_yaml
+from slipstream.errors import ScenarioError, suggest
 
 SWEEPS = Path(__file__).resolve().parent.parent / "sweeps"
 MAX_TRIALS = 10_000
@@ -91,7 +91,7 @@ class Grid(Config):
     kind: Literal["grid"] = Field("grid", description="Every combination of values.")
 
 
-class Random(Config):
+class RandomSearch(Config):
     """Values drawn independently of each other and of what came out."""
 
     kind: Literal["random"] = Field("random", description="Values drawn at random.")
@@ -131,7 +131,7 @@ class Pbt(Config):
     )
 
 
-Method = Annotated[Grid | Random | Tpe | Asha | Pbt, Field(discriminator="kind")]
+Method = Annotated[Grid | RandomSearch | Tpe | Asha | Pbt, Field(discriminator="kind")]
 
 
 class MetricConfig(Config):
@@ -156,7 +156,7 @@ class Sweep(Config):
     parameters: dict[str, Parameter] = Field(
         min_length=1, max_length=32, description="What is tried, by dotted path, such as algo.learning_rate."
     )
-    method: Method = Field(default_factory=Random, description="How values are chosen.")
+    method: Method = Field(default_factory=RandomSearch, description="How values are chosen.")
     metric: MetricConfig = Field(default_factory=MetricConfig, description="What makes a trial good.")
     seed: int = Field(0, ge=0, lt=2**31, description="Seed of the values that are drawn.")
     repeat: Count = Field(1, le=1000, description="Runs of each trial, with seeds that are the same in all trials.")
@@ -208,7 +208,7 @@ def size(parameter: Parameter) -> int:
 # --- reading and checking ---
 
 
-class Read(NamedTuple):
+class LoadedSweep(NamedTuple):
     """A sweep and its scenario, and where a key of its file is written."""
 
     sweep: Sweep
@@ -216,7 +216,7 @@ class Read(NamedTuple):
     where: Callable[[KeyPath], str]
 
 
-def load_sweep(name_or_path: str | os.PathLike[str], changes: Mapping[str, Any] | None = None) -> Read:
+def load_sweep(name_or_path: str | os.PathLike[str], changes: Mapping[str, Any] | None = None) -> LoadedSweep:
     """Reads a packaged sweep by name, or a YAML file by path; `changes` are laid over its own keys."""
     path = find_sweep(name_or_path)
     label = str(path.relative_to(SWEEPS.parent)) if path.is_relative_to(SWEEPS) else str(path)
@@ -239,7 +239,7 @@ def load_sweep(name_or_path: str | os.PathLike[str], changes: Mapping[str, Any] 
         base = load(source, sweep.overrides)
     except ScenarioError as error:
         raise ScenarioError(f"{where(('scenario',))}: scenario {sweep.scenario}: {error}") from None
-    return Read(sweep, base, where)
+    return LoadedSweep(sweep, base, where)
 
 
 def find_sweep(name_or_path: str | os.PathLike[str]) -> Path:
@@ -270,7 +270,7 @@ def _plain(value: Any) -> Any:
     return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def check_parameters(read: Read, values: Mapping[str, Sequence[Any]]) -> None:
+def check_parameters(read: LoadedSweep, values: Mapping[str, Sequence[Any]]) -> None:
     """Refuse parameters that the scenario does not have, or values it would not take, each alone; all told at once."""
     problems = []
     for path, tried in values.items():
@@ -285,7 +285,7 @@ def check_parameters(read: Read, values: Mapping[str, Sequence[Any]]) -> None:
         raise ScenarioError("\n".join(problems))
 
 
-def check_budget(read: Read) -> None:
+def check_budget(read: LoadedSweep) -> None:
     """Refuse a metric that no report could have by the time trials are first compared."""
     sweep, base = read.sweep, read.base
     first = first_steps(sweep, base)

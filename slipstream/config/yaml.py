@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from slipstream.config.errors import ScenarioError
+from slipstream.errors import ScenarioError
 
 MAX_BYTES = 1_000_000
 MAX_NODES = 10_000  # after aliases are expanded; the largest scenario we ship has a few hundred

@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from slipstream.config.errors import CheckpointError
 from slipstream.data.disk import open_regular
+from slipstream.errors import CheckpointError
 
 # The limits hold for writing too, so that what was saved can always be loaded.
 MAX_HEADER_BYTES = 2 * 2**20
@@ -47,7 +47,7 @@ CODES = {dtype: code for code, dtype in DTYPES.items()}
 Arrays = dict[str, NDArray[Any]]
 
 
-class Entry(NamedTuple):
+class ArrayEntry(NamedTuple):
     """One array as the header describes it; start and stop count bytes after the header."""
 
     name: str
@@ -168,7 +168,7 @@ def _read_header_text(path: Path, file: BufferedReader | BytesIO, size: int) -> 
     return prefix + file.read(length)
 
 
-def _parse_header(path: Path, text: bytes, data_bytes: int) -> tuple[list[Entry], dict[str, str]]:
+def _parse_header(path: Path, text: bytes, data_bytes: int) -> tuple[list[ArrayEntry], dict[str, str]]:
     """The arrays in file order, once their claims fill the file exactly, and the metadata."""
     header = parse_object(path, text)
     metadata = header.pop("__metadata__", {})
@@ -187,7 +187,7 @@ def _parse_header(path: Path, text: bytes, data_bytes: int) -> tuple[list[Entry]
     return entries, metadata
 
 
-def _parse_entry(path: Path, name: str, entry: object) -> Entry:
+def _parse_entry(path: Path, name: str, entry: object) -> ArrayEntry:
     match entry:
         case {"dtype": str(code), "shape": [*shape], "data_offsets": [int(start), int(stop)]}:
             dtype = DTYPES.get(code)
@@ -201,10 +201,10 @@ def _parse_entry(path: Path, name: str, entry: object) -> Entry:
     # Python's integers do not overflow, so a shape such as [2**62, 4] cannot pass for an empty array.
     if not possible or math.prod(shape) * dtype.itemsize != stop - start:
         raise _damaged(path, f"array {reprlib.repr(name)} has a shape that does not match its {stop - start} bytes")
-    return Entry(name, dtype, tuple(shape), start, stop)
+    return ArrayEntry(name, dtype, tuple(shape), start, stop)
 
 
-def _read_array(path: Path, file: BufferedReader | BytesIO, entry: Entry) -> NDArray[Any]:
+def _read_array(path: Path, file: BufferedReader | BytesIO, entry: ArrayEntry) -> NDArray[Any]:
     try:
         array: NDArray[Any] = np.empty(entry.shape, entry.dtype)
     except (ValueError, MemoryError, OverflowError) as error:

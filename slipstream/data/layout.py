@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 ALIGN = 64  # bytes: no two arrays share a cache line
 
 
-class Place(msgspec.Struct, frozen=True):
+class ArrayPlace(msgspec.Struct, frozen=True):
     """Where an array lies, and what it is."""
 
     offset: int
@@ -20,10 +20,10 @@ class Place(msgspec.Struct, frozen=True):
     shape: tuple[int, ...]
 
 
-class Layout(msgspec.Struct, frozen=True):
+class ArrayLayout(msgspec.Struct, frozen=True):
     """Places by name."""
 
-    places: dict[str, Place]
+    places: dict[str, ArrayPlace]
     size: int  # bytes
 
     def views(self, memory: Any, offset: int = 0) -> dict[str, NDArray[Any]]:
@@ -34,13 +34,13 @@ class Layout(msgspec.Struct, frozen=True):
         }
 
 
-def layout_of(arrays: Mapping[str, NDArray[Any]]) -> Layout:
+def layout_of(arrays: Mapping[str, NDArray[Any]]) -> ArrayLayout:
     """A layout for arrays like these."""
     places, offset = {}, 0
     for name, array in arrays.items():
-        places[name] = Place(offset, array.dtype.str, array.shape)
+        places[name] = ArrayPlace(offset, array.dtype.str, array.shape)
         offset += aligned(array.nbytes)
-    return Layout(places, offset)
+    return ArrayLayout(places, offset)
 
 
 def aligned(size: int) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from slipstream.worlds.spec import WorldSpec
+from slipstream.spec import WorldSpec
 
 F32 = NDArray[np.float32]
 F64 = NDArray[np.float64]

@@ -18,14 +18,14 @@ from numpy.typing import NDArray
 
 from slipstream.collect.episodes import play
 from slipstream.collect.teams import Team
-from slipstream.config.errors import CheckpointError, ScenarioError
 from slipstream.config.scenario import LearningPolicy, PastPolicy, Scenario, assign_teams
+from slipstream.data import checkpoint
+from slipstream.errors import CheckpointError, ScenarioError
+from slipstream.run.policy_file import Policy, from_checkpoint
+from slipstream.run.saved_cast import fixed_team, learned_team, load_cast
+from slipstream.run.setup import make_evaluation_worlds, scripted_team
+from slipstream.spec import WorldSpec
 from slipstream.stats import EloTest, Interval, Score, Stronger, elo_difference, elo_intervals
-from slipstream.train import checkpoint
-from slipstream.train.policy_file import Policy, from_checkpoint
-from slipstream.train.saved_cast import fixed_team, learned_team, load_cast
-from slipstream.train.setup import make_evaluation_worlds, scripted_team
-from slipstream.worlds.spec import WorldSpec
 from slipstream.worlds.vec_env import F64, VecEnv
 
 # Tables begin at 2^31 (saved_cast.py) and certificates at 2^31 + 2^30 (certify.py); games are played in between.

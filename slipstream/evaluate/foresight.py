@@ -1,7 +1,7 @@
 """A player that looks one decision ahead: of a policy's likely choices the one after which it is soonest over.
 
-How soon is a quantile of the time until success, as a model of it (`slipstream/train/times_file.py`) tells it for what
-a choice leads to. A low level is for those who count on luck, a high one for those who do not.
+How soon is a quantile of the time until success, estimated by a model (`slipstream/run/time_to_success.py`) for what
+each choice leads to. A low quantile is optimistic, a high one cautious.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from slipstream.config.errors import ScenarioError
 from slipstream.data.rollout import F32, F64, U8, Blocks
+from slipstream.errors import ScenarioError
 from slipstream.nets.actor import Acted, tensors
 from slipstream.nets.heads import Categorical
-from slipstream.train.policy_file import CPU, Policy
-from slipstream.train.times_file import Times
+from slipstream.run.policy_file import CPU, Policy
+from slipstream.run.time_to_success import Times
 from slipstream.worlds.outcome import Look, Outcome
 
 MOST = 6  # choices that are looked at

@@ -11,19 +11,19 @@ import numpy as np
 
 from slipstream.collect.episodes import Episodes, play, together
 from slipstream.collect.teams import Team
-from slipstream.config.errors import ScenarioError
 from slipstream.config.scenario import Scenario
+from slipstream.data import checkpoint
+from slipstream.errors import ScenarioError
+from slipstream.run.saved_cast import FIRST_JUDGED, script_instead, trained_teams
+from slipstream.run.setup import make_evaluation_worlds
+from slipstream.spec import WorldSpec
 from slipstream.stats import Interval, mean_interval, wilson
-from slipstream.train import checkpoint
-from slipstream.train.saved_cast import FIRST_JUDGED, script_instead, trained_teams
-from slipstream.train.setup import make_evaluation_worlds
 from slipstream.worlds.recorded import Recorded
 from slipstream.worlds.registry import analyse, analysis_baseline, headline, outcomes, proportions
-from slipstream.worlds.spec import WorldSpec
 from slipstream.worlds.vec_env import F64, Backdrop, VecEnv
 
 
-class Outcome(NamedTuple):
+class EndingShare(NamedTuple):
     """How many episodes ended in one way, and the share of all with Wilson's interval."""
 
     episodes: int
@@ -31,13 +31,13 @@ class Outcome(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Row:
+class PolicyRow:
     """One policy's figures over the judged episodes."""
 
     policy: str
     episodes: int
     figures: Mapping[str, Interval]
-    outcomes: Mapping[str, Outcome] = field(default_factory=dict)
+    outcomes: Mapping[str, EndingShare] = field(default_factory=dict)
     analysis: Mapping[str, float] = field(default_factory=dict)  # NaN where undefined
 
 
@@ -47,7 +47,7 @@ class Judgement:
 
     scenario: str
     kind: str  # of the world
-    rows: tuple[Row, ...]
+    rows: tuple[PolicyRow, ...]
     spec: WorldSpec
     frames: F64 | None
     backdrop: Backdrop | None
@@ -125,7 +125,7 @@ def judge(
     for name, own in played.items():
         read = {} if baseline is None else analyse(scenario.world, spec, own.recorded, played[baseline].recorded)
         ended = {} if not spec.stats else count_outcomes(kind, own)
-        rows.append(Row(name, episodes * len(seeds), figures(own, proportions(kind)), ended, read))
+        rows.append(PolicyRow(name, episodes * len(seeds), figures(own, proportions(kind)), ended, read))
     shown = next(iter(played.values())).recorded
     return Judgement(
         scenario=scenario.name,
@@ -153,11 +153,11 @@ def _baseline(scenario: Scenario) -> str:
     return baseline
 
 
-def count_outcomes(kind: str, episodes: Episodes) -> dict[str, Outcome]:
+def count_outcomes(kind: str, episodes: Episodes) -> dict[str, EndingShare]:
     """How many episodes ended how."""
     total = len(episodes.lengths)
     ways = outcomes(kind, episodes.stat, episodes.names)
-    return {name: Outcome(int(flags.sum()), wilson(int(flags.sum()), total)) for name, flags in ways.items()}
+    return {name: EndingShare(int(flags.sum()), wilson(int(flags.sum()), total)) for name, flags in ways.items()}
 
 
 def figures(episodes: Episodes, proportions: Collection[str] = ("clean",)) -> dict[str, Interval]:

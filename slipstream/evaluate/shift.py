@@ -17,16 +17,16 @@ import numpy as np
 
 from slipstream.collect.episodes import Episodes
 from slipstream.collect.teams import Team
-from slipstream.config.errors import ScenarioError
 from slipstream.config.scenario import Scenario
+from slipstream.data.checkpoint import Checkpoint
+from slipstream.errors import ScenarioError
 from slipstream.evaluate.judge import count_outcomes, figures, play_seeds
+from slipstream.run.saved_cast import script_instead, trained_teams
+from slipstream.run.setup import make_evaluation_worlds
+from slipstream.spec import WorldSpec
 from slipstream.stats import Interval, mean_interval, wilson
-from slipstream.train.checkpoint import Checkpoint
-from slipstream.train.saved_cast import script_instead, trained_teams
-from slipstream.train.setup import make_evaluation_worlds
 from slipstream.worlds.registry import outcomes, proportions, shift_figures
-from slipstream.worlds.shift import Shift, Skipped
-from slipstream.worlds.spec import WorldSpec
+from slipstream.worlds.shift import Shift, SkippedShift
 from slipstream.worlds.vec_env import F64
 
 Told = Callable[[int, int], None]  # worlds played, of how many
@@ -45,7 +45,7 @@ class Study:
     flags: tuple[str, ...]  # those of them that are 0 or 1
     policies: tuple[str, ...]
     shifts: tuple[Shift, ...]
-    skipped: tuple[Skipped, ...]
+    skipped: tuple[SkippedShift, ...]
     episodes: int
     distinct: int  # of them, how many begin differently
     values: Mapping[tuple[str, str], F64]  # by policy and shift (or UNSHIFTED): [episodes, figures]
@@ -72,7 +72,7 @@ def run(
     scenario: Scenario,
     saved: Checkpoint | None,
     shifts: Sequence[Shift],
-    skipped: Sequence[Skipped],
+    skipped: Sequence[SkippedShift],
     scripts: Sequence[str],
     episodes: int,
     seeds: Sequence[int],
@@ -276,7 +276,7 @@ def describe(values: F64, bar: float | None) -> dict[str, float]:
 # --- everybody everywhere ---
 
 
-class Place(NamedTuple):
+class PolicyOnScenario(NamedTuple):
     """One policy on one scenario."""
 
     policy: str
@@ -293,9 +293,9 @@ def matrix(
     episodes: int,
     seeds: Sequence[int],
     told: Told,
-) -> list[Place]:
+) -> list[PolicyOnScenario]:
     """Every model, and every script, on every scenario: the same episodes for all that play there."""
-    places: list[Place] = []
+    places: list[PolicyOnScenario] = []
     total = len(scenarios) * (len(models) + len(scripts))
     for there, scenario in scenarios.items():
         env = make_evaluation_worlds(scenario, episodes)
@@ -313,9 +313,9 @@ def matrix(
                 told_of = figures(played, proportions(kind))
                 ways = count_outcomes(kind, played)
                 told_of |= {way.replace(" ", "_"): ended.share for way, ended in ways.items()}
-                places.append(Place(name, there, home, told_of))
+                places.append(PolicyOnScenario(name, there, home, told_of))
             except ScenarioError as error:
-                places.append(Place(name, there, home, {}, str(error)))
+                places.append(PolicyOnScenario(name, there, home, {}, str(error)))
             told(len(places), total)
         env.close()
     return places

@@ -14,7 +14,17 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from slipstream.data.disk import replace_file
-from slipstream.evaluate.shift import UNSHIFTED, Effect, Place, Study, Survival, describe, each, grouped, unshifted
+from slipstream.evaluate.shift import (
+    UNSHIFTED,
+    Effect,
+    PolicyOnScenario,
+    Study,
+    Survival,
+    describe,
+    each,
+    grouped,
+    unshifted,
+)
 from slipstream.evaluate.shift import survival as survival_curves
 from slipstream.evaluate.sweep import Cell, write_csv
 from slipstream.stats import Interval
@@ -194,7 +204,7 @@ def draw_changes(groups: Sequence[Effect], figure: str, study: Study) -> bytes:
     return _png(canvas)
 
 
-def draw_matrix(places: Sequence[Place], figure: str) -> bytes:
+def draw_matrix(places: Sequence[PolicyOnScenario], figure: str) -> bytes:
     """Policies down, scenarios across; the figure in every cell."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -287,7 +297,7 @@ def _effect_rows(effects: Sequence[Effect], shown: Sequence[str]) -> tuple[list[
 
 
 def write_matrix(
-    folder: Path, places: Sequence[Place], shown: Sequence[str], about: Mapping[str, object]
+    folder: Path, places: Sequence[PolicyOnScenario], shown: Sequence[str], about: Mapping[str, object]
 ) -> list[Path]:
     """Everything about everybody everywhere: matrix.html, .md, .json, .png and .csv."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -320,22 +330,22 @@ def write_matrix(
     return [folder / name for name in ("matrix.html", "matrix.md", "matrix.json", "matrix.png", "matrix.csv")]
 
 
-def _matrix_table(places: Sequence[Place], figure: str) -> str:
+def _matrix_table(places: Sequence[PolicyOnScenario], figure: str) -> str:
     return table(*_matrix_rows(places, figure))
 
 
-def _matrix_rows(places: Sequence[Place], figure: str) -> tuple[list[str], list[list[str]]]:
+def _matrix_rows(places: Sequence[PolicyOnScenario], figure: str) -> tuple[list[str], list[list[str]]]:
     rows, columns = _sides(places)
     at = {(place.policy, place.scenario): place for place in places}
     cells = [[row, *[text_of(_of(at[row, column], figure)) for column in columns]] for row in rows]
     return ["policy", *columns], cells
 
 
-def _sides(places: Sequence[Place]) -> tuple[list[str], list[str]]:
+def _sides(places: Sequence[PolicyOnScenario]) -> tuple[list[str], list[str]]:
     return list(dict.fromkeys(p.policy for p in places)), list(dict.fromkeys(p.scenario for p in places))
 
 
-def _of(place: Place, figure: str) -> Interval:
+def _of(place: PolicyOnScenario, figure: str) -> Interval:
     return place.figures.get(figure, Interval(math.nan, math.nan, math.nan))
 
 

@@ -33,14 +33,14 @@ Told = Callable[[int], None]  # how many episodes are over
 Cell = str | int | float
 
 
-class Draw(NamedTuple):
+class DrawnEpisode(NamedTuple):
     """One episode: its phase, and the number that, with the seed, fixes everything drawn in it."""
 
     phase: int
     number: int
 
 
-class Played(NamedTuple):
+class PlayedEpisode(NamedTuple):
     """What an episode was."""
 
     stats: tuple[float, ...]  # in the order of spec.stats
@@ -48,7 +48,7 @@ class Played(NamedTuple):
     actions: NDArray[Any]  # [T, A] or [T, A, K]
 
 
-class Spread(NamedTuple):
+class TimeSpread(NamedTuple):
     """A time over the episodes of a group."""
 
     episodes: int
@@ -61,16 +61,18 @@ class Spread(NamedTuple):
     median_all: float  # with those that did not reach it as infinite
 
 
-class Row(NamedTuple):
+class PlayerRow(NamedTuple):
     """One player on one group, beside a time somebody else made."""
 
     player: str
     group: int
-    spread: Spread
+    spread: TimeSpread
     record: float  # NaN: none is known
 
 
-def play_each(env: VecEnv, teams: Sequence[Team], draws: Sequence[Draw], seed: int, told: Told) -> list[Played]:
+def play_each(
+    env: VecEnv, teams: Sequence[Team], draws: Sequence[DrawnEpisode], seed: int, told: Told
+) -> list[PlayedEpisode]:
     """Play every episode of the list once, exploration off; a world that is done takes the next.
 
     `env` must have been made with autoreset off. An episode is the same in any batch and any order.
@@ -80,7 +82,7 @@ def play_each(env: VecEnv, teams: Sequence[Team], draws: Sequence[Draw], seed: i
     at = np.full(worlds, -1)  # which episode each world plays; -1: none
     openings: list[F64] = []
     actions: list[list[NDArray[Any]]] = [[] for _ in draws]
-    played: dict[int, Played] = {}
+    played: dict[int, PlayedEpisode] = {}
     while len(played) < len(draws):
         free = np.flatnonzero(at < 0)[: len(draws) - len(openings)]
         if len(free):
@@ -96,14 +98,14 @@ def play_each(env: VecEnv, teams: Sequence[Team], draws: Sequence[Draw], seed: i
         done = finished_episodes(env, agent=judged)
         for episode in done:
             k = int(at[episode.world])
-            played[k] = Played(episode.stats, openings[k], np.stack(actions[k]))
+            played[k] = PlayedEpisode(episode.stats, openings[k], np.stack(actions[k]))
             at[episode.world] = -1
         if done:
             told(len(played))
     return [played[k] for k in range(len(draws))]
 
 
-def _begin(env: VecEnv, free: NDArray[np.int64], draws: Sequence[Draw], seed: int) -> None:
+def _begin(env: VecEnv, free: NDArray[np.int64], draws: Sequence[DrawnEpisode], seed: int) -> None:
     phases, numbers = list(env.phases), np.zeros(env.num_worlds, np.uint32)
     mask = np.zeros(env.num_worlds, np.uint8)
     for i, draw in zip(free.tolist(), draws, strict=True):
@@ -113,11 +115,11 @@ def _begin(env: VecEnv, free: NDArray[np.int64], draws: Sequence[Draw], seed: in
     env.reset(mask)
 
 
-def spread(times: ArrayLike, episodes: int) -> Spread:
+def spread(times: ArrayLike, episodes: int) -> TimeSpread:
     """How a time is spread: `times` are those of the episodes that reached the goal, of `episodes` in all."""
     known = np.asarray(times, np.float64).reshape(-1)
     missing = np.full(episodes - len(known), np.inf)
-    return Spread(
+    return TimeSpread(
         episodes=episodes,
         reached=len(known),
         success=wilson(len(known), episodes),
@@ -132,7 +134,7 @@ def spread(times: ArrayLike, episodes: int) -> Spread:
 # --- on paper ---
 
 
-def as_columns(row: Row, group: str, unit: str) -> dict[str, Cell]:
+def as_columns(row: PlayerRow, group: str, unit: str) -> dict[str, Cell]:
     """A row as named cells, for files; `group` and `unit` name what is swept over and what times are counted in."""
     figures = row.spread
     cells: dict[str, Cell] = {
@@ -172,7 +174,7 @@ def write_parquet(path: Path, rows: Sequence[Mapping[str, Cell]]) -> None:
     replace_file(path, sink.getvalue())
 
 
-def draw(path: Path, rows: Sequence[Row], title: str, group: str, unit: str, record: str) -> None:
+def draw(path: Path, rows: Sequence[PlayerRow], title: str, group: str, unit: str, record: str) -> None:
     """Times by group beside the records (`record` says whose), and below the share that reached the goal."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # no display, no global state
     from matplotlib.figure import Figure
@@ -203,7 +205,7 @@ def draw(path: Path, rows: Sequence[Row], title: str, group: str, unit: str, rec
     replace_file(path, sink.getvalue(), durable=False)
 
 
-def _draw_times(axes: Axes, rows: Sequence[Row], shift: float, color: str) -> None:
+def _draw_times(axes: Axes, rows: Sequence[PlayerRow], shift: float, color: str) -> None:
     """The median with its interval, and from the median up to the mean of the slowest quarter a thin line."""
     shown = [row for row in rows if row.spread.reached]
     x = np.array([row.group for row in shown]) + shift
@@ -216,7 +218,7 @@ def _draw_times(axes: Axes, rows: Sequence[Row], shift: float, color: str) -> No
     axes.plot(x, middle[:, 0], "o", color=color, markersize=5, label=label)
 
 
-def _draw_shares(axes: Axes, rows: Sequence[Row], shift: float, color: str) -> None:
+def _draw_shares(axes: Axes, rows: Sequence[PlayerRow], shift: float, color: str) -> None:
     x = np.array([row.group for row in rows]) + shift
     share = np.array([row.spread.success for row in rows])
     axes.vlines(x, share[:, 1], share[:, 2], color=color, linewidth=4, alpha=0.4)

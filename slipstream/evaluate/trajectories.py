@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from slipstream.config.errors import ScenarioError
 from slipstream.config.scenario import WorldConfig
 from slipstream.data.disk import replace_file
+from slipstream.errors import ScenarioError
+from slipstream.spec import WorldSpec
 from slipstream.worlds.recorded import Recorded
 from slipstream.worlds.registry import trajectory_csv
-from slipstream.worlds.spec import WorldSpec
 
 Columns = dict[str, NDArray[Any]]
 

@@ -28,9 +28,9 @@ from typing import Literal, NamedTuple, cast
 import msgspec
 import numpy as np
 
-from slipstream.config.errors import FederationError
 from slipstream.config.federated import is_own_rule
-from slipstream.data.rules import Rule
+from slipstream.data.merge_rules import Rule
+from slipstream.errors import FederationError
 from slipstream.federate import moments
 from slipstream.federate.blocks import (
     F64,
@@ -43,10 +43,10 @@ from slipstream.federate.blocks import (
     ordered,
     refuse_not_finite,
 )
-from slipstream.federate.distill import Comparison
+from slipstream.federate.distill import DistilledComparison
 from slipstream.federate.own_rule import Known, merge_by
 from slipstream.federate.server_optim import STATE, ServerStep, server_step
-from slipstream.federate.update import Arrays, Update
+from slipstream.federate.update import Arrays, ClientUpdate
 
 RuleName = Literal[
     "mean", "weighted_mean", "median", "trimmed_mean", "krum", "multi_krum", "bulyan", "geometric_median"
@@ -93,7 +93,7 @@ def weighted_mean(clients: Clients, weights: Mapping[str, float]) -> Arrays:
 
 def median(clients: Clients) -> Arrays:
     """The middle one, number by number; of an even number of clients the mean of the two in the middle."""
-    return merge(clients, Plan("median", tuple(sorted(clients)), equal_shares(clients), 0))
+    return merge(clients, MergePlan("median", tuple(sorted(clients)), equal_shares(clients), 0))
 
 
 def trimmed_mean(clients: Clients, liars: int) -> Arrays:
@@ -139,7 +139,7 @@ def proximal(own: Arrays, aggregate: Arrays, mu: float) -> Arrays:
 
 
 @dataclass(frozen=True)
-class Plan:
+class MergePlan:
     """Whose arrays count, by what shares, and how they are combined."""
 
     rule: RuleName
@@ -169,7 +169,7 @@ def plan(
     *,
     weights: Mapping[str, float] | None = None,
     select: int | None = None,
-) -> Plan:
+) -> MergePlan:
     """Who counts in a round by this rule; too few clients for it are refused."""
     ids = sorted(clients)
     if liars < 0:
@@ -180,14 +180,14 @@ def plan(
         )
     _refuse_differences(clients)
     if rule == "weighted_mean" or (rule == "mean" and weights is not None):
-        return Plan(rule, tuple(ids), _shares({client: (weights or {}).get(client, 0.0) for client in ids}), liars)
+        return MergePlan(rule, tuple(ids), _shares({client: (weights or {}).get(client, 0.0) for client in ids}), liars)
     if rule in ("mean", "median", "trimmed_mean"):
-        return Plan(rule, tuple(ids), equal_shares(ids), liars)
+        return MergePlan(rule, tuple(ids), equal_shares(ids), liars)
     apart = distances(clients)
     if rule == "geometric_median":
-        return Plan(rule, tuple(ids), dict(zip(ids, geometric_shares(apart), strict=True)), liars)
+        return MergePlan(rule, tuple(ids), dict(zip(ids, geometric_shares(apart), strict=True)), liars)
     chosen = [ids[index] for index in _chosen(rule, apart, liars, select)]
-    return Plan(rule, tuple(chosen), equal_shares(chosen), liars)
+    return MergePlan(rule, tuple(chosen), equal_shares(chosen), liars)
 
 
 def needed(rule: RuleName, liars: int) -> int:
@@ -216,7 +216,7 @@ def equal_shares(ids: Sequence[str] | Clients) -> dict[str, float]:
     return {client: 1.0 / len(ids) for client in sorted(ids)}
 
 
-def merge(clients: Clients, how: Plan) -> Arrays:
+def merge(clients: Clients, how: MergePlan) -> Arrays:
     """All arrays of the plan's clients as one set."""
     _refuse_differences(clients)
     combine = how.combine(how.clients)
@@ -361,7 +361,7 @@ def _nearest_rows(rows: Rows, count: int) -> F64:
 # --- weights ---
 
 
-def given_weights(updates: Sequence[Update], weights: Mapping[str, float]) -> dict[str, float]:
+def given_weights(updates: Sequence[ClientUpdate], weights: Mapping[str, float]) -> dict[str, float]:
     """Weights that nobody claims, as they are part of the settings: not clipped, but complete."""
     ids = sorted(update.client for update in updates)
     if missing := [client for client in ids if client not in weights]:
@@ -369,7 +369,7 @@ def given_weights(updates: Sequence[Update], weights: Mapping[str, float]) -> di
     return {client: float(weights[client]) for client in ids}
 
 
-def claimed_weights(updates: Sequence[Update], by: Weights) -> dict[str, float]:
+def claimed_weights(updates: Sequence[ClientUpdate], by: Weights) -> dict[str, float]:
     """What each client counts in a weighted mean, clipped to twice the round's median, whatever it claims.
 
     custom is the update's own weight, samples its fact of that name. reward_delta is how much its mean return has
@@ -443,7 +443,7 @@ def _refuse_differences(clients: Clients) -> None:
 # --- a round ---
 
 
-class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class MergeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How a round becomes an aggregate."""
 
     rule: str = "mean"  # a RuleName, or module:function (own_rule.py)
@@ -454,7 +454,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     server: ServerStep | None = None  # a step from the last aggregate towards the new one, in place of the new one
 
 
-class Report(msgspec.Struct, frozen=True):
+class MergeReport(msgspec.Struct, frozen=True):
     """What was done, for the round's history."""
 
     asked: str
@@ -468,7 +468,9 @@ class Report(msgspec.Struct, frozen=True):
     variance: float  # mean over clients of the squared distance to the aggregate
     drift: float | None  # how far the aggregate is from the last one; None: there was none
     delta_norms: dict[str, float]  # how far each client is from the last aggregate
-    distilled: Comparison | None = None  # how a distilled policy did beside the aggregate; None: there was none
+    distilled: DistilledComparison | None = (
+        None  # how a distilled policy did beside the aggregate; None: there was none
+    )
 
 
 class Base(NamedTuple):
@@ -481,12 +483,12 @@ class Base(NamedTuple):
 class Aggregator:
     """Takes the accepted updates of a round, in any order, and makes one set of arrays of them."""
 
-    def __init__(self, settings: Settings, rules: Mapping[str, Rule], base: Base | None = None) -> None:
+    def __init__(self, settings: MergeSettings, rules: Mapping[str, Rule], base: Base | None = None) -> None:
         self.settings, self.rules, self.base = settings, rules, base
-        self._updates: dict[str, Update] = {}
+        self._updates: dict[str, ClientUpdate] = {}
         self._discounts: dict[str, float] = {}
 
-    def accumulate(self, update: Update, discount: float = 1.0) -> None:
+    def accumulate(self, update: ClientUpdate, discount: float = 1.0) -> None:
         """Take an update in; the same one again changes nothing, another one of the same client is refused.
 
         A discount (of a late update) counts in the means; rules without weights have no use for it.
@@ -501,19 +503,19 @@ class Aggregator:
         self._updates.setdefault(update.client, update)
         self._discounts.setdefault(update.client, discount)
 
-    def finalise(self) -> tuple[Arrays, Report]:
+    def finalise(self) -> tuple[Arrays, MergeReport]:
         """The aggregate and what was done; refused where there are too few clients for any rule of the ladder."""
         updates = [self._updates[client] for client in sorted(self._updates)]
         return aggregate(self.settings, self.rules, updates, self.base, self._discounts)
 
 
 def aggregate(
-    settings: Settings,
+    settings: MergeSettings,
     rules: Mapping[str, Rule],
-    updates: Sequence[Update],
+    updates: Sequence[ClientUpdate],
     base: Base | None = None,
     discounts: Mapping[str, float] | None = None,
-) -> tuple[Arrays, Report]:
+) -> tuple[Arrays, MergeReport]:
     """The aggregate of a round: a pure function of the set of its updates."""
     asked, liars = settings.rule, settings.liars
     used = None if is_own_rule(asked) else _usable(cast(RuleName, asked), liars, len(updates))
@@ -551,7 +553,7 @@ def aggregate(
         reason = f"{asked} against {liars} liars needs {needs} clients, and {len(updates)} answered"
     new = {name: result[name] for name in merged}
     apart = _squared_distances(networks, [new] if last is None else [new, last])
-    report = Report(
+    report = MergeReport(
         asked=asked,
         used=used or asked,
         reason=reason,
@@ -607,7 +609,7 @@ def outgoing(own: Arrays, rules: Mapping[str, Rule], optimiser: Optimiser) -> Ar
 
 
 def _round_shares(
-    settings: Settings, used: RuleName | None, updates: Sequence[Update], discounts: Mapping[str, float]
+    settings: MergeSettings, used: RuleName | None, updates: Sequence[ClientUpdate], discounts: Mapping[str, float]
 ) -> dict[str, float]:
     """What each client counts in the means; all the same in the other rules."""
     ids = sorted(update.client for update in updates)
@@ -620,7 +622,7 @@ def _round_shares(
     return _shares({client: weights[client] * discounts.get(client, 1.0) for client in ids})
 
 
-def _merged_optimisers(clients: Clients, rules: Mapping[str, Rule], how: Plan) -> Arrays:
+def _merged_optimisers(clients: Clients, rules: Mapping[str, Rule], how: MergePlan) -> Arrays:
     """Moments of the chosen clients that have any; none where none has."""
     merged: Arrays = {}
     for step in sorted(name for name, rule in rules.items() if rule.kind == "optim_step"):

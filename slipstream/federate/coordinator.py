@@ -21,30 +21,30 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from slipstream.config.errors import FederationError
-from slipstream.data.frames import HEAD, Head, WireError
+from slipstream.errors import FederationError
 from slipstream.federate import folder, rounds
 from slipstream.federate.messages import (
     FRAMES,
     MAX_REQUEST,
-    Answer,
     Ask,
     Await,
     CatchUp,
-    Ended,
-    Enter,
+    CoordinatorAnswer,
+    CoordinatorRefusal,
+    EnterFederation,
     Kept,
     Leave,
-    Refused,
+    RoundEnded,
     Send,
     Stands,
     Submit,
     Welcome,
     parse_request,
 )
-from slipstream.federate.rounds import Federation, Record, Refusal
-from slipstream.federate.update import Update, check_id
+from slipstream.federate.rounds import Federation, Refusal, RoundRecord
+from slipstream.federate.update import ClientUpdate, check_id
 from slipstream.federate.update_file import parse_update
+from slipstream.runtime.frames import HEAD, Head, WireError
 
 CHUNK = 1 << 18  # bytes taken from a socket at once
 TICK_S = 0.25  # between looks at the clock
@@ -83,7 +83,7 @@ class Coordinator:
         watch: int | None = None,
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
-        """`server` listens (slipstream.data.address.listen); `say` is told of rounds and of who is hung up on."""
+        """`server` listens (slipstream.runtime.address.listen); `say` is told of rounds and of who is hung up on."""
         self._server, self._federation, self._token, self._limits = server, federation, token, limits
         self._watch, self._say = watch, say
         self._connections: dict[int, Connection] = {}
@@ -194,7 +194,7 @@ class Coordinator:
             temp = folder.write_update(federation, where.round, update)
             refusal = folder.file_update(federation, where, update, temp)
         if refusal is not None and refusal.kind != "duplicate":
-            self._answer(connection, Refused(where.round, refusal.reason))
+            self._answer(connection, CoordinatorRefusal(where.round, refusal.reason))
             return
         self._keep(connection, Await(request.nonce, request.base, request.patient))
         self._is_changed = True
@@ -205,20 +205,20 @@ class Coordinator:
         else:
             self._answer(connection, Kept())
 
-    def _end(self, connection: Connection, request: Await, record: Record) -> None:
+    def _end(self, connection: Connection, request: Await, record: RoundRecord) -> None:
         connection.waits, connection.since = None, time.monotonic()
         where = self._where
-        self._answer(connection, Ended(record, where.round, where.base), where.base != request.base)
+        self._answer(connection, RoundEnded(record, where.round, where.base), where.base != request.base)
 
     # --- requests ---
 
     def _do(self, connection: Connection, request: Ask, data: memoryview) -> None:
-        if not connection.client and not isinstance(request, Enter):
+        if not connection.client and not isinstance(request, EnterFederation):
             raise WireError("the first message says who is there")
         if len(data) and not isinstance(request, Submit):
             raise WireError("data where none belong")
         match request:
-            case Enter():
+            case EnterFederation():
                 if not hmac.compare_digest(request.token.encode(), self._token.encode()):
                     raise WireError("the token is not this coordinator's")
                 connection.client = check_id(request.client, "client id")
@@ -235,7 +235,7 @@ class Coordinator:
                 self._is_changed = True
                 self._answer(connection, Kept())
 
-    def _answer(self, connection: Connection, answer: Answer, with_aggregate: bool = False) -> None:
+    def _answer(self, connection: Connection, answer: CoordinatorAnswer, with_aggregate: bool = False) -> None:
         data = self._aggregate if with_aggregate else memoryview(b"")
         connection.outbox.append(memoryview(FRAMES.frame(answer, len(data))))
         if len(data):
@@ -307,7 +307,7 @@ class Coordinator:
             try:
                 self._do(connection, parse_request(view[HEAD.size : start]), view[start:])
             except (WireError, FederationError) as error:
-                self._answer(connection, Refused(self._where.round, f"{error!s:.300}"))
+                self._answer(connection, CoordinatorRefusal(self._where.round, f"{error!s:.300}"))
                 self._flush(connection)
                 raise
             self._flush(connection)
@@ -361,10 +361,10 @@ class Coordinator:
                 self._drop(connection, f"a message stood half done for {limits.frame_s:g} s")
 
 
-def _nominal(client: str, request: Await) -> Update:
+def _nominal(client: str, request: Await) -> ClientUpdate:
     """An update as far as its name goes."""
-    return Update(client, 0, request.base, request.nonce, {})
+    return ClientUpdate(client, 0, request.base, request.nonce, {})
 
 
-def _why(record: Record) -> str:
+def _why(record: RoundRecord) -> str:
     return f" ({record.reason})" if record.reason else ""

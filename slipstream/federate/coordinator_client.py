@@ -11,22 +11,20 @@ from io import BytesIO
 from pathlib import Path
 from typing import TypeVar
 
-from slipstream.config.errors import CheckpointError, FederationError
-from slipstream.data.address import Address, connect
 from slipstream.data.arrays_file import read_content
-from slipstream.data.frames import HEAD, WireError
+from slipstream.errors import CheckpointError, FederationError
 from slipstream.federate import rounds
 from slipstream.federate.messages import (
     FRAMES,
     MAX_ANSWER,
     Await,
     CatchUp,
-    Ended,
-    Enter,
+    CoordinatorRefusal,
+    CoordinatorRequest,
+    EnterFederation,
     Kept,
     Leave,
-    Refused,
-    Request,
+    RoundEnded,
     Say,
     Send,
     Stands,
@@ -34,9 +32,11 @@ from slipstream.federate.messages import (
     Welcome,
     parse_answer,
 )
-from slipstream.federate.rounds import Model, Outcome, Patience, Rules, always
-from slipstream.federate.update import Update, check_id
+from slipstream.federate.rounds import Model, Patience, RoundOutcome, RoundRules, always
+from slipstream.federate.update import ClientUpdate, check_id
 from slipstream.federate.update_file import update_chunks
+from slipstream.runtime.address import Address, connect
+from slipstream.runtime.frames import HEAD, WireError
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 1.0
 LOOK_S = 0.25  # between looks whether to wait on
@@ -50,7 +50,7 @@ class Coordinated:
     address: Address
     client: str
     token: str
-    timeouts: Rules  # how long to wait for a coordinator that cannot be asked
+    timeouts: RoundRules  # how long to wait for a coordinator that cannot be asked
     max_bytes: int = (1 << 32) - 1  # of an aggregate
 
     def catch_up(self, base: str) -> Model:
@@ -58,7 +58,7 @@ class Coordinated:
         until = time.monotonic() + self.timeouts.closing_s
         return self._until(until, lambda link: link.catch_up(base))
 
-    def exchange(self, update: Update, patient: Patience = always) -> Outcome | None:
+    def exchange(self, update: ClientUpdate, patient: Patience = always) -> RoundOutcome | None:
         """Take part in the current round and wait for its end, never past its deadline; None: it is not over."""
         check_id(update.client, "client id")
         until = time.monotonic() + self.timeouts.timeout_s + self.timeouts.closing_s
@@ -68,7 +68,7 @@ class Coordinated:
             return None
         except FederationError as error:
             model = Model(update.round, update.base, None)
-            return Outcome(update.round, "undecided", False, str(error), model)
+            return RoundOutcome(update.round, "undecided", False, str(error), model)
 
     def close(self) -> None:
         """Nothing is held between rounds."""
@@ -79,13 +79,13 @@ class Coordinated:
         with contextlib.suppress(FederationError):
             self._until(until, lambda link: link.leave())
 
-    def _until(self, until: float, talk: Callable[[Link], T]) -> T:
+    def _until(self, until: float, talk: Callable[[CoordinatorLink], T]) -> T:
         """Talk to the coordinator, again from the start when it goes away, until one has heard all."""
         pause = FIRST_PAUSE_S
         while True:
             try:
                 with connect(self.address, _left(until)) as link:
-                    return talk(Link(link, self, until))
+                    return talk(CoordinatorLink(link, self, until))
             except (OSError, WireError) as error:
                 if time.monotonic() + pause >= until or isinstance(error, WireError):
                     raise FederationError(f"the coordinator at {self.address} does not answer: {error}") from None
@@ -97,15 +97,17 @@ class _ImpatientError(Exception):
     """Who waited does not want to wait any longer; what it has sent counts."""
 
 
-class Link:
+class CoordinatorLink:
     """A connection that has entered."""
 
     def __init__(self, link: socket.socket, client: Coordinated, until: float) -> None:
         self._link, self._client, self._until = link, client, until
         self._patient: Patience = always
-        answer, _ = self._call(Enter(client.client, client.token))
+        answer, _ = self._call(EnterFederation(client.client, client.token))
         if not isinstance(answer, Welcome):
-            raise WireError(answer.reason if isinstance(answer, Refused) else "it answers as no coordinator does")
+            raise WireError(
+                answer.reason if isinstance(answer, CoordinatorRefusal) else "it answers as no coordinator does"
+            )
         rules = answer.rules
         self._until = min(until, time.monotonic() + rules.timeout_s + rules.closing_s)
 
@@ -120,7 +122,7 @@ class Link:
         """No more updates will come."""
         self._call(Leave())
 
-    def exchange(self, update: Update, patient: Patience) -> Outcome | None:
+    def exchange(self, update: ClientUpdate, patient: Patience) -> RoundOutcome | None:
         """Ask what became of the update, send it if it is not known, and wait."""
         aimed, waits = update.round, patient()
         self._patient = patient if waits else always  # who does not wait at all is answered at once
@@ -131,9 +133,9 @@ class Link:
             answer, data = self._call(Submit(update.nonce, update.base, answer.round, waits), body)
         if isinstance(answer, Kept):
             return None
-        if isinstance(answer, Refused):
-            return Outcome(answer.round, "refused", False, answer.reason, self.catch_up(update.base))
-        if not isinstance(answer, Ended):
+        if isinstance(answer, CoordinatorRefusal):
+            return RoundOutcome(answer.round, "refused", False, answer.reason, self.catch_up(update.base))
+        if not isinstance(answer, RoundEnded):
             raise WireError("it answers as no coordinator does")
         return rounds.outcome(answer.record, update, self._model(answer.round, answer.base, update.base, data))
 
@@ -148,7 +150,7 @@ class Link:
             raise WireError("the aggregate is another than the coordinator says")
         return Model(number, base, content.arrays)
 
-    def _call(self, request: Request, data: bytes = b"") -> tuple[Say, bytes]:
+    def _call(self, request: CoordinatorRequest, data: bytes = b"") -> tuple[Say, bytes]:
         self._link.settimeout(_left(self._until))
         self._link.sendall(FRAMES.frame(request, len(data)))
         self._link.sendall(data)

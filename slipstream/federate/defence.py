@@ -17,11 +17,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from slipstream.config.errors import FederationError
 from slipstream.data.arrays_file import not_finite
+from slipstream.errors import FederationError
 from slipstream.federate.blocks import Rows, blocks, combine_arrays, flat, ordered
 from slipstream.federate.server_optim import STATE
-from slipstream.federate.update import Arrays, Update
+from slipstream.federate.update import Arrays, ClientUpdate
 
 MIN_FOR_MEDIAN = 3  # of two, nobody can say which one lies
 
@@ -52,7 +52,9 @@ class Names(NamedTuple):
 
     judged: frozenset[str] | None = None  # weights: arrays whose change is measured; None: all floats
     optional: Callable[[str], bool] = lambda name: False  # may be absent, as moments are before the first update
-    fault: Callable[[Update], str] = lambda update: ""  # why its numbers cannot be, as a spread below 0; "": they can
+    fault: Callable[[ClientUpdate], str] = lambda update: (
+        ""
+    )  # why its numbers cannot be, as a spread below 0; "": they can
 
 
 NAMES = Names()
@@ -100,7 +102,7 @@ def layout_fault(arrays: Arrays, reference: Arrays, names: Names = NAMES) -> str
     return ""
 
 
-def reference_of(updates: Sequence[Update], reference: Arrays | None) -> Arrays:
+def reference_of(updates: Sequence[ClientUpdate], reference: Arrays | None) -> Arrays:
     """The aggregate that all go on from; before there is one, the median of the updates of the commonest layout."""
     if reference is not None:
         return without_state(reference)
@@ -117,7 +119,7 @@ def without_state(arrays: Arrays) -> Arrays:
     return {name: array for name, array in arrays.items() if not name.startswith(STATE)}
 
 
-def screen(updates: Sequence[Update], reference: Arrays, defence: Defence, names: Names = NAMES) -> list[Verdict]:
+def screen(updates: Sequence[ClientUpdate], reference: Arrays, defence: Defence, names: Names = NAMES) -> list[Verdict]:
     """A verdict on each update, all of different clients."""
     faults = {update.client: _fault(update, reference, names) for update in updates}
     sound = [update for update in updates if not faults[update.client].fault]
@@ -125,7 +127,7 @@ def screen(updates: Sequence[Update], reference: Arrays, defence: Defence, names
     return [moved.get(update.client, faults[update.client]) for update in updates]
 
 
-def moved_by(update: Update, reference: Arrays, scale: float, names: Names = NAMES) -> Update:
+def moved_by(update: ClientUpdate, reference: Arrays, scale: float, names: Names = NAMES) -> ClientUpdate:
     """The update with what it changed shortened: clipping, and what remains of a late one (FedBuff, 2106.06639)."""
     if scale == 1.0:
         return update
@@ -149,7 +151,7 @@ def still_quarantined(quarantine: Sequence[Quarantined], round_: int) -> dict[st
     return {entry.client: entry for entry in quarantine if round_ < entry.until}
 
 
-def _fault(update: Update, reference: Arrays, names: Names) -> Verdict:
+def _fault(update: ClientUpdate, reference: Arrays, names: Names) -> Verdict:
     if reason := layout_fault(update.arrays, reference, names):
         return Verdict(update.client, "layout", reason)
     if broken := not_finite(update.arrays):
@@ -158,7 +160,7 @@ def _fault(update: Update, reference: Arrays, names: Names) -> Verdict:
     return Verdict(update.client, "impossible", reason) if (reason := names.fault(update)) else Verdict(update.client)
 
 
-def _judge(updates: Sequence[Update], reference: Arrays, defence: Defence, names: Names) -> list[Verdict]:
+def _judge(updates: Sequence[ClientUpdate], reference: Arrays, defence: Defence, names: Names) -> list[Verdict]:
     squares, products, middle_square = np.zeros(len(updates)), np.zeros(len(updates)), 0.0
     # Block by block: all changes of all clients at once would take several times the memory of the updates.
     with np.errstate(over="ignore", invalid="ignore"):

@@ -13,9 +13,9 @@ from typing import TypeVar
 
 import msgspec
 
-from slipstream.config.errors import FederationError
 from slipstream.config.records import from_json
 from slipstream.data.disk import open_regular
+from slipstream.errors import FederationError
 
 T = TypeVar("T")
 

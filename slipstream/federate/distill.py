@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from slipstream.config.errors import FederationError
+from slipstream.errors import FederationError
 from slipstream.federate.blocks import F64
 from slipstream.federate.update import Arrays
 
@@ -146,7 +146,7 @@ class Chosen(msgspec.Struct, frozen=True):
     scores: dict[str, float | None]  # None: it could not be judged
 
 
-class Comparison(msgspec.Struct, frozen=True):
+class DistilledComparison(msgspec.Struct, frozen=True):
     """How a round's aggregate did beside the distilled policy: a part of the round's report."""
 
     chosen: str  # what clients go on with

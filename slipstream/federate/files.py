@@ -14,10 +14,10 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, replace
 
-from slipstream.config.errors import FederationError
+from slipstream.errors import FederationError
 from slipstream.federate import folder, rounds
-from slipstream.federate.rounds import Federation, Model, Outcome, Patience, always
-from slipstream.federate.update import Update, check_id
+from slipstream.federate.rounds import Federation, Model, Patience, RoundOutcome, always
+from slipstream.federate.update import ClientUpdate, check_id
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.005, 0.25
 
@@ -32,19 +32,19 @@ class Files:
         """Where the federation stands; arrays if they are not those that `base` names."""
         return folder.model(self.federation, folder.standing(self.federation), base)
 
-    def exchange(self, update: Update, patient: Patience = always) -> Outcome | None:
+    def exchange(self, update: ClientUpdate, patient: Patience = always) -> RoundOutcome | None:
         """Take part in the current round and wait for its end, never past its deadline; None: it is not over."""
         check_id(update.client, "client id")
         check_id(update.nonce, "nonce")
         began, rules = time.monotonic(), self.federation.rules
         try:
             filed = self._file(update, began, began + rules.timeout_s + rules.closing_s)
-            if isinstance(filed, Outcome):
+            if isinstance(filed, RoundOutcome):
                 return filed
             return self._wait(replace(update, round=filed), began, patient)
         except (OSError, FederationError) as error:  # a full disk, a share that is away, a file that was damaged
             model = Model(update.round, update.base, None)
-            return Outcome(update.round, "undecided", False, str(error), model)
+            return RoundOutcome(update.round, "undecided", False, str(error), model)
 
     def leave(self, client: str) -> None:
         """Say that no more updates will come; the others then do not wait for them."""
@@ -53,7 +53,7 @@ class Files:
     def close(self) -> None:
         """Nothing is held between rounds."""
 
-    def _file(self, update: Update, began: float, until: float) -> int | Outcome:
+    def _file(self, update: ClientUpdate, began: float, until: float) -> int | RoundOutcome:
         """Put the update into the current round, and say which it is; or what became of it instead."""
         federation, aimed = self.federation, update.round
         while True:
@@ -74,9 +74,9 @@ class Files:
                 refusal = folder.file_update(federation, where, update, temp)
             if refusal is None or refusal.kind == "duplicate":
                 return where.round
-            return Outcome(where.round, "refused", False, refusal.reason, self.catch_up(update.base))
+            return RoundOutcome(where.round, "refused", False, refusal.reason, self.catch_up(update.base))
 
-    def _wait(self, update: Update, began: float, patient: Patience) -> Outcome | None:
+    def _wait(self, update: ClientUpdate, began: float, patient: Patience) -> RoundOutcome | None:
         federation, number = self.federation, update.round
         looked_at: frozenset[str] = frozenset()
         while (record := folder.read_record(federation, number)) is None:
@@ -106,6 +106,6 @@ class Files:
             return False
         return folder.advance(self.federation, number, overdue=overdue) is not None
 
-    def _undecided(self, update: Update) -> Outcome:
+    def _undecided(self, update: ClientUpdate) -> RoundOutcome:
         reason = f"whoever closes round {update.round} did not finish in time; is it stopped?"
-        return Outcome(update.round, "undecided", False, reason, self.catch_up(update.base))
+        return RoundOutcome(update.round, "undecided", False, reason, self.catch_up(update.base))

@@ -29,12 +29,12 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from slipstream.config.errors import FederationError
+from slipstream.errors import FederationError
 from slipstream.federate.peers import why_not_finite
-from slipstream.federate.update import Arrays, Update, check_id
+from slipstream.federate.update import Arrays, ClientUpdate, check_id
 
 Fit = Callable[[Arrays, Mapping[str, Any]], tuple[Arrays, float, Mapping[str, float]]]
-Aggregate = Callable[[Sequence[Update], Arrays], tuple[Arrays, Any]]
+Aggregate = Callable[[Sequence[ClientUpdate], Arrays], tuple[Arrays, Any]]
 
 ARRAYS, CONFIG, METRICS, ABOUT = "arrays", "config", "metrics", "slipstream"  # names of records in messages
 EXAMPLES = "num-examples"
@@ -53,7 +53,7 @@ class FlowerReport(msgspec.Struct, frozen=True):
     seconds: float
 
 
-class Rules(NamedTuple):
+class FlowerRules(NamedTuple):
     """When a round happens, and when it counts."""
 
     min_train_nodes: int  # a round begins with all nodes that are there, once there are so many
@@ -103,7 +103,7 @@ def server_app(
     aggregate: Aggregate,
     initial: Arrays,
     rounds: int,
-    rules: Rules,
+    rules: FlowerRules,
     on_round: Callable[[FlowerReport, Arrays, Any], None] = lambda report, arrays, details: None,
     config: Mapping[str, Any] | None = None,
 ) -> Any:
@@ -125,7 +125,7 @@ def server_app(
 
 def strategy(
     aggregate: Aggregate,
-    rules: Rules,
+    rules: FlowerRules,
     on_round: Callable[[FlowerReport, Arrays, Any], None] = lambda report, arrays, details: None,
 ) -> Any:
     """A strategy of Flower's message interface that merges by a rule of ours."""
@@ -181,7 +181,7 @@ def strategy(
     return Slipstream()
 
 
-def _wait_for_nodes(grid: Any, rules: Rules) -> list[int]:
+def _wait_for_nodes(grid: Any, rules: FlowerRules) -> list[int]:
     """All nodes, once there are enough; Flower's own strategies wait for them without end."""
     deadline = time.monotonic() + rules.nodes_s
     while len(nodes := sorted(grid.get_node_ids())) < rules.min_train_nodes:
@@ -194,9 +194,9 @@ def _wait_for_nodes(grid: Any, rules: Rules) -> list[int]:
     return nodes
 
 
-def read_replies(replies: Iterable[Any], number: int, reference: Arrays) -> tuple[list[Update], dict[str, str]]:
+def read_replies(replies: Iterable[Any], number: int, reference: Arrays) -> tuple[list[ClientUpdate], dict[str, str]]:
     """What counts, sorted by client, and why the rest does not."""
-    updates: dict[str, Update] = {}
+    updates: dict[str, ClientUpdate] = {}
     refused: dict[str, str] = {}
     for reply in sorted(replies, key=lambda reply: reply.metadata.src_node_id):
         client = f"node-{reply.metadata.src_node_id}"
@@ -212,7 +212,7 @@ def read_replies(replies: Iterable[Any], number: int, reference: Arrays) -> tupl
     return [updates[client] for client in sorted(updates)], refused
 
 
-def _read_reply(content: Any, client: str, number: int, reference: Arrays) -> Update:
+def _read_reply(content: Any, client: str, number: int, reference: Arrays) -> ClientUpdate:
     sent = _only(content.array_records, "ArrayRecord")
     odd = sorted(sent.keys() ^ reference.keys())
     if odd:
@@ -231,7 +231,7 @@ def _read_reply(content: Any, client: str, number: int, reference: Arrays) -> Up
         raise FederationError(f"it calls itself {name!r}, which is how nodes without a name are called")
     finite = {key: value for key, value in facts.items() if math.isfinite(value)}
     nonce = str(about.get("nonce", ""))[:64]
-    return Update(name, number, "", nonce, arrays, examples, {**finite, "samples": examples})
+    return ClientUpdate(name, number, "", nonce, arrays, examples, {**finite, "samples": examples})
 
 
 def read_array(sent: Any, name: str, like: NDArray[Any]) -> NDArray[Any]:

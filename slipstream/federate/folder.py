@@ -25,11 +25,11 @@ from pathlib import Path
 
 import msgspec
 
-from slipstream.config.errors import CheckpointError, FederationError
 from slipstream.config.records import from_json
 from slipstream.data.arrays_file import array_chunks, content_hash, not_finite, read_arrays
 from slipstream.data.disk import TEMP_PREFIX, replace_file, sync_folder, write_all, write_synced
-from slipstream.federate.aggregate import Base, Report
+from slipstream.errors import CheckpointError, FederationError
+from slipstream.federate.aggregate import Base, MergeReport
 from slipstream.federate.defence import (
     Defence,
     Names,
@@ -44,14 +44,14 @@ from slipstream.federate.rounds import (
     Closing,
     Federation,
     Model,
-    Record,
     Refusal,
-    Rules,
+    RoundRecord,
+    RoundRules,
     Standing,
     admit,
     decide,
 )
-from slipstream.federate.update import Arrays, Update, check_id
+from slipstream.federate.update import Arrays, ClientUpdate, check_id
 from slipstream.federate.update_file import Received, bytes_for, read_update, update_chunks
 
 AGREEMENT, HISTORY, LOCK = "federation.json", "rounds.jsonl", "lock"
@@ -69,12 +69,12 @@ class Agreement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What the first of a federation wrote down for the others."""
 
     version: int
-    rules: Rules
+    rules: RoundRules
     defence: Defence
     aggregator: str
 
 
-class Opened(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class RoundOpened(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """When a round was opened, by a clock that all processes of one machine share until it is started again."""
 
     boot: str
@@ -127,8 +127,8 @@ def client_file(federation: Federation, number: int, client: str) -> Path:
 def standing(federation: Federation) -> Standing:
     """Where the federation is, as its folders say; needs no lock."""
     numbers = sorted(_round_numbers(federation.folder), reverse=True)
-    last: Record | None = None
-    closed: list[Record] = []
+    last: RoundRecord | None = None
+    closed: list[RoundRecord] = []
     for number in numbers:
         record = read_record(federation, number)
         if record is None:
@@ -141,9 +141,9 @@ def standing(federation: Federation) -> Standing:
     return Standing(1 if last is None else last.round + 1, last, tuple(closed), True)
 
 
-def read_record(federation: Federation, number: int) -> Record | None:
+def read_record(federation: Federation, number: int) -> RoundRecord | None:
     """The record of a round that is over."""
-    return read(round_folder(federation, number) / CLOSED, Record)
+    return read(round_folder(federation, number) / CLOSED, RoundRecord)
 
 
 def read_base(federation: Federation, where: Standing) -> Base | None:
@@ -173,7 +173,7 @@ def model(federation: Federation, where: Standing, base: str) -> Model:
 
 def deadline(federation: Federation, number: int, seen: float) -> float | None:
     """When a round is decided at the latest, for one who knows of it since `seen`; None if it is not open."""
-    opened = read(round_folder(federation, number) / OPENED, Opened)
+    opened = read(round_folder(federation, number) / OPENED, RoundOpened)
     if opened is None:
         return None
     began = min(opened.monotonic, seen) if opened.boot == boot_id() else seen
@@ -224,7 +224,7 @@ def locked(federation: Federation, until: float) -> Iterator[bool]:
 # --- what the holder of the lock does ---
 
 
-def write_update(federation: Federation, number: int, update: Update) -> Path:
+def write_update(federation: Federation, number: int, update: ClientUpdate) -> Path:
     """Put an update beside where it belongs, for `file_update` to move; this takes long and needs no lock."""
     folder = own_folder(round_folder(federation, number))
     temp = folder / f"{TEMP_PREFIX}{check_id(update.client, 'client id')}-{check_id(update.nonce, 'nonce')}"
@@ -233,7 +233,7 @@ def write_update(federation: Federation, number: int, update: Update) -> Path:
     return temp
 
 
-def file_update(federation: Federation, where: Standing, update: Update, temp: Path) -> Refusal | None:
+def file_update(federation: Federation, where: Standing, update: ClientUpdate, temp: Path) -> Refusal | None:
     """Make a written update one of the current round's, or say why not; the first opens the round."""
     path = client_file(federation, where.round, update.client)
     admitted = admit(update, where, federation.rules)
@@ -255,7 +255,7 @@ def open_round(federation: Federation, number: int, client: str) -> None:
     """Begin a round, if nobody has; its first client is there, and is not gone if it had been."""
     opened = own_folder(round_folder(federation, number)) / OPENED
     if not os.path.lexists(opened):
-        replace_file(opened, msgspec.json.encode(Opened(boot_id(), time.monotonic())))
+        replace_file(opened, msgspec.json.encode(RoundOpened(boot_id(), time.monotonic())))
     _gone_mark(federation, client).unlink(missing_ok=True)
 
 
@@ -273,7 +273,7 @@ def note_refusal(federation: Federation, where: Standing, refusal: Refusal) -> N
             write_all(fd, msgspec.json.encode(refusal) + b"\n")
 
 
-def advance(federation: Federation, number: int, *, overdue: bool) -> Record | None:
+def advance(federation: Federation, number: int, *, overdue: bool) -> RoundRecord | None:
     """Take a round as far as it goes; its record, if this has ended it. Only for the holder of the lock.
 
     Nothing is done if it is not the current one any more: `overdue` was said of this round and not of the next.
@@ -282,7 +282,7 @@ def advance(federation: Federation, number: int, *, overdue: bool) -> Record | N
     if where.round != number:
         return None
     folder = round_folder(federation, where.round)
-    opened = read(folder / OPENED, Opened)
+    opened = read(folder / OPENED, RoundOpened)
     if opened is None:
         return None
     base = read_base(federation, where)
@@ -300,14 +300,14 @@ def advance(federation: Federation, number: int, *, overdue: bool) -> Record | N
     return record
 
 
-def end_round(federation: Federation, record: Record) -> None:
+def end_round(federation: Federation, record: RoundRecord) -> None:
     """Write that a round is over."""
     _write_history(federation, record)  # first: a round that is over is in the history
     replace_file(round_folder(federation, record.round) / CLOSED, msgspec.json.encode(record))
     _prune(federation, standing(federation))
 
 
-def _write_history(federation: Federation, record: Record) -> None:
+def _write_history(federation: Federation, record: RoundRecord) -> None:
     """Append a round to rounds.jsonl, unless one who was killed after this has done so."""
     with appending(federation.folder / HISTORY) as fd:
         if last_round(fd) < record.round:
@@ -317,7 +317,7 @@ def _write_history(federation: Federation, record: Record) -> None:
 
 def _finish(
     federation: Federation, closing: Closing, base: Base | None, received: dict[str, Received] | None
-) -> Record:
+) -> RoundRecord:
     """From the decision to the record: the same for everyone who does it, however often."""
     failure, digest, report = closing.failure, "", None
     if not failure:
@@ -336,7 +336,7 @@ def _finish(
             digest = content_hash(arrays)
             write_aggregate(federation, closing.round, arrays)
     refusals = [*closing.refusals, *_arrival_refusals(round_folder(federation, closing.round) / REFUSED)]
-    return Record(
+    return RoundRecord(
         version=VERSION,
         round=closing.round,
         state="closed" if not failure else "failed" if closing.is_held else "not_held",
@@ -358,7 +358,7 @@ def _finish(
 
 def _seated(
     federation: Federation, closing: Closing, base: Base | None, received: dict[str, Received] | None
-) -> list[Update]:
+) -> list[ClientUpdate]:
     """The updates that take part, read again if they were decided on by another, and still what they were."""
     updates = []
     for seat in closing.seats:
@@ -373,14 +373,14 @@ def _seated(
     return updates
 
 
-def _refuse_result(arrays: Arrays, report: Report, reference: Arrays, names: Names) -> None:
+def _refuse_result(arrays: Arrays, report: MergeReport, reference: Arrays, names: Names) -> None:
     """An aggregate that clients could not go on from, or a record that nobody could read, must not be written."""
     if fault := layout_fault(without_state(arrays), reference, names):
         raise FederationError(f"the aggregate does not fit the model: {fault}")
     if broken := not_finite(arrays):
         raise FederationError(f"the aggregate holds NaN or infinity in {broken[0]!r:.80}")
     try:
-        from_json(msgspec.json.encode(report), Report)
+        from_json(msgspec.json.encode(report), MergeReport)
     except msgspec.DecodeError as error:  # JSON has no infinity
         raise FederationError(f"the report of the aggregate cannot be written: {error}") from error
 
@@ -415,7 +415,7 @@ def malformed(client: str, error: FederationError) -> Refusal:
     return Refusal(shown[:64], "malformed", reason[:300])
 
 
-def _duplicate(federation: Federation, path: Path, update: Update) -> Refusal | None:
+def _duplicate(federation: Federation, path: Path, update: ClientUpdate) -> Refusal | None:
     """Why a second update of a client is not taken; the same one, sent again, is no second."""
     if is_closing(federation, update.round):
         return Refusal(update.client, "late", f"round {update.round} is being closed without it")

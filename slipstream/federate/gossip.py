@@ -26,18 +26,16 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from slipstream.config.errors import FederationError
-from slipstream.data.address import connect, listen
-from slipstream.data.frames import WireError
+from slipstream.errors import FederationError
 from slipstream.federate.blocks import F64, Rows, blocks, combine_arrays, flat
 from slipstream.federate.peers import (
     CLOSED,
     CONNECT_S,
     ENTER_S,
     At,
-    Done,
+    Exchanged,
     Hello,
-    Refused,
+    PeerRefusal,
     Schedule,
     Take,
     Watch,
@@ -64,6 +62,8 @@ from slipstream.federate.peers import (
 )
 from slipstream.federate.rounds import Patience, always
 from slipstream.federate.update import Arrays
+from slipstream.runtime.address import connect, listen
+from slipstream.runtime.frames import WireError
 
 Check = Callable[[Arrays, Arrays], str | None]  # own arrays, a partner's: why the partner's do not count
 
@@ -129,7 +129,7 @@ class Gossip:
             raise FederationError(f"round {number}: {self.me} has nothing to share: {reason}")
         expected = partners(self.schedule, list(self._members), number)[self.me]
         waits = {name: began + patience_s(self._timeout_s, self._misses.get(name, 0)) for name in expected}
-        meeting = _Meeting(self, arrays, number, waits)
+        meeting = _GossipMeeting(self, arrays, number, waits)
         callers = [
             threading.Thread(target=self._call, args=(meeting, name, wait), daemon=True)
             for name, wait in waits.items()
@@ -153,7 +153,7 @@ class Gossip:
         self._misses = count_misses(self._misses, expected, meeting.theirs)
         return mixed, meeting.report(mixed, len(self._members), began)
 
-    def _call(self, meeting: _Meeting, name: str, deadline: float) -> None:
+    def _call(self, meeting: _GossipMeeting, name: str, deadline: float) -> None:
         """Call a partner until the two have met, one refuses, it has gone, or patience ends."""
         reason = "it did not answer in time"
         reached, closed = name in self._known, 0
@@ -175,7 +175,7 @@ class Gossip:
                 return
 
 
-class _Meeting:
+class _GossipMeeting:
     """What happens to one peer in one round; its calls and answers run in threads, each writing what is its own."""
 
     def __init__(self, peer: Gossip, arrays: Arrays, number: int, waits: Mapping[str, float]) -> None:
@@ -239,16 +239,16 @@ class _Meeting:
         send(link, Hello(self._peer._token, self._peer.me, self._number, self._records), deadline)
         try:
             said, size = receive(link, deadline)
-            if not isinstance(said, Refused):
+            if not isinstance(said, PeerRefusal):
                 theirs = self._read(link, said, size, deadline)
                 self._give(link, deadline)
                 said, _ = receive(link, deadline)
-            if isinstance(said, Refused):
+            if isinstance(said, PeerRefusal):
                 self._see(said.round)
                 if 0 <= said.round < self._number:
                     return False
                 self.missed[name] = f"it refused: {said.reason:.200}"
-            elif isinstance(said, Done):
+            elif isinstance(said, Exchanged):
                 self.theirs[name] = theirs
             else:
                 raise WireError(f"a {type(said).__name__} where the end was expected")
@@ -276,7 +276,7 @@ class _Meeting:
                     if said.round > self._number and said.id in self._watches:  # it will not call for this one
                         self.missed.setdefault(said.id, f"it is at round {said.round} already")
                         self._settled.add(said.id)
-                    send(link, Refused(reason, self._number), deadline)
+                    send(link, PeerRefusal(reason, self._number), deadline)
                     return
                 if said.id not in self._waits or said.id > self._peer.me:
                     raise WireError(f"{said.id} does not call {self._peer.me} in round {self._number}")
@@ -287,14 +287,14 @@ class _Meeting:
                     raise WireError(difference)
                 self._give(link, deadline)
                 said, size = receive(link, deadline)
-                if isinstance(said, Refused):
+                if isinstance(said, PeerRefusal):
                     self.missed[name] = f"it refused: {said.reason:.200}"
                     self._settled.add(name)
                     return
                 theirs = self._read(link, said, size, deadline)
                 self.theirs[name] = theirs  # before the caller can know, and call again
                 try:
-                    send(link, Done(), deadline)
+                    send(link, Exchanged(), deadline)
                 except OSError:
                     del self.theirs[name]  # it has gone without having met us
                     raise
@@ -332,7 +332,7 @@ class _Meeting:
 
     def _refuse(self, link: socket.socket, reason: str, deadline: float) -> None:
         with contextlib.suppress(OSError):
-            send(link, Refused(reason), min(deadline, time.monotonic() + 1.0))
+            send(link, PeerRefusal(reason), min(deadline, time.monotonic() + 1.0))
 
     def report(self, mixed: Arrays, peers: int, began: float) -> GossipReport:
         """The round as it went."""

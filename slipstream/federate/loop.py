@@ -19,34 +19,39 @@ import msgspec
 import numpy as np
 
 from slipstream.data.arrays_file import content_hash
-from slipstream.data.rules import Rule
-from slipstream.federate.aggregate import Base, Report, Settings, aggregate
+from slipstream.data.merge_rules import Rule
+from slipstream.federate.aggregate import Base, MergeReport, MergeSettings, aggregate
 from slipstream.federate.files import Files
 from slipstream.federate.folder import join, run_folder
-from slipstream.federate.rounds import Federation, Outcome, Rules
-from slipstream.federate.update import Arrays, Update
+from slipstream.federate.rounds import Federation, RoundOutcome, RoundRules
+from slipstream.federate.update import Arrays, ClientUpdate
 
 
 class Synced(NamedTuple):
     """What a client goes on with."""
 
     arrays: Arrays  # the aggregate; its own where there was none to take over
-    outcome: Outcome  # what became of the round: `state`, and `reason` where this client had no part in it
+    outcome: RoundOutcome  # what became of the round: `state`, and `reason` where this client had no part in it
 
 
 class Shared:
     """One client of a federation; each has one of its own, in a thread, process or machine that sees the folder."""
 
     def __init__(
-        self, root: str | Path, client: str, clients: int, settings: Settings | None = None, timeout_s: float = 600.0
+        self,
+        root: str | Path,
+        client: str,
+        clients: int,
+        settings: MergeSettings | None = None,
+        timeout_s: float = 600.0,
     ) -> None:
         """All clients give the same `root`, `clients`, `settings` and `timeout_s`, and begin with the same weights."""
-        how = settings or Settings()
+        how = settings or MergeSettings()
 
-        def merge(updates: Sequence[Update], base: Base | None) -> tuple[Arrays, Report]:
+        def merge(updates: Sequence[ClientUpdate], base: Base | None) -> tuple[Arrays, MergeReport]:
             return aggregate(how, _rules(updates[0].arrays), updates, base)
 
-        rules = Rules(clients, quorum=clients // 2 + 1, timeout_s=timeout_s)
+        rules = RoundRules(clients, quorum=clients // 2 + 1, timeout_s=timeout_s)
         words = msgspec.json.encode(how).decode()
         federation = Federation(run_folder(Path(root), "shared"), rules, merge, words)
         join(federation)
@@ -60,7 +65,7 @@ class Shared:
         own = {name: np.array(one.numpy() if hasattr(one, "numpy") else one) for name, one in arrays.items()}
         model = self._transport.catch_up(self._base)
         nonce = hashlib.sha256(f"{self._base} {content_hash(own)}".encode()).hexdigest()[:32]
-        update = Update(self._client, model.round, self._base, nonce, own, facts=facts)
+        update = ClientUpdate(self._client, model.round, self._base, nonce, own, facts=facts)
         outcome = self._transport.exchange(update)
         assert outcome is not None  # as it waits
         self._base = outcome.model.base

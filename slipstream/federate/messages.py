@@ -1,6 +1,6 @@
 """What a coordinator and its clients say to each other: framed, versioned messages without pickle.
 
-A frame (data/frames.py) has one of the structs below as its body, and data: an update's file, or an aggregate's.
+A frame (runtime/frames.py) has one of the structs below as its body, and data: an update's file, or an aggregate's.
 Every request gets one answer. That to Await and Submit comes when the round is over, for those who wait; or at once,
 when there is a reason why not.
 """
@@ -9,32 +9,32 @@ from __future__ import annotations
 
 import msgspec
 
-from slipstream.data.frames import Bytes, Frames, decode
-from slipstream.federate.rounds import Record, Rules
+from slipstream.federate.rounds import RoundRecord, RoundRules
+from slipstream.runtime.frames import Bytes, Frames, decode
 
 FRAMES = Frames(b"SF", 1, "a Slipstream coordinator")
 MAX_REQUEST = 1 << 12  # bytes of a body
 MAX_ANSWER = 1 << 22  # a record of many clients
 
 
-class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="ask"):
+class CoordinatorRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="ask"):
     """What a client asks for."""
 
 
-class Enter(Request, frozen=True, tag="enter"):
+class EnterFederation(CoordinatorRequest, frozen=True, tag="enter"):
     """The first message: who is there; answered by Welcome."""
 
     client: str
     token: str = ""
 
 
-class CatchUp(Request, frozen=True, tag="catch_up"):
+class CatchUp(CoordinatorRequest, frozen=True, tag="catch_up"):
     """Where do you stand? Answered by Stands, with the aggregate unless it is `base`."""
 
     base: str
 
 
-class Await(Request, frozen=True, tag="await"):
+class Await(CoordinatorRequest, frozen=True, tag="await"):
     """What becomes of this update of mine? Answered by Ended; by Send where it is not known."""
 
     nonce: str
@@ -42,7 +42,7 @@ class Await(Request, frozen=True, tag="await"):
     patient: bool = True
 
 
-class Submit(Request, frozen=True, tag="submit"):
+class Submit(CoordinatorRequest, frozen=True, tag="submit"):
     """Here it is; answered by Ended, Refused, or Send where a new round has begun meanwhile."""
 
     nonce: str
@@ -51,56 +51,56 @@ class Submit(Request, frozen=True, tag="submit"):
     patient: bool = True
 
 
-class Leave(Request, frozen=True, tag="leave"):
+class Leave(CoordinatorRequest, frozen=True, tag="leave"):
     """No more updates will come from me; answered by Kept."""
 
 
-Ask = Enter | CatchUp | Await | Submit | Leave
+Ask = EnterFederation | CatchUp | Await | Submit | Leave
 
 
-class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="say"):
+class CoordinatorAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="say"):
     """What the coordinator says."""
 
 
-class Welcome(Answer, frozen=True, tag="welcome"):
+class Welcome(CoordinatorAnswer, frozen=True, tag="welcome"):
     """By which rules rounds go here."""
 
-    rules: Rules
+    rules: RoundRules
 
 
-class Stands(Answer, frozen=True, tag="stands"):
+class Stands(CoordinatorAnswer, frozen=True, tag="stands"):
     """The current round, and the aggregate to go on from."""
 
     round: int
     base: str
 
 
-class Send(Answer, frozen=True, tag="send"):
+class Send(CoordinatorAnswer, frozen=True, tag="send"):
     """Your update is wanted, for this round."""
 
     round: int
 
 
-class Kept(Answer, frozen=True, tag="kept"):
+class Kept(CoordinatorAnswer, frozen=True, tag="kept"):
     """It is noted, and there is nothing to wait for; or those who asked do not wait."""
 
 
-class Ended(Answer, frozen=True, tag="ended"):
+class RoundEnded(CoordinatorAnswer, frozen=True, tag="ended"):
     """A round is over; where things stand now."""
 
-    record: Record
+    record: RoundRecord
     round: int
     base: str
 
 
-class Refused(Answer, frozen=True, tag="refused"):
+class CoordinatorRefusal(CoordinatorAnswer, frozen=True, tag="refused"):
     """It does not count, and why."""
 
     round: int
     reason: str
 
 
-Say = Welcome | Stands | Send | Kept | Ended | Refused
+Say = Welcome | Stands | Send | Kept | RoundEnded | CoordinatorRefusal
 
 _requests: msgspec.msgpack.Decoder[Ask] = msgspec.msgpack.Decoder(Ask)
 _answers: msgspec.msgpack.Decoder[Say] = msgspec.msgpack.Decoder(Say)

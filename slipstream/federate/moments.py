@@ -22,8 +22,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from slipstream.config.errors import FederationError
-from slipstream.data.rules import Rule
+from slipstream.data.merge_rules import Rule
+from slipstream.errors import FederationError
 from slipstream.federate.blocks import F64, Clients, Combine, blocks, flat, refuse_not_finite
 from slipstream.federate.update import Arrays
 
@@ -38,7 +38,7 @@ class Pooling(NamedTuple):
     shares: Mapping[str, float] | None  # of each client; None: medians, as some may lie
 
 
-class Statistics(NamedTuple):
+class StreamStatistics(NamedTuple):
     """Mean, sum of squared deviations and number of rows of a stream."""
 
     mean: F64
@@ -107,26 +107,26 @@ def merged_rest(
     return merged
 
 
-def pool(one: Statistics, other: Statistics) -> Statistics:
+def pool(one: StreamStatistics, other: StreamStatistics) -> StreamStatistics:
     """The statistics of two streams as those of one (Chan et al. 1979)."""
     count = one.rows + other.rows
     if other.rows == 0 or one.rows == 0:
         return one if other.rows == 0 else other
     delta = other.mean - one.mean
     m2 = one.m2 + other.m2 + np.square(delta) * (one.rows * other.rows / count)
-    return Statistics(one.mean + delta * (other.rows / count), m2, count)
+    return StreamStatistics(one.mean + delta * (other.rows / count), m2, count)
 
 
-def without(whole: Statistics, part: Statistics) -> Statistics:
+def without(whole: StreamStatistics, part: StreamStatistics) -> StreamStatistics:
     """What came after `part` in a stream that began with it: the inverse of `pool`."""
     count = whole.rows - part.rows
     if count <= 0:
-        return Statistics(np.zeros_like(whole.mean), np.zeros_like(whole.m2), 0.0)
+        return StreamStatistics(np.zeros_like(whole.mean), np.zeros_like(whole.m2), 0.0)
     if part.rows == 0:
         return whole
     delta = (whole.mean - part.mean) * (whole.rows / count)
     m2 = whole.m2 - part.m2 - np.square(delta) * (part.rows * count / whole.rows)
-    return Statistics(part.mean + delta, np.maximum(m2, 0.0), count)
+    return StreamStatistics(part.mean + delta, np.maximum(m2, 0.0), count)
 
 
 def _merged_statistics(
@@ -140,7 +140,7 @@ def _merged_statistics(
     if len(ids) == 1:
         whole = streams[ids[0]]
     elif pooling.shares is not None:
-        whole = common if common is not None and followers else Statistics(*_nothing(streams[ids[0]]))
+        whole = common if common is not None and followers else StreamStatistics(*_nothing(streams[ids[0]]))
         for client in ids:
             whole = pool(whole, new[client])
     else:
@@ -148,7 +148,7 @@ def _merged_statistics(
         counts = sorted(stream.rows for stream in new.values())
         count = counts[(len(counts) - 1) // 2] * len(ids) + (common.rows if common is not None and followers else 0.0)
         variance = np.median([stream.m2 / max(stream.rows, 1.0) for stream in seen], axis=0)
-        whole = Statistics(np.median([stream.mean for stream in seen], axis=0), variance * count, count)
+        whole = StreamStatistics(np.median([stream.mean for stream in seen], axis=0), variance * count, count)
     like = {part: clients[ids[0]][f"{group}.{part}"] for part in ("mean", "m2", "count", "shift", "scale")}
     deviation = np.sqrt(whole.m2 / max(whole.rows, 1.0))
     scale = np.where(deviation > NARROW, 1.0 / np.maximum(deviation, NARROW), 1.0)
@@ -156,7 +156,7 @@ def _merged_statistics(
     return {f"{group}.{part}": np.asarray(value).astype(like[part].dtype) for part, value in values.items()}
 
 
-def _streams(clients: Clients, group: str) -> list[Statistics]:
+def _streams(clients: Clients, group: str) -> list[StreamStatistics]:
     """Each client's statistics in float64; a negative count or spread is refused."""
     mean, m2, count = (_column(clients, f"{group}.{part}") for part in ("mean", "m2", "count"))
     for client, spread, rows in zip(sorted(clients), m2, count, strict=True):
@@ -165,12 +165,12 @@ def _streams(clients: Clients, group: str) -> list[Statistics]:
                 f"client {client}: {group} says it has seen fewer than no rows, or less than no spread"
             )
     return [
-        Statistics(a.astype(np.float64), b.astype(np.float64), float(c))
+        StreamStatistics(a.astype(np.float64), b.astype(np.float64), float(c))
         for a, b, c in zip(mean, m2, count, strict=True)
     ]
 
 
-def _nothing(like: Statistics) -> tuple[F64, F64, float]:
+def _nothing(like: StreamStatistics) -> tuple[F64, F64, float]:
     return np.zeros_like(like.mean), np.zeros_like(like.m2), 0.0
 
 

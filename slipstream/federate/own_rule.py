@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from slipstream.config.errors import FederationError, suggest
 from slipstream.config.federated import is_own_rule
+from slipstream.errors import FederationError, suggest
 from slipstream.federate.blocks import Clients
 from slipstream.federate.update import Arrays
 

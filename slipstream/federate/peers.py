@@ -1,7 +1,7 @@
 """What peers without a coordinator agree on: who they are, who meets whom in a round, and how they talk.
 
 A schedule is a pure function of the members, the round and a seed, so all peers know it without talking. Frames
-(data/frames.py) have one of the structs below as their body and data: arrays, in the order of their names, as both
+(runtime/frames.py) have one of the structs below as their body and data: arrays, in the order of their names, as both
 sides hold them. The token is checked before data are read, and every wait ends by a deadline of the monotonic clock.
 """
 
@@ -23,11 +23,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from slipstream.config.errors import FederationError
-from slipstream.data.address import Address, connect, parse_address
-from slipstream.data.frames import HEAD, Frames, WireError, decode
-from slipstream.data.wire import DTYPES, FieldRecord
+from slipstream.errors import FederationError
 from slipstream.federate.update import Arrays, check_id
+from slipstream.replay.messages import DTYPES, FieldRecord
+from slipstream.runtime.address import Address, connect, parse_address
+from slipstream.runtime.frames import HEAD, Frames, WireError, decode
 
 U8 = NDArray[np.uint8]
 F64 = NDArray[np.float64]
@@ -257,7 +257,7 @@ class At(Message, frozen=True, tag="at"):
     round: int
 
 
-class Wait(Message, frozen=True, tag="wait"):
+class PeerWait(Message, frozen=True, tag="wait"):
     """The one who was called is there; its answer comes within so many seconds."""
 
     seconds: float
@@ -278,18 +278,18 @@ class Take(Message, frozen=True, tag="take"):
     """The arrays of the one who says it follow."""
 
 
-class Done(Message, frozen=True, tag="done"):
+class Exchanged(Message, frozen=True, tag="done"):
     """Both sides have what the other sent, and it counts."""
 
 
-class Refused(Message, frozen=True, tag="refused"):
+class PeerRefusal(Message, frozen=True, tag="refused"):
     """What was sent does not count, and why; `round` is where the one who refuses stands."""
 
     reason: str
     round: int = -1
 
 
-Say = Hello | Where | At | Wait | Roster | Take | Done | Refused
+Say = Hello | Where | At | PeerWait | Roster | Take | Exchanged | PeerRefusal
 
 _decoder: msgspec.msgpack.Decoder[Say] = msgspec.msgpack.Decoder(Say)
 _NOTHING = np.empty(0, np.uint8)

@@ -26,8 +26,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from slipstream.config.errors import FederationError
-from slipstream.federate.update import Arrays, Update
+from slipstream.errors import FederationError
+from slipstream.federate.update import Arrays, ClientUpdate
 
 F64 = NDArray[np.float64]
 
@@ -82,13 +82,13 @@ class PrivacyReport(msgspec.Struct, frozen=True):
 
 
 def private_update(
-    update: Update,
+    update: ClientUpdate,
     start: Arrays,
     names: Collection[str],
     privacy: Privacy,
     share: int = 1,
     rng: np.random.Generator | None = None,
-) -> Update:
+) -> ClientUpdate:
     """The update as it may travel: clipped and noised changes since `start`, weight 1, and nothing else.
 
     Args:
@@ -112,7 +112,7 @@ def private_update(
     return replace(update, arrays=arrays, weight=1.0, facts={})
 
 
-def refuse_leak(update: Update, names: Collection[str]) -> str | None:
+def refuse_leak(update: ClientUpdate, names: Collection[str]) -> str | None:
     """One sentence when an update carries more than `private_update` lets through, else None."""
     if extra := sorted(update.arrays.keys() - set(names)):
         return (

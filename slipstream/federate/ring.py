@@ -40,9 +40,7 @@ from typing import NamedTuple, Self
 import msgspec
 from msgspec.structs import replace
 
-from slipstream.config.errors import FederationError
-from slipstream.data.address import connect, listen
-from slipstream.data.frames import WireError
+from slipstream.errors import FederationError
 from slipstream.federate.aggregate import clip_weights, weighted_mean
 from slipstream.federate.blocks import Clients
 from slipstream.federate.peers import (
@@ -52,10 +50,10 @@ from slipstream.federate.peers import (
     LOOK_S,
     Hello,
     Member,
-    Refused,
+    PeerRefusal,
+    PeerWait,
     Roster,
     Say,
-    Wait,
     Watch,
     answer_calls,
     count_misses,
@@ -73,9 +71,11 @@ from slipstream.federate.peers import (
     why_differ,
     why_not_finite,
 )
-from slipstream.federate.ring_group import Group, Merge, Seen
+from slipstream.federate.ring_group import MeetingGroup, MeetingResult, Merge
 from slipstream.federate.rounds import Patience, always
 from slipstream.federate.update import Arrays
+from slipstream.runtime.address import connect, listen
+from slipstream.runtime.frames import WireError
 
 REFUSED = why(ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED)))
 
@@ -208,7 +208,7 @@ class Ring:
             raise _FailedError(f"{there}, and the quorum is {self._quorum}")
         story.hello = replace(story.hello, generation=roster.generation, have="")
         try:
-            group = Group(seen, self.me, self._host, self._step_s)
+            group = MeetingGroup(seen, self.me, self._host, self._step_s)
             story.sent = True
             story.result, fault = group.reduce(arrays, self._merge)
             if not fault:
@@ -227,7 +227,7 @@ class Ring:
 
     # --- the meeting ---
 
-    def _meet(self, story: _Story, deadline: float, patient: Patience) -> Seen:
+    def _meet(self, story: _Story, deadline: float, patient: Patience) -> MeetingResult:
         """Who takes part in an attempt: asked of the first who lives, or decided where that is this peer."""
         absent: dict[str, str] = {}
         for member in self._members:
@@ -244,15 +244,15 @@ class Ring:
                 absent[member.id] = why(error)
         return self._lead(story, absent, deadline, patient)
 
-    def _join(self, leader: Member, hello: Hello, patience: float, deadline: float, patient: Patience) -> Seen:
+    def _join(self, leader: Member, hello: Hello, patience: float, deadline: float, patient: Patience) -> MeetingResult:
         """Call a leader and wait for what it decides; it says first that it is there, and how long it may take."""
         with connect(leader.address, min(CONNECT_S, left_s(patience))) as link:
             send(link, hello, patience)
             said = self._hear(link, patience, patient)
-            if isinstance(said, Wait):
+            if isinstance(said, PeerWait):
                 until = time.monotonic() + max(said.seconds, 0.0) + CONNECT_S
                 said = self._hear(link, min(deadline, until), patient)
-        if isinstance(said, Refused):
+        if isinstance(said, PeerRefusal):
             raise _FailedError(f"{leader.id} refused {self.me}: {said.reason:.200}")
         if not isinstance(said, Roster):
             raise WireError(f"it said {type(said).__name__} where a roster was expected")
@@ -262,7 +262,7 @@ class Ring:
         if len(said.weights) != len(said.members) or not 0 <= said.port < 65536:
             raise WireError("it sent a roster that cannot be right")
         absent = {name: f"{leader.id} did not see it" for name in self._ids if name not in said.members}
-        return Seen(said, _host_of(leader), None, absent)
+        return MeetingResult(said, _host_of(leader), None, absent)
 
     def _hear(self, link: socket.socket, until: float, patient: Patience) -> Say:
         """What a leader says next."""
@@ -271,13 +271,13 @@ class Ring:
                 raise _FailedError(f"{self.me} does not wait any longer")
         return receive(link, until)[0]
 
-    def _lead(self, story: _Story, absent: dict[str, str], deadline: float, patient: Patience) -> Seen:
+    def _lead(self, story: _Story, absent: dict[str, str], deadline: float, patient: Patience) -> MeetingResult:
         """Wait for the others, decide who takes part, and tell them."""
         now = time.monotonic()
         awaited = [m for m in self._members if m.id != self.me and m.id not in absent and m.id not in story.refused]
         waits = {m.id: min(deadline, now + patience_s(self._meet_s, self._misses.get(m.id, 0))) for m in awaited}
         watches = {name: self._watches[name] for name in waits}
-        meeting = _Meeting(story.hello, self._ids, story.refused, watches, waits)
+        meeting = _RingMeeting(story.hello, self._ids, story.refused, watches, waits)
         try:
             answer_calls(self._server, meeting.answer, lambda: meeting.is_over() or not patient(), meeting.latest)
             joined = {name: call for name, call in meeting.joined.items() if is_open(call.link)}
@@ -299,7 +299,7 @@ class Ring:
         finally:
             meeting.close()
         gone = {name: meeting.gone.get(name, "it did not come in time") for name in self._ids if name not in members}
-        return Seen(roster, self._host, store, {**gone, **absent})
+        return MeetingResult(roster, self._host, store, {**gone, **absent})
 
     def _open_store(self) -> socket.socket:
         """Where members will find each other: open before anybody is told, on this peer's own interface alone."""
@@ -353,7 +353,7 @@ def _result_to_keep(hellos: Sequence[Hello]) -> str:
     return have if all(hello.have for hello in hellos if hello.generation == generation) else ""
 
 
-class _Meeting:
+class _RingMeeting:
     """Who has come to a meeting; answers run in threads, each writing what is its own."""
 
     def __init__(
@@ -407,7 +407,7 @@ class _Meeting:
                 if said.id in self._waits:
                     self._waits[said.id] = 0.0
                 raise WireError(reason)
-            send(link, Wait(max(self.latest - time.monotonic(), 0.0)), time.monotonic() + CONNECT_S)
+            send(link, PeerWait(max(self.latest - time.monotonic(), 0.0)), time.monotonic() + CONNECT_S)
             if not is_open(link):  # one that was given up long ago must not take the place of a later one
                 raise EOFError
             # A socket of its own: it is not cut when no more calls are taken.
@@ -417,6 +417,6 @@ class _Meeting:
                 before.link.close()
         except WireError as error:
             with link, contextlib.suppress(OSError):
-                send(link, Refused(str(error)), time.monotonic() + 1.0)
+                send(link, PeerRefusal(str(error)), time.monotonic() + 1.0)
         except (OSError, EOFError):
             link.close()

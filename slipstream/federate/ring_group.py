@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from slipstream.config.errors import FederationError
+from slipstream.errors import FederationError
 from slipstream.federate.blocks import Clients
 from slipstream.federate.peers import Roster, describe, unpack, why_not_finite
 from slipstream.federate.update import Arrays
@@ -19,7 +19,7 @@ from slipstream.federate.update import Arrays
 Merge = Callable[[Clients, Mapping[str, float]], Arrays]  # parts of all members and their claimed weights
 
 
-class Seen(NamedTuple):
+class MeetingResult(NamedTuple):
     """What a meeting decided."""
 
     roster: Roster
@@ -28,10 +28,10 @@ class Seen(NamedTuple):
     absent: dict[str, str]
 
 
-class Group:
+class MeetingGroup:
     """A process group of one meeting, apart from what else the process does with torch.distributed."""
 
-    def __init__(self, seen: Seen, me: str, host: str, step_s: float) -> None:
+    def __init__(self, seen: MeetingResult, me: str, host: str, step_s: float) -> None:
         import torch.distributed
 
         dist: Any = torch.distributed  # its stubs leave out what is used here

@@ -18,8 +18,8 @@ from typing import Literal, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
-from slipstream.config.errors import FederationError
-from slipstream.federate.aggregate import Base, Report
+from slipstream.errors import FederationError
+from slipstream.federate.aggregate import Base, MergeReport
 from slipstream.federate.defence import (
     NAMES,
     Defence,
@@ -30,12 +30,12 @@ from slipstream.federate.defence import (
     screen,
     still_quarantined,
 )
-from slipstream.federate.update import Arrays, Update
+from slipstream.federate.update import Arrays, ClientUpdate
 from slipstream.federate.update_file import Received
 
 VERSION = 1
 
-Aggregate = Callable[[Sequence[Update], Base | None], tuple[Arrays, Report]]
+Aggregate = Callable[[Sequence[ClientUpdate], Base | None], tuple[Arrays, MergeReport]]
 Kind = Literal["late", "stale", "future", "duplicate", "replayed", "malformed", "quarantined"] | Fault
 T = TypeVar("T")
 
@@ -43,7 +43,7 @@ HEARD: tuple[Kind, ...] = ("quarantined", "layout", "not_finite", "impossible", 
 OFFENCES: tuple[Kind, ...] = ("malformed", "layout", "not_finite", "impossible", "norm", "cosine")
 
 
-class Rules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class RoundRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """When a round ends, and what may take part."""
 
     clients: int  # how many are expected: a round is over as soon as all of them were heard
@@ -70,7 +70,7 @@ class Federation:
     """What all who may close a round must have in common."""
 
     folder: Path  # ROOT/RUN_ID, from run_folder()
-    rules: Rules
+    rules: RoundRules
     aggregate: Aggregate
     aggregator: str  # its name and settings, in words: who says otherwise may not take part
     defence: Defence = field(default_factory=Defence)
@@ -85,7 +85,7 @@ class Refusal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reason: str
 
 
-class Seat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Participant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A client that takes part, by which file, and how much of it counts."""
 
     client: str
@@ -105,7 +105,7 @@ class Closing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     version: int
     round: int
     base: str
-    seats: tuple[Seat, ...]
+    seats: tuple[Participant, ...]
     refusals: tuple[Refusal, ...]
     quarantine: tuple[Quarantined, ...]  # from this round on
     dropouts: tuple[str, ...]  # took part in the round before, not heard in this one, and have not finished
@@ -115,7 +115,7 @@ class Closing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     finished: tuple[str, ...] = ()  # have come to the end of their runs: nobody waits for them
 
 
-class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class RoundRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A round that is over: one line of rounds.jsonl."""
 
     version: int
@@ -126,13 +126,13 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     aggregate: str  # hash of its own; "" when it failed
     aggregator: str
     participation: float  # of the expected clients
-    seats: tuple[Seat, ...]
+    seats: tuple[Participant, ...]
     refusals: tuple[Refusal, ...]  # the first of them
     refused: dict[str, int]  # all of them, by kind
     quarantine: tuple[Quarantined, ...]
     dropouts: tuple[str, ...]
     duration_s: float | None
-    report: Report | None
+    report: MergeReport | None
     finished: tuple[str, ...] = ()  # clients that had come to the end of their runs, and were not waited for
 
 
@@ -140,8 +140,8 @@ class Standing(NamedTuple):
     """Where a federation is."""
 
     round: int  # the current one, which has not been decided
-    last: Record | None  # the one before
-    closed: tuple[Record, ...]  # newest first, as far back as a late update may go on from
+    last: RoundRecord | None  # the one before
+    closed: tuple[RoundRecord, ...]  # newest first, as far back as a late update may go on from
     from_start: bool  # nothing closed before those
 
     @property
@@ -158,7 +158,7 @@ class Model(NamedTuple):
     arrays: Arrays | None  # None: it has them already, or there is nothing yet
 
 
-class Outcome(NamedTuple):
+class RoundOutcome(NamedTuple):
     """What became of a round, for one client; whatever it is, the client takes part in the next."""
 
     round: int
@@ -166,7 +166,7 @@ class Outcome(NamedTuple):
     took_part: bool
     reason: str  # why it failed, or why the client did not take part
     model: Model
-    record: Record | None = None  # of the round, if it is over and somebody keeps one
+    record: RoundRecord | None = None  # of the round, if it is over and somebody keeps one
     figures: Mapping[str, float] = {}  # for the metrics, where peers keep none
     sent: bool = True  # False: nothing of the update has left the client, as far as it can tell
 
@@ -190,7 +190,7 @@ class Transport(Protocol):
     def catch_up(self, base: str) -> Model:
         """Where the federation stands; arrays if they are not those that `base` names."""
 
-    def exchange(self, update: Update, patient: Patience = always) -> Outcome | None:
+    def exchange(self, update: ClientUpdate, patient: Patience = always) -> RoundOutcome | None:
         """Take part in the current round and wait for its end, never past its deadline.
 
         Who is not patient any longer gets None soon, and more when it comes back with the same update.
@@ -240,7 +240,7 @@ def decide(
             update, scale = received.update, verdict.scale * rules.discount**staleness
             facts = dict(update.facts)
             who = (update.client, update.nonce, received.digest)
-            seats.append(Seat(*who, update.weight, facts, staleness, scale, verdict.norm, verdict.cosine))
+            seats.append(Participant(*who, update.weight, facts, staleness, scale, verdict.norm, verdict.cosine))
     # Whose first update is refused was heard all the same: the others need not wait for what would be refused too.
     heard = {refusal.client for refusal in refusals if refusal.kind in HEARD} | {seat.client for seat in seats}
     if len(heard.union(gone)) < rules.clients and not overdue:
@@ -267,7 +267,7 @@ def decide(
     )
 
 
-def why_not_held(rules: Rules, gone: Collection[str], heard: Collection[str]) -> str:
+def why_not_held(rules: RoundRules, gone: Collection[str], heard: Collection[str]) -> str:
     """That so many clients have finished that the others are no quorum; "" where they are."""
     finished = sorted(set(gone) - set(heard))
     if rules.clients - len(finished) >= rules.quorum:
@@ -276,7 +276,7 @@ def why_not_held(rules: Rules, gone: Collection[str], heard: Collection[str]) ->
     return f"{who} had finished, and the quorum is {rules.quorum} of {rules.clients}"
 
 
-def admit(update: Update, standing: Standing, rules: Rules) -> int | Refusal:
+def admit(update: ClientUpdate, standing: Standing, rules: RoundRules) -> int | Refusal:
     """How many rounds an update is behind, if it may take part in the current one; its arrays are not looked at."""
     client = update.client
     if entry := _quarantine(standing).get(client):
@@ -304,17 +304,17 @@ def staleness_of(base: str, standing: Standing) -> int | None:
     return len(standing.closed) if base == "" and standing.from_start else None
 
 
-def outcome(record: Record, update: Update, newest: Model) -> Outcome:
+def outcome(record: RoundRecord, update: ClientUpdate, newest: Model) -> RoundOutcome:
     """What a round that is over means to the client of an update."""
     took_part = has_seat(record, update)
     reason = record.reason
     if not took_part and not reason:
         mine = [refusal.reason for refusal in record.refusals if refusal.client == update.client]
         reason = mine[0] if mine else "it came after the round was decided"
-    return Outcome(record.round, record.state, took_part and record.state == "closed", reason, newest, record)
+    return RoundOutcome(record.round, record.state, took_part and record.state == "closed", reason, newest, record)
 
 
-def has_seat(record: Record, update: Update) -> bool:
+def has_seat(record: RoundRecord, update: ClientUpdate) -> bool:
     """Whether this very update took part."""
     return any((seat.client, seat.nonce) == (update.client, update.nonce) for seat in record.seats)
 

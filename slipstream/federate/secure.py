@@ -34,7 +34,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from slipstream.config.errors import FederationError
+from slipstream.errors import FederationError
 from slipstream.federate.secure_keys import (
     KEY_BYTES,
     add_stream,
@@ -64,7 +64,7 @@ BOX_BYTES = 2 * SHARE_BYTES + TAG_BYTES
 # --- messages ---
 
 
-class Terms(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SumTerms(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What all agree on before a sum."""
 
     session: str  # names one policy in one round of one run
@@ -193,10 +193,10 @@ def from_fixed(total: U64) -> F64:
 # --- client ---
 
 
-class Client:
+class SecureClient:
     """One client's side of one sum. A message that is refused changes nothing; each phase is gone through once."""
 
-    def __init__(self, terms: Terms, client: str) -> None:
+    def __init__(self, terms: SumTerms, client: str) -> None:
         if terms.threshold < 2 or terms.length < 1:
             raise FederationError(
                 f"secure aggregation: a threshold of {terms.threshold} over {terms.length} numbers hides nothing; the "
@@ -312,7 +312,7 @@ class Client:
 # --- server ---
 
 
-class Opened(NamedTuple):
+class OpenedSum(NamedTuple):
     """What a server learns."""
 
     total: F64  # [length]
@@ -322,7 +322,7 @@ class Opened(NamedTuple):
 class Server:
     """The server's side of one sum. Whoever carries the messages decides when to close a phase."""
 
-    def __init__(self, terms: Terms) -> None:
+    def __init__(self, terms: SumTerms) -> None:
         self.terms = terms
         self._phase: Literal["keys", "boxes", "masked", "unmask", "closed"] = "keys"
         self._keys: dict[str, Keys] = {}
@@ -399,7 +399,7 @@ class Server:
         self._phase = "unmask"
         return Survivors(self.terms.session, tuple(sorted(self._there)))
 
-    def open_sum(self) -> Opened:
+    def open_sum(self) -> OpenedSum:
         """Close the last phase: the masks come off the sum."""
         self._close("unmask", len(self._answers), "helped to unmask")
         self._phase = "closed"
@@ -419,7 +419,7 @@ class Server:
             for other in there:
                 stream = pair_stream(key, self._keys[other].mask_key, self._context, name, other)
                 add_stream(self._total, stream, add=name < other)  # what `other` took off for it, or the reverse
-        return Opened(from_fixed(self._total), tuple(there))
+        return OpenedSum(from_fixed(self._total), tuple(there))
 
     def _before(self, message: FromClient) -> tuple[str, Iterable[str], Iterable[str] | None]:
         """The phase a message is for, who has sent one already, and who may."""
@@ -464,6 +464,6 @@ class Server:
         raise FederationError(f"secure aggregation: '{kind}' of client {message.client!r:.80} is refused: {why}")
 
 
-def _context(terms: Terms, keys: Sequence[Keys]) -> bytes:
+def _context(terms: SumTerms, keys: Sequence[Keys]) -> bytes:
     """Hash of all that is public when shares are made: keys derived from it belong to this sum and this list only."""
     return hashlib.sha256(msgspec.msgpack.encode((terms, keys))).digest()

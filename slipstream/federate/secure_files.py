@@ -24,38 +24,38 @@ from pathlib import Path
 
 import msgspec
 
-from slipstream.config.errors import FederationError
 from slipstream.config.records import from_msgpack
 from slipstream.data.arrays_file import content_hash
 from slipstream.data.disk import replace_file
+from slipstream.errors import FederationError
 from slipstream.federate import disk, folder
 from slipstream.federate.files import FIRST_PAUSE_S, LONGEST_PAUSE_S
 from slipstream.federate.rounds import (
     VERSION,
     Federation,
     Model,
-    Outcome,
+    Participant,
     Patience,
-    Record,
-    Seat,
+    RoundOutcome,
+    RoundRecord,
     Standing,
     always,
     why_not_held,
 )
 from slipstream.federate.secure import (
-    Client,
     Inbox,
     KeyList,
     Message,
+    SecureClient,
     Server,
+    SumTerms,
     Survivors,
-    Terms,
     decode,
     encode,
     pack,
     unpack,
 )
-from slipstream.federate.update import Arrays, Update, check_id
+from slipstream.federate.update import Arrays, ClientUpdate, check_id
 
 # What clients write in each phase, and what ends it.
 PHASES = (("keys", "key_list.msg"), ("boxes", "delivered.msg"), ("masked", "survivors.msg"), ("unmask", folder.CLOSED))
@@ -72,7 +72,7 @@ class SecureFiles:
     """Takes part through the folder of a federation that was joined (`folder.join`)."""
 
     federation: Federation
-    weigh: Callable[[Update], float]  # what an update counts
+    weigh: Callable[[ClientUpdate], float]  # what an update counts
 
     def catch_up(self, base: str) -> Model:
         """Where the federation stands; arrays if they are not those that `base` names."""
@@ -85,7 +85,7 @@ class SecureFiles:
     def close(self) -> None:
         """Nothing is held between rounds."""
 
-    def exchange(self, update: Update, patient: Patience = always) -> Outcome | None:
+    def exchange(self, update: ClientUpdate, patient: Patience = always) -> RoundOutcome | None:
         """Take part in the current round and wait for its end, never past the deadlines of its phases.
 
         Who leaves before it is over has left what it can be opened with in nobody's hands: the others go on as if it
@@ -97,14 +97,16 @@ class SecureFiles:
             if update.base != where.base:
                 # Whatever it has changed cannot be told from what the others have: nobody looks at it alone.
                 reason = "the others have gone on without it, and a change that is hidden cannot be brought up to date"
-                return Outcome(where.round, "refused", False, reason, self.catch_up(update.base), sent=False)
+                return RoundOutcome(where.round, "refused", False, reason, self.catch_up(update.base), sent=False)
             terms = make_terms(self.federation, where, update.arrays)
-            return self._go_through(Client(terms, update.client), update, where, patient)
+            return self._go_through(SecureClient(terms, update.client), update, where, patient)
         except (OSError, FederationError) as error:  # a full disk, a share that is away, too few clients, a broken file
             model = Model(update.round, update.base, None)
-            return Outcome(update.round, "undecided", False, str(error), model)
+            return RoundOutcome(update.round, "undecided", False, str(error), model)
 
-    def _go_through(self, client: Client, update: Update, where: Standing, patient: Patience) -> Outcome | None:
+    def _go_through(
+        self, client: SecureClient, update: ClientUpdate, where: Standing, patient: Patience
+    ) -> RoundOutcome | None:
         federation, number = self.federation, where.round
         open_round(federation, number, update.client)
         here, began, pause = folder.round_folder(federation, number), time.monotonic(), FIRST_PAUSE_S
@@ -136,9 +138,9 @@ class SecureFiles:
         closed = record.state == "closed"
         model = self.catch_up(update.base)
         # Of what is not in a sum that was opened, nobody has seen anything.
-        return Outcome(number, record.state, took_part and closed, reason, model, record, sent=counted and closed)
+        return RoundOutcome(number, record.state, took_part and closed, reason, model, record, sent=counted and closed)
 
-    def _speak(self, client: Client, update: Update, here: Path, phase: str) -> Message | None:
+    def _speak(self, client: SecureClient, update: ClientUpdate, here: Path, phase: str) -> Message | None:
         """What this client says in a phase; None where it is not among those who are asked."""
         match phase:
             case "keys":
@@ -156,12 +158,12 @@ class SecureFiles:
 # --- what the holder of the lock does ---
 
 
-def make_terms(federation: Federation, where: Standing, arrays: Arrays) -> Terms:
+def make_terms(federation: Federation, where: Standing, arrays: Arrays) -> SumTerms:
     """What all clients of a round agree on: who has other arrays, or goes on from another aggregate, has others."""
     rules = federation.rules
     length = 1 + sum(array.size for array in arrays.values())
     session = f"{federation.folder.name} {where.round} {where.base}"
-    return Terms(session, max(rules.quorum, rules.clients // 2 + 1), length)
+    return SumTerms(session, max(rules.quorum, rules.clients // 2 + 1), length)
 
 
 def open_round(federation: Federation, number: int, client: str) -> None:
@@ -172,7 +174,7 @@ def open_round(federation: Federation, number: int, client: str) -> None:
         folder.open_round(federation, number, client)
 
 
-def advance(federation: Federation, number: int, terms: Terms, like: Arrays, seen: float) -> bool:
+def advance(federation: Federation, number: int, terms: SumTerms, like: Arrays, seen: float) -> bool:
     """End the current phase of a round, which this one knows of since `seen`, if it is time; whether it was."""
     here = folder.round_folder(federation, number)
     if (here / folder.CLOSED).exists():
@@ -204,7 +206,7 @@ def advance(federation: Federation, number: int, terms: Terms, like: Arrays, see
     return True
 
 
-def is_complete(federation: Federation, here: Path, phase: str, came: Sequence[str], terms: Terms) -> bool:
+def is_complete(federation: Federation, here: Path, phase: str, came: Sequence[str], terms: SumTerms) -> bool:
     """Whether nothing more is to be waited for in a phase."""
     if phase == "unmask":  # the sum is the same whoever helps to open it
         return len(came) >= terms.threshold
@@ -214,7 +216,7 @@ def is_complete(federation: Federation, here: Path, phase: str, came: Sequence[s
     return set(asked) <= set(came)
 
 
-def replay(here: Path, phase: str, terms: Terms) -> Server:
+def replay(here: Path, phase: str, terms: SumTerms) -> Server:
     """A server as it is when this phase is open, from the files of those who count in the phases before."""
     server = Server(terms)
     if phase == "keys":
@@ -256,7 +258,7 @@ def _end(federation: Federation, number: int, clients: Sequence[str], arrays: Ar
         folder.write_aggregate(federation, number, arrays)
     folder.end_round(
         federation,
-        Record(
+        RoundRecord(
             version=VERSION,
             round=number,
             state="closed" if arrays is not None else "not_held" if finished else "failed",
@@ -265,7 +267,7 @@ def _end(federation: Federation, number: int, clients: Sequence[str], arrays: Ar
             aggregate=content_hash(arrays) if arrays is not None else "",
             aggregator=federation.aggregator,
             participation=len(clients) / federation.rules.clients,
-            seats=tuple(Seat(client, "", "", 1.0, {}, 0, 1.0, None, None) for client in clients),
+            seats=tuple(Participant(client, "", "", 1.0, {}, 0, 1.0, None, None) for client in clients),
             refusals=(),
             refused={},
             quarantine=(),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from os import urandom
 
-from slipstream.config.errors import FederationError
+from slipstream.errors import FederationError
 
 PRIME = 2**521 - 1
 SHARE_BYTES = 66  # holds any number below the prime

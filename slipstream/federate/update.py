@@ -9,7 +9,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from slipstream.config.errors import FederationError
+from slipstream.errors import FederationError
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -18,7 +18,7 @@ _ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}")
 
 
 @dataclass(frozen=True)
-class Update:
+class ClientUpdate:
     """One policy of one client, as it stands when a round begins."""
 
     client: str

@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 import msgspec
 
-from slipstream.config.errors import CheckpointError, FederationError
 from slipstream.config.records import from_json
 from slipstream.data.arrays_file import MAX_HEADER_BYTES, array_chunks, read_content, refuse_unsavable
 from slipstream.data.disk import open_regular
-from slipstream.federate.update import Arrays, Update, check_id
+from slipstream.errors import CheckpointError, FederationError
+from slipstream.federate.update import Arrays, ClientUpdate, check_id
 
 VERSION = 1
 KEY = "slipstream_update"
@@ -38,11 +38,11 @@ class _Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Received(NamedTuple):
     """An update as it was read, and the SHA-256 of the file that brought it."""
 
-    update: Update
+    update: ClientUpdate
     digest: str
 
 
-def update_chunks(update: Update) -> Iterator[memoryview]:
+def update_chunks(update: ClientUpdate) -> Iterator[memoryview]:
     """The bytes of an update's file."""
     refuse_unsavable(Path(f"update of {update.client}"), update.arrays)
     facts = {name: float(value) for name, value in update.facts.items()}
@@ -95,5 +95,5 @@ def _read(name: str, file: BufferedReader | BytesIO, size: int) -> Received:
         raise FederationError(f"{name}: round {head.round!s:.20} and base {head.base[:80]!r} are of no federation")
     if head.weight < 0 or len(head.facts) > MAX_FACTS or not all(math.isfinite(number) for number in numbers):
         raise FederationError(f"{name}: a weight and up to {MAX_FACTS} facts are finite numbers; these are not")
-    update = Update(head.client, head.round, head.base, head.nonce, content.arrays, head.weight, head.facts)
+    update = ClientUpdate(head.client, head.round, head.base, head.nonce, content.arrays, head.weight, head.facts)
     return Received(update, content.digest)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from slipstream.config.algos.onpolicy import BoardNetwork
 from slipstream.nets.board_heads import Placer
-from slipstream.nets.boards import Board, BoardSpec
+from slipstream.nets.boards import BoardSpec, PlacementFeatures
 from slipstream.nets.heads import SMALL_GAIN, Categorical, Distribution, Gaussian, Point, Squashed, masked
 from slipstream.nets.normalise import RunningNorm
 from slipstream.nets.torsos import Linear, Mlp, Obs, Pass, flatten
@@ -54,7 +54,7 @@ class Actor(nn.Module):
         super().__init__()
         self.spec = spec
         self.norm = RunningNorm(spec.inputs) if spec.normalize_observation else None
-        self.board = None if spec.board is None else Board(spec.board)
+        self.board = None if spec.board is None else PlacementFeatures(spec.board)
         self.placer: Placer | None = None  # acts in place of torso and head
         if spec.board is not None and spec.board_network != "candidates":
             self.placer = Placer(spec.board_network, spec.board, spec.activation, generator)
@@ -98,7 +98,7 @@ class Actor(nn.Module):
         """The distribution that the head's outputs stand for."""
         return Categorical(masked(out, mask)) if self.log_std is None else Gaussian(out, self.log_std)
 
-    def placements(self, board: Board, x: Tensor, mask: Tensor | None) -> Tensor:
+    def placements(self, board: PlacementFeatures, x: Tensor, mask: Tensor | None) -> Tensor:
         """Logits of every placement, [rows, placements]."""
         if mask is None:
             raise ValueError("not every placement is there in every position: a mask must say which are")

@@ -33,7 +33,7 @@ def _by_head(tokens: Tensor) -> Tensor:
     return tokens.view(*tokens.shape[:2], ATTENTION_HEADS, -1).transpose(1, 2)
 
 
-class Block(nn.Module):
+class AttentionBlock(nn.Module):
     """Tokens look at a memory, or at each other where none is given; then each thinks for itself."""
 
     def __init__(self, channels: int, activation: str, generator: torch.Generator) -> None:

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from slipstream.config.algos.onpolicy import BoardNetwork
-from slipstream.nets.attention import Block, each
-from slipstream.nets.board_torsos import CHANNELS, AttentionTorso, ConvTorso, Places
-from slipstream.nets.boards import Board, BoardSpec, Candidates
+from slipstream.nets.attention import AttentionBlock, each
+from slipstream.nets.board_torsos import CHANNELS, AttentionTorso, CellPositions, ConvTorso
+from slipstream.nets.boards import BoardSpec, Candidates, PlacementFeatures
 from slipstream.nets.heads import FORBIDDEN, SMALL_GAIN, masked
 from slipstream.nets.shards import in_shards
 from slipstream.nets.torsos import Linear, Mlp
@@ -78,7 +78,7 @@ class Placements(nn.Module):
 
     def __init__(self, spec: BoardSpec, activation: str, generator: torch.Generator) -> None:
         super().__init__()
-        self.board = Board(spec)
+        self.board = PlacementFeatures(spec)
         self.embed = Mlp((self.board.inputs, 2 * CHANNELS, CHANNELS), activation, 1.0, generator)
         self.norm = nn.LayerNorm(CHANNELS)
         self.score = Linear(CHANNELS, 1, SMALL_GAIN, generator)
@@ -98,12 +98,12 @@ class Placements(nn.Module):
         return candidates.spread(scores, after.shape[0], self.board.spec.placements)
 
 
-class Memory(nn.Module):
+class CellMemory(nn.Module):
     """Cells as something to look at: they know where they are."""
 
     def __init__(self, spec: BoardSpec) -> None:
         super().__init__()
-        self.places = Places(spec)
+        self.places = CellPositions(spec)
         self.norm = nn.LayerNorm(CHANNELS)
 
     def forward(self, cells: Tensor) -> Tensor:
@@ -119,9 +119,9 @@ class CrossAttention(nn.Module):
         super().__init__()
         self.widths = _widths(spec)
         self.placements = Placements(spec, activation, generator)
-        self.memory = Memory(spec)
+        self.memory = CellMemory(spec)
         self.latents = nn.Parameter(torch.randn(LATENTS, CHANNELS, generator=generator))
-        self.read, self.think, self.ask = (Block(CHANNELS, activation, generator) for _ in range(3))
+        self.read, self.think, self.ask = (AttentionBlock(CHANNELS, activation, generator) for _ in range(3))
         self.norm = nn.LayerNorm(CHANNELS)
 
     def forward(self, cells: Tensor, x: Tensor, mask: Tensor, width: int) -> Tensor:
@@ -132,16 +132,16 @@ class CrossAttention(nn.Module):
         return self.placements.logits(tokens, self.ask(tokens.x, torch.cat([memory, self.norm(latents)], 1)))
 
 
-class Decoder(nn.Module):
+class PlacementDecoder(nn.Module):
     """Placements look at each other and at the cells, in turn: each is weighed knowing the others."""
 
     def __init__(self, spec: BoardSpec, activation: str, generator: torch.Generator) -> None:
         super().__init__()
         self.widths = _widths(spec)
         self.placements = Placements(spec, activation, generator)
-        self.memory = Memory(spec)
-        self.among = nn.ModuleList(Block(CHANNELS, activation, generator) for _ in range(DECODER_LAYERS))
-        self.across = nn.ModuleList(Block(CHANNELS, activation, generator) for _ in range(DECODER_LAYERS))
+        self.memory = CellMemory(spec)
+        self.among = nn.ModuleList(AttentionBlock(CHANNELS, activation, generator) for _ in range(DECODER_LAYERS))
+        self.across = nn.ModuleList(AttentionBlock(CHANNELS, activation, generator) for _ in range(DECODER_LAYERS))
 
     def forward(self, cells: Tensor, x: Tensor, mask: Tensor, width: int) -> Tensor:
         """Logits [rows, placements]."""
@@ -159,12 +159,12 @@ def _widths(spec: BoardSpec) -> tuple[int, ...]:
 
 
 Torso = ConvTorso | AttentionTorso
-Head = DenseMap | Factorised | CrossAttention | Decoder
+Head = DenseMap | Factorised | CrossAttention | PlacementDecoder
 NETWORKS: dict[BoardNetwork, tuple[type[Torso], type[Head]]] = {
     "dense_map": (ConvTorso, DenseMap),
     "factorised": (ConvTorso, Factorised),
     "cross_attention": (ConvTorso, CrossAttention),
-    "decoder": (ConvTorso, Decoder),
+    "decoder": (ConvTorso, PlacementDecoder),
     "board_attention": (AttentionTorso, DenseMap),
 }
 

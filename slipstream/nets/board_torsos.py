@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from slipstream.nets.attention import BRANCH_GAIN, Block, each
+from slipstream.nets.attention import BRANCH_GAIN, AttentionBlock, each
 from slipstream.nets.boards import COLOURS, PIECES, BoardSpec, pieces_of
 from slipstream.nets.torsos import ACTIVATIONS, Linear, Mlp, make_orthogonal
 
@@ -80,8 +80,8 @@ class AttentionTorso(nn.Module):
         self.spec = spec
         self.cells = Linear(_planes(spec), CHANNELS, 1.0, generator)
         self.told = Mlp((_facts(spec), TOLD, CHANNELS), activation, 1.0, generator)
-        self.places = Places(spec)
-        self.blocks = nn.ModuleList(Block(CHANNELS, activation, generator) for _ in range(LAYERS))
+        self.places = CellPositions(spec)
+        self.blocks = nn.ModuleList(AttentionBlock(CHANNELS, activation, generator) for _ in range(LAYERS))
         self.norm = nn.LayerNorm(CHANNELS)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -94,7 +94,7 @@ class AttentionTorso(nn.Module):
         return out
 
 
-class Places(nn.Module):
+class CellPositions(nn.Module):
     """Tells cells where they are: an embedding of their row and one of their column, learned from waves on."""
 
     def __init__(self, spec: BoardSpec) -> None:

@@ -72,7 +72,7 @@ class Candidates(NamedTuple):
         return scores.new_full((rows, choices), FORBIDDEN).index_put((self.row, self.choice), scores)
 
 
-class Board(nn.Module):
+class PlacementFeatures(nn.Module):
     """Describes placements; it has nothing to learn."""
 
     corner: Tensor  # [placements], upper left cell of what is looked at, in a padded board
@@ -171,7 +171,7 @@ class ColumnTorso(nn.Module):
 
     def __init__(self, spec: BoardSpec, hidden: Sequence[int], activation: str, generator: torch.Generator) -> None:
         super().__init__()
-        self.board = Board(spec)
+        self.board = PlacementFeatures(spec)
         self.columns = Mlp((3 * 3 * spec.height + spec.num_numbers, *COLUMN_HIDDEN), activation, None, generator)
         pooled = 6 * COLUMN_HIDDEN[-1] + spec.num_numbers + 2 * PIECES
         self.whole = Mlp((pooled, *hidden), activation, None, generator)

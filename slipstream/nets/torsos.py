@@ -56,15 +56,15 @@ def learning_dtype() -> torch.dtype:
     return _arithmetic.get().dtype
 
 
-class Layout:
+class MlpLayout:
     """Widths and activations of a perceptron, and the native passes for them."""
 
     def __init__(self, widths: tuple[int, ...], hidden: str, last: str) -> None:
         self.widths, self.hidden, self.last = widths, hidden, last
         self.native = _core.MlpShape(list(widths), hidden, last)
 
-    def __reduce__(self) -> tuple[type[Layout], tuple[tuple[int, ...], str, str]]:
-        return Layout, (self.widths, self.hidden, self.last)  # so that networks can be copied
+    def __reduce__(self) -> tuple[type[MlpLayout], tuple[tuple[int, ...], str, str]]:
+        return MlpLayout, (self.widths, self.hidden, self.last)  # so that networks can be copied
 
 
 class Linear(nn.Linear):
@@ -74,7 +74,7 @@ class Linear(nn.Linear):
         super().__init__(inputs, outputs)
         make_orthogonal(self.weight, gain, generator)
         nn.init.zeros_(self.bias)
-        self._layout = Layout((inputs, outputs), "identity", "identity")
+        self._layout = MlpLayout((inputs, outputs), "identity", "identity")
 
     def forward(self, x: Tensor) -> Tensor:
         """Rows [rows, inputs] -> [rows, outputs]."""
@@ -117,8 +117,8 @@ class Mlp(nn.Sequential):
                 layers.append(ACTIVATIONS[activation]())
         super().__init__(*layers)
         last = activation if out_gain is None else "identity"
-        self._layout = Layout(tuple(sizes), activation, last) if layers else None
-        self._topped: Layout | None = None  # with a head on it
+        self._layout = MlpLayout(tuple(sizes), activation, last) if layers else None
+        self._topped: MlpLayout | None = None  # with a head on it
         self._linears = tuple(layer for layer in layers if isinstance(layer, Linear))
 
     def forward(self, x: Tensor, head: Linear | None = None) -> Tensor:
@@ -140,14 +140,14 @@ class Mlp(nn.Sequential):
         if head is None:
             return Net(layout, _parameters(*self._linears))
         if self._topped is None or self._topped.widths[-1] != head.out_features:
-            self._topped = Layout((*layout.widths, head.out_features), layout.hidden, "identity")
+            self._topped = MlpLayout((*layout.widths, head.out_features), layout.hidden, "identity")
         return Net(self._topped, _parameters(*self._linears, head))
 
 
 class Net(NamedTuple):
     """A perceptron; it stays the same while its parameters learn."""
 
-    layout: Layout
+    layout: MlpLayout
     parameters: tuple[Tensor, ...]  # weight and bias of every layer
 
     def over(self, x: Tensor) -> Pass:
@@ -158,7 +158,7 @@ class Net(NamedTuple):
 class Pass(NamedTuple):
     """A perceptron and the rows it is to be run on."""
 
-    layout: Layout
+    layout: MlpLayout
     x: Tensor  # [rows, inputs]
     parameters: tuple[Tensor, ...]
 
@@ -183,7 +183,7 @@ def run(*passes: Pass) -> tuple[Tensor, ...]:
     return tuple(_forward(shapes, flat, None))
 
 
-class Recorder:
+class PassRecorder:
     """Runs passes whose slopes somebody else will know, without torch's graph: it costs more than small networks do.
 
     What the way back needs is kept until the next passes are run: memory that is asked for anew each time costs as much
@@ -193,7 +193,7 @@ class Recorder:
     def __init__(self) -> None:
         self._hidden: list[Tensor] = []
 
-    def record(self, *passes: Pass) -> Record | Graph:
+    def record(self, *passes: Pass) -> ForwardRecord | Graph:
         """A record of these passes, whoever runs them."""
         record = self.run(*passes)
         if record is not None:
@@ -202,7 +202,7 @@ class Recorder:
         with torch.enable_grad():
             return Graph(passes, run(*passes))
 
-    def run(self, *passes: Pass) -> Record | None:
+    def run(self, *passes: Pass) -> ForwardRecord | None:
         """A record of these passes; None where torch has to run them."""
         if _arithmetic.get() != PLAIN or not is_native(passes[0].x):
             return None
@@ -210,10 +210,10 @@ class Recorder:
         needed = [shape.hidden_floats(each.x.shape[0]) for shape, each in zip(shapes, passes, strict=True)]
         if len(self._hidden) != len(needed) or any(len(h) < n for h, n in zip(self._hidden, needed, strict=True)):
             self._hidden = [torch.empty(count) for count in needed]
-        return Record(shapes, flat, self._hidden, tuple(_forward(shapes, flat, self._hidden)))
+        return ForwardRecord(shapes, flat, self._hidden, tuple(_forward(shapes, flat, self._hidden)))
 
 
-class Record(NamedTuple):
+class ForwardRecord(NamedTuple):
     """Passes that were run, and what the way back needs of them."""
 
     shapes: Shapes
@@ -282,7 +282,7 @@ def is_native(x: Tensor) -> bool:
     return x.device.type == "cpu" and not torch.compiler.is_exporting()
 
 
-def layer_by_layer(layout: Layout, x: Tensor, parameters: Sequence[Tensor]) -> Tensor:
+def layer_by_layer(layout: MlpLayout, x: Tensor, parameters: Sequence[Tensor]) -> Tensor:
     """The same network in plain torch: what runs on a GPU and is exported; the native pass is tested against it."""
     for i in range(0, len(parameters), 2):
         x = functional.linear(x, parameters[i], parameters[i + 1])
@@ -301,8 +301,8 @@ def _by_torch(each: Pass, how: Arithmetic) -> Tensor:
 
 
 @cache
-def _compiled() -> Callable[[Layout, Tensor, Sequence[Tensor]], Tensor]:
-    compiled: Callable[[Layout, Tensor, Sequence[Tensor]], Tensor] = torch.compile(layer_by_layer, dynamic=True)
+def _compiled() -> Callable[[MlpLayout, Tensor, Sequence[Tensor]], Tensor]:
+    compiled: Callable[[MlpLayout, Tensor, Sequence[Tensor]], Tensor] = torch.compile(layer_by_layer, dynamic=True)
     return compiled
 
 
@@ -333,7 +333,7 @@ def _hidden(shapes: Shapes, flat: Sequence[Tensor]) -> list[Tensor]:
 
 
 def _backward(
-    record: Record, slopes: Sequence[Tensor], wanted: Sequence[bool]
+    record: ForwardRecord, slopes: Sequence[Tensor], wanted: Sequence[bool]
 ) -> tuple[list[Tensor | None], list[Tensor | None]]:
     """Gradients by every pass's rows, and by all its parameters as one vector; `wanted` of each tensor of `flat`."""
     passes, by_rows, by_parameters = [], [], []
@@ -366,7 +366,7 @@ class _Passes(torch.autograd.Function):
         if torch.is_grad_enabled():  # create_graph: what comes out of here would silently count as constant
             raise RuntimeError("the native pass has no second derivative; ask layer_by_layer for it")
         saved, count = ctx.saved_tensors, len(ctx.shapes)
-        record = Record(ctx.shapes, saved[: -2 * count], saved[-2 * count : -count], saved[-count:])
+        record = ForwardRecord(ctx.shapes, saved[: -2 * count], saved[-2 * count : -count], saved[-count:])
         slopes = tuple(slope.contiguous() for slope in slopes)
         by_rows, by_parameters = _backward(record, slopes, ctx.needs_input_grad[1:])
         pieces: list[Tensor | None] = []

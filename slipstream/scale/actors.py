@@ -32,14 +32,14 @@ from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from slipstream import __version__
-from slipstream.collect.memory import Arrays, Board, Shelf, make_memory
+from slipstream.collect.memory import Arrays, WeightStore, WorkerBuffers, make_memory
 from slipstream.collect.messages import MAX_TRACE, Channel, Collect, Failed, Message, Order, Ready, make_channel
 from slipstream.collect.pool import Life
-from slipstream.config.errors import ScenarioError
 from slipstream.config.records import from_json
+from slipstream.errors import ScenarioError
+from slipstream.run import worker_process as crew
+from slipstream.run.workers import WorkerMemory
 from slipstream.scale.slabs import Door, Gate, Sender
-from slipstream.train import crew
-from slipstream.train.workers import Memory
 
 PLACE_S = 30.0  # in which a cluster that is large enough has room for all workers
 SLAB_S = 30.0  # in which a slab arrives whose worker has said that it is filled
@@ -47,14 +47,14 @@ LOOK_S = 0.5  # between questions to an actor that works, whether it is alive
 CLOSE_S = 5.0
 
 
-class Weights(NamedTuple):
+class StoredWeights(NamedTuple):
     """A version of everybody's weights, in Ray's object store."""
 
     version: int
     arrays: Any  # an object reference; an actor gets the arrays
 
 
-class Answer(NamedTuple):
+class WorkerAnswer(NamedTuple):
     """What a worker said, and the number under which the slot comes that it filled."""
 
     message: bytes
@@ -70,23 +70,23 @@ class Worker:
     def __init__(self, payload: bytes, door: Door, life: int, version: str) -> None:
         if version != __version__:
             raise ScenarioError(f"this node has Slipstream {__version__}, and the run {version}; install the same")
-        self._job = job = from_json(payload, crew.Job)
+        self._job = job = from_json(payload, crew.WorkerJob)
         _, memory = make_memory("slipstream-worker", job.shelf.size)
-        self._shelf = Shelf(memory, job.shelf)
-        _, self._board_memory = make_memory("slipstream-weights", Board.size(job.board, job.buffers))
-        self._board = Board(self._board_memory, job.board, job.buffers)
+        self._shelf = WorkerBuffers(memory, job.shelf)
+        _, self._board_memory = make_memory("slipstream-weights", WeightStore.size(job.board, job.buffers))
+        self._board = WeightStore(self._board_memory, job.board, job.buffers)
         mine, self._theirs = make_channel()
         self._channel = Channel(mine)
         self._sender, self._life, self._sent = Sender(door), life, 0
 
-    def begin(self, state: Arrays | None, phases: NDArray[np.int32]) -> Answer:
+    def begin(self, state: Arrays | None, phases: NDArray[np.int32]) -> WorkerAnswer:
         """Build the worlds and go on from a state; without one the first comes back."""
         self._shelf.put_state(state)
         self._shelf.world_phases[:] = phases
         Thread(target=self._work, daemon=True).start()
         return self._answer(0 if state is None else None)
 
-    def fulfil(self, order: bytes, version: int, weights: Arrays | None, phases: NDArray[np.int32]) -> Answer:
+    def fulfil(self, order: bytes, version: int, weights: Arrays | None, phases: NDArray[np.int32]) -> WorkerAnswer:
         """Do what is asked."""
         if weights is not None:
             self._board.write(version, weights)
@@ -104,16 +104,16 @@ class Worker:
         crew.settle()
         crew.work(self._job, self._theirs, self._shelf, self._board_memory, Event())
 
-    def _answer(self, slot: int | None) -> Answer:
+    def _answer(self, slot: int | None) -> WorkerAnswer:
         message = self._channel.receive()
         if message is None:
             raise RuntimeError("the worker's thread has ended without a word")
         said = msgspec.json.encode(message)
         if slot is None or isinstance(message, Failed):
-            return Answer(said, None)
+            return WorkerAnswer(said, None)
         self._sent += 1
         self._sender.send(self._life, self._sent, self._shelf.slots[slot].packed())
-        return Answer(said, self._sent)
+        return WorkerAnswer(said, self._sent)
 
 
 ACTOR: Any = ray.remote(num_cpus=1, max_restarts=0, max_task_retries=0, concurrency_groups={"signs": 1})(Worker)
@@ -122,26 +122,26 @@ ACTOR: Any = ray.remote(num_cpus=1, max_restarts=0, max_task_retries=0, concurre
 # --- in the run ---
 
 
-class PutBoard(Board):
+class PutBoard(WeightStore):
     """Weights by version in Ray's object store, each put there once; the newest are kept, as many as have buffers."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self._put: dict[int, Weights] = {}
+        self._put: dict[int, StoredWeights] = {}
 
     def write(self, version: int, weights: Mapping[str, NDArray[Any]]) -> None:
         """Publish."""
         super().write(version, weights)
-        found = {**self._put, version: Weights(version, ray.put(dict(weights)))}
+        found = {**self._put, version: StoredWeights(version, ray.put(dict(weights)))}
         self._put = {each: found[each] for each in sorted(found)[-self.buffers :]}
 
-    def ref(self, version: int | None) -> Weights:
+    def ref(self, version: int | None) -> StoredWeights:
         """These weights, or the newest."""
         put = self._put
         return put[max(put) if version is None else version]
 
 
-class Actors(Memory):
+class Actors(WorkerMemory):
     """Workers as actors, spread over the nodes of the cluster this process has joined."""
 
     can_kill = True
@@ -186,7 +186,7 @@ class ActorLife:
     """An actor as the pool sees it, and the thread that forwards what the pool and it say."""
 
     def __init__(
-        self, actor: Any, channel: Channel, shelf: Shelf, board: PutBoard, gate: Gate, owner: int, name: int
+        self, actor: Any, channel: Channel, shelf: WorkerBuffers, board: PutBoard, gate: Gate, owner: int, name: int
     ) -> None:
         self._actor, self._channel, self._shelf, self._board, self._owner = actor, channel, shelf, board, owner
         self._gate, self._name, self._how, self._stop = gate, name, "ended", Event()
@@ -293,7 +293,7 @@ class ActorLife:
             self._shelf.slots[order.slot].begin(self._owner, order.number, version)
         return self._actor.fulfil.remote(msgspec.json.encode(order), version, arrays, self._phases)
 
-    def _take_in(self, answer: Answer) -> None:
+    def _take_in(self, answer: WorkerAnswer) -> None:
         message = from_json(answer.message, Message)
         if answer.slab is not None:
             slot = self._shelf.slots[message.slot if isinstance(message, Ready) else 0]

@@ -13,22 +13,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from slipstream.config.errors import ScenarioError
 from slipstream.config.federated import is_own_rule
 from slipstream.config.load import override
 from slipstream.config.scenario import Scenario, shared_policies
 from slipstream.config.sweep import Pbt, Sweep
+from slipstream.errors import ScenarioError
 from slipstream.federate.folder import HISTORY, is_waiting
 from slipstream.federate.own_rule import find
-from slipstream.scale.pool import Ended, Order, Pool
-from slipstream.train.metrics import read_rows
-from slipstream.train.replicas import ROUNDS, RUNS
-from slipstream.train.supervision import last_row
+from slipstream.run.metrics import read_rows
+from slipstream.run.replicas import ROUNDS, RUNS
+from slipstream.run.supervision import last_row
+from slipstream.scale.pool import RunEnded, RunOrder, RunPool
 
 NO_DEADLINE_S = 1e9
 
 
-class Client(NamedTuple):
+class RunClient(NamedTuple):
     """One client of a run; the run itself where it learns alone."""
 
     name: str  # "" where it learns alone
@@ -49,12 +49,12 @@ def count(scenario: Scenario) -> int:
     return scenario.federated.clients if scenario.federated.has_others else 1
 
 
-def clients_of(scenario: Scenario, run: Path, seed: int, distance: int) -> list[Client]:
+def clients_of(scenario: Scenario, run: Path, seed: int, distance: int) -> list[RunClient]:
     """The clients of a run, whose seeds lie `distance` apart; one that learns alone is its own only client."""
     if not scenario.federated.has_others:
-        return [Client("", run, seed, {})]
+        return [RunClient("", run, seed, {})]
     return [
-        Client(
+        RunClient(
             str(one),
             run / RUNS / f"client-{one}",
             seed + one * distance,
@@ -105,22 +105,22 @@ class Ordered:
     """A run that was ordered: one process, or those of a federation's clients, which take turns."""
 
     folder: Path
-    orders: dict[str, Order]  # by name
-    over: dict[str, Ended]
+    orders: dict[str, RunOrder]  # by name
+    over: dict[str, RunEnded]
     waiting: set[str]  # for others of the federation; they have no process meanwhile
 
     @property
-    def at_work(self) -> list[Order]:
+    def at_work(self) -> list[RunOrder]:
         """Those that have a process, or get one when there is room."""
         return [order for name, order in self.orders.items() if name not in self.over and name not in self.waiting]
 
 
-def over_before(orders: Sequence[Order]) -> dict[str, Ended]:
+def over_before(orders: Sequence[RunOrder]) -> dict[str, RunEnded]:
     """Clients that were where they were to go before the sweep was stopped, while others of theirs were not."""
-    return {order.name: Ended(order, None) for order in orders if order.client and is_there(order)}
+    return {order.name: RunEnded(order, None) for order in orders if order.client and is_there(order)}
 
 
-def note_end(one: Ordered, ended: Ended, pool: Pool) -> None:
+def note_end(one: Ordered, ended: RunEnded, pool: RunPool) -> None:
     """A process has ended: because its run is where it was to go, waits for others, or was stopped by somebody."""
     order = ended.order
     if ended.problem is not None or is_there(order):
@@ -131,7 +131,7 @@ def note_end(one: Ordered, ended: Ended, pool: Pool) -> None:
         pool.submit(order, first=bool(order.client))
 
 
-def wake(one: Ordered, pool: Pool) -> None:
+def wake(one: Ordered, pool: RunPool) -> None:
     """Let those go on whose round is over, or can be closed by them."""
     for name in sorted(one.waiting):
         if not _waits(one, one.orders[name]):
@@ -139,7 +139,7 @@ def wake(one: Ordered, pool: Pool) -> None:
             pool.submit(one.orders[name], first=True)
 
 
-def is_there(order: Order) -> bool:
+def is_there(order: RunOrder) -> bool:
     """Whether a run that ended in peace has come to where it was to go, and was not just told to stop."""
     run = Path(order.run)
     if order.pause_at is not None and last_row(run).get("timesteps_total", 0) >= order.pause_at:
@@ -148,7 +148,7 @@ def is_there(order: Order) -> bool:
     return events.exists() and any(event.get("event") == "finished" for event in read_rows(events))
 
 
-def _waits(one: Ordered, order: Order) -> bool:
+def _waits(one: Ordered, order: RunOrder) -> bool:
     """Whether a client has sent its update for a round that is not over, and that others have still to come to."""
     return any(is_waiting(folder, order.client, len(one.orders)) for folder in _policies(one.folder))
 

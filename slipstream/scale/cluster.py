@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import NamedTuple
 
-from slipstream.config.errors import ScenarioError
+from slipstream.errors import ScenarioError
 
 
 class Cluster(NamedTuple):

@@ -20,13 +20,13 @@ from slipstream.collect.episodes import Episodes, play
 from slipstream.collect.memory import Arrays, shares
 from slipstream.collect.pool import Tell
 from slipstream.collect.slab import under
-from slipstream.config.errors import ScenarioError
 from slipstream.config.load import from_plain, override, to_plain
 from slipstream.config.scenario import Scenario
-from slipstream.train.crew import settle
-from slipstream.train.evaluation import Part
-from slipstream.train.saved_cast import against
-from slipstream.train.setup import make_cast, make_evaluation_worlds
+from slipstream.errors import ScenarioError
+from slipstream.run.evaluation import EpisodeRange
+from slipstream.run.saved_cast import against
+from slipstream.run.setup import make_cast, make_evaluation_worlds
+from slipstream.run.worker_process import settle
 
 PLACE_S = 120.0  # in which a cluster that is large enough has begun all of them
 LOOK_S = 2.0  # between questions whether somebody is alive
@@ -45,7 +45,7 @@ class Judge:
         self._cast = make_cast(self._scenario, self._worlds.spec)
         self._teams = against(self._scenario, self._worlds.spec, self._cast.teams)
 
-    def play(self, weights: Arrays, part: Part) -> Episodes:
+    def play(self, weights: Arrays, part: EpisodeRange) -> Episodes:
         """Play these episodes with these weights."""
         for name, learner in self._cast.learners.items():
             learner.load_state_dict(under(weights, f"learner.{name}."), strict=False, include_optim=False)
@@ -84,7 +84,7 @@ class JudgesOnNodes:
                 f"cluster has {free:g} that are free; ask for fewer, or add nodes"
             )
 
-    def play(self, weights: Arrays, whole: Part) -> Sequence[tuple[Part, Episodes | None]]:
+    def play(self, weights: Arrays, whole: EpisodeRange) -> Sequence[tuple[EpisodeRange, Episodes | None]]:
         """The parts of an evaluation in order; None of one whose player was lost."""
         stored = ray.put(weights)
         parts = [_part(whole, share) for share in self._parts]
@@ -137,6 +137,6 @@ class JudgesOnNodes:
             return None
 
 
-def _part(whole: Part, share: range) -> Part:
+def _part(whole: EpisodeRange, share: range) -> EpisodeRange:
     record = max(0, min(len(share), whole.record - share.start))
-    return Part(whole.first + share.start, len(share), record, whole.phase)
+    return EpisodeRange(whole.first + share.start, len(share), record, whole.phase)

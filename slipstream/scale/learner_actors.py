@@ -10,9 +10,9 @@ import ray
 from ray.exceptions import GetTimeoutError, RayError
 
 from slipstream import __version__
-from slipstream.config.errors import ScenarioError
 from slipstream.config.records import from_json
-from slipstream.train.in_step import CLOSE_S, Job, follow
+from slipstream.errors import ScenarioError
+from slipstream.run.data_parallel import CLOSE_S, LearnerJob, follow
 
 
 class Learner:
@@ -22,7 +22,7 @@ class Learner:
         """Do what the leader does until the end."""
         if version != __version__:
             raise ScenarioError(f"this node has Slipstream {__version__}, and the run {version}; install the same")
-        follow(from_json(payload, Job), here=ray.util.get_node_ip_address())
+        follow(from_json(payload, LearnerJob), here=ray.util.get_node_ip_address())
 
 
 ACTOR: Any = ray.remote(num_cpus=1, max_restarts=0, max_task_retries=0, scheduling_strategy="SPREAD")(Learner)
@@ -31,7 +31,7 @@ ACTOR: Any = ray.remote(num_cpus=1, max_restarts=0, max_task_retries=0, scheduli
 class LearnerOnNode:
     """An actor as the leader sees it."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: LearnerJob) -> None:
         self._actor = ACTOR.remote()
         self._life = self._actor.live.remote(msgspec.json.encode(job), __version__)
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from slipstream.config.sweep import Choice, LogUniform, Parameter, Sweep
 from slipstream.data.disk import replace_file
-from slipstream.scale.sweep import Row
+from slipstream.scale.sweep import TrialRow
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,7 +21,7 @@ BLUE, RED, GREY = "#3F7FE8", "#E0453A", "#9AA5B1"
 MOST_COLUMNS = 3
 
 
-def draw(path: Path, sweep: Sweep, rows: Sequence[Row]) -> None:
+def draw(path: Path, sweep: Sweep, rows: Sequence[TrialRow]) -> None:
     """A panel for each parameter, with every trial's score and its interval; those that failed are crosses."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # no display, no global state
     from matplotlib.figure import Figure
@@ -51,7 +51,7 @@ def draw(path: Path, sweep: Sweep, rows: Sequence[Row]) -> None:
     replace_file(path, sink.getvalue(), durable=False)
 
 
-def _panel(axes: Axes, name: str, parameter: Parameter, rows: Sequence[Row]) -> None:
+def _panel(axes: Axes, name: str, parameter: Parameter, rows: Sequence[TrialRow]) -> None:
     known = [row for row in rows if math.isfinite(row.score.estimate)]
     failed = [row for row in rows if not math.isfinite(row.score.estimate)]
     place = _places(parameter)

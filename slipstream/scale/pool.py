@@ -16,18 +16,18 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
-from slipstream.collect.nursery import Life, Nursery
-from slipstream.train.replicas import Running, stop
-from slipstream.train.run_folder import is_being_written
-from slipstream.train.signals import held
-from slipstream.train.supervision import MAX_DEATHS, deaths_after, newest_checkpoint
+from slipstream.collect.nursery import ForkServer, WorkerProcess
+from slipstream.run.folder import is_being_written
+from slipstream.run.replicas import Running, stop
+from slipstream.run.signals import held
+from slipstream.run.supervision import MAX_DEATHS, deaths_after, newest_checkpoint
 
 REFUSED = 2  # exit code of a run that would end in the same way if it were tried again
 UNKNOWN = 1  # exit code where none can be known
 TOLD_BYTES = 4096  # of the end of a log, in which the reason for a death is looked for
 
 
-class Order(msgspec.Struct, frozen=True):
+class RunOrder(msgspec.Struct, frozen=True):
     """A run that is to be begun, or gone on with from its newest checkpoint."""
 
     name: str  # of its log
@@ -41,20 +41,20 @@ class Order(msgspec.Struct, frozen=True):
     changes: dict[str, Any] = {}  # of the scenario, by dotted path, for this run
 
 
-class Ended(NamedTuple):
+class RunEnded(NamedTuple):
     """A run that works no more."""
 
-    order: Order
+    order: RunOrder
     problem: str | None  # why it was given up
 
 
-class Pool(Protocol):
+class RunPool(Protocol):
     """Where runs are worked on."""
 
-    def submit(self, order: Order, first: bool = False) -> None:
+    def submit(self, order: RunOrder, first: bool = False) -> None:
         """Take an order; it is begun when there is room, `first` before all that wait."""
 
-    def poll(self) -> list[Ended]:
+    def poll(self) -> list[RunEnded]:
         """Those that have ended since the last call; begins others in their place."""
 
     def running(self) -> frozenset[str]:
@@ -67,7 +67,7 @@ class Pool(Protocol):
 class Nest(Protocol):
     """Where runs begin."""
 
-    def begin(self, order: Order, log: Path) -> Running:
+    def begin(self, order: RunOrder, log: Path) -> Running:
         """Do what an order says in a process of its own; what it says is added to the log."""
 
     def close(self) -> None:
@@ -76,7 +76,7 @@ class Nest(Protocol):
 
 @dataclass
 class _Child:
-    order: Order
+    order: RunOrder
     process: Running
     saved: str  # its newest checkpoint when it was started
     deaths: int
@@ -87,10 +87,10 @@ class ProcessPool:
 
     def __init__(self, logs: Path, max_parallel: int, nest: Nest) -> None:
         self._logs, self._max_parallel, self._nest = logs, max_parallel, nest
-        self._waiting: list[tuple[Order, int]] = []  # and how often each has died without saving
+        self._waiting: list[tuple[RunOrder, int]] = []  # and how often each has died without saving
         self._children: list[_Child] = []
 
-    def submit(self, order: Order, first: bool = False) -> None:
+    def submit(self, order: RunOrder, first: bool = False) -> None:
         """Take an order."""
         self._waiting.insert(0 if first else len(self._waiting), (order, 0))
 
@@ -98,7 +98,7 @@ class ProcessPool:
         """Names of those that have a process."""
         return frozenset(child.order.name for child in self._children)
 
-    def poll(self) -> list[Ended]:
+    def poll(self) -> list[RunEnded]:
         """Those that have ended since the last call."""
         over = [child for child in self._children if child.process.poll() is not None]
         self._children = [child for child in self._children if child not in over]
@@ -117,36 +117,36 @@ class ProcessPool:
         self._waiting, self._children = [], []
         self._nest.close()
 
-    def _log(self, order: Order) -> Path:
+    def _log(self, order: RunOrder) -> Path:
         return self._logs / f"{order.name}.log"
 
-    def _bury(self, child: _Child) -> Ended | None:
+    def _bury(self, child: _Child) -> RunEnded | None:
         """What became of one that has ended; nothing where it is to be tried again."""
         order, code, how = child.order, child.process.returncode, ""
         if code == 0:
-            return Ended(order, None)
+            return RunEnded(order, None)
         deaths = deaths_after(Path(order.run), child.saved, child.deaths)
         if code != REFUSED and deaths < MAX_DEATHS:
             self._waiting.insert(0, (order, deaths))
             return None
         if code is not None and code < 0:
             how = f"killed by {signal.Signals(-code).name} {deaths} times; "
-        return Ended(order, how + _last_words(self._log(order)))
+        return RunEnded(order, how + _last_words(self._log(order)))
 
 
 class Forks:
     """Runs begin as forks of a process of this machine, made when the first is wanted."""
 
     def __init__(self) -> None:
-        self._nursery: Nursery | None = None
+        self._nursery: ForkServer | None = None
 
-    def begin(self, order: Order, log: Path) -> Running:
+    def begin(self, order: RunOrder, log: Path) -> Running:
         """Fork one."""
         if self._nursery is not None and not self._nursery.is_there():
             self._nursery.close()
             self._nursery = None
         if self._nursery is None:
-            self._nursery = Nursery("slipstream.scale.trial")
+            self._nursery = ForkServer("slipstream.scale.trial")
         with open(log, "ab") as file:
             return _Forked(self._nursery, self._nursery.start(msgspec.json.encode(order), [file.fileno()]))
 
@@ -159,7 +159,7 @@ class Forks:
 class _Forked:
     """A fork as `Running`."""
 
-    def __init__(self, nursery: Nursery, life: Life) -> None:
+    def __init__(self, nursery: ForkServer, life: WorkerProcess) -> None:
         self._nursery, self._life, self.pid = nursery, life, life.pid
         self.returncode: int | None = None
 

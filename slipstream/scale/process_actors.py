@@ -19,8 +19,8 @@ import msgspec
 import ray
 from ray.exceptions import RayError
 
-from slipstream.scale.pool import Order
-from slipstream.train.replicas import begin_process, log_of, words_of
+from slipstream.run.replicas import begin_process, log_of, words_of
+from slipstream.scale.pool import RunOrder
 
 LOST = -signal.SIGKILL  # exit code of one whose actor is gone
 
@@ -96,7 +96,7 @@ def replica_on_node(root: Path, name: str, verb: Sequence[str], variables: Mappi
 class Nodes:
     """Where runs of a sweep begin; satisfies `Nest`."""
 
-    def begin(self, order: Order, log: Path) -> OnNode:
+    def begin(self, order: RunOrder, log: Path) -> OnNode:
         """A run on some node, as soon as one has a CPU for it."""
         return OnNode(["-m", "slipstream.scale.trial", msgspec.json.encode(order).decode()], log, {})
 

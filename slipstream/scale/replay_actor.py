@@ -14,7 +14,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 
-from slipstream.train.replay_service import OwnService
+from slipstream.replay.process import OwnService
 
 START_S = 120.0  # in which a node starts a process that imports numpy
 CLOSE_S = 15.0

@@ -25,10 +25,10 @@ try:
 except ImportError as error:
     raise ImportError(f"RLlib is not installed ({error}); pip install 'slipstream[rllib]'") from None
 
-from slipstream.config.errors import ScenarioError
 from slipstream.config.load import list_scenarios
+from slipstream.errors import ScenarioError
+from slipstream.spec import WorldSpec
 from slipstream.worlds.pettingzoo_env import SlipstreamParallelEnv, Step
-from slipstream.worlds.spec import WorldSpec
 
 if TYPE_CHECKING:
     from slipstream.config.scenario import Scenario, WorldConfig

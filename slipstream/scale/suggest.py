@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from slipstream.config.errors import SlipstreamError
 from slipstream.config.sweep import Choice, Integer, LogUniform, Parameter, Pbt, Tpe
+from slipstream.errors import SlipstreamError
 
 Values = dict[str, Any]  # of the parameters, by dotted path
 Parameters = Mapping[str, Parameter]

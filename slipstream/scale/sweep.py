@@ -21,18 +21,18 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from slipstream.config.errors import ScenarioError, suggest
 from slipstream.config.load import dump, load, override
 from slipstream.config.records import from_json
 from slipstream.config.scenario import Scenario
 from slipstream.config.sweep import Asha, Grid, MetricConfig, Pbt, Sweep, Tpe, dump_sweep, first_steps, load_sweep
 from slipstream.data.disk import replace_file
+from slipstream.errors import ScenarioError, suggest
+from slipstream.run.metrics import read_rows
 from slipstream.scale import clients
 from slipstream.scale.clients import Ordered
-from slipstream.scale.pool import Ended, Order, Pool
+from slipstream.scale.pool import RunEnded, RunOrder, RunPool
 from slipstream.scale.suggest import Score, Values, drawn, exploited, grid, promoted, suggested
 from slipstream.stats.intervals import Interval, mean_interval
-from slipstream.train.metrics import read_rows
 
 SWEEP_FILE, BASE_FILE, STATE_FILE, LOCK_FILE = "sweep.yaml", "base.yaml", "trials.json", ".lock"
 TRIALS, LOGS, MODELS = "trials", "logs", "models"
@@ -63,7 +63,7 @@ class Trial(msgspec.Struct, frozen=True):
         return self.changes[-1].values if self.changes else self.values
 
 
-class Result(msgspec.Struct, frozen=True):
+class RungResult(msgspec.Struct, frozen=True):
     """What came of one run, up to one of the points where trials are compared."""
 
     trial: int
@@ -80,12 +80,12 @@ class State(msgspec.Struct, frozen=True):
     """All that is known of a sweep."""
 
     trials: tuple[Trial, ...] = ()
-    results: tuple[Result, ...] = ()
+    results: tuple[RungResult, ...] = ()
     format: str = "slipstream.sweep"
     version: int = VERSION
 
 
-class Outcome(NamedTuple):
+class TrialOutcome(NamedTuple):
     """What came of a trial's runs, all of which are over."""
 
     scores: tuple[float, ...]
@@ -100,7 +100,7 @@ class Outcome(NamedTuple):
         return None if self.problem is not None else math.fsum(self.scores) / len(self.scores)
 
 
-class Task(NamedTuple):
+class TrialTask(NamedTuple):
     """A trial that is to be brought to a rung."""
 
     trial: int
@@ -192,13 +192,13 @@ def _alone(root: Path) -> Iterator[None]:
 # --- what is to be done ---
 
 
-def plan(work: Work, state: State) -> tuple[State, list[Task]]:
+def plan(work: Work, state: State) -> tuple[State, list[TrialTask]]:
     """What is to be done by what is known: trials that are born or changed now, and runs that are missing."""
     state = _with_births(work, state)
     known = outcomes(work, state)
     entrants: Sequence[int] = range(len(state.trials))
     for rung in range(len(work.rungs)):
-        missing = [Task(trial, rung) for trial in entrants if (trial, rung) not in known]
+        missing = [TrialTask(trial, rung) for trial in entrants if (trial, rung) not in known]
         if missing or rung + 1 == len(work.rungs):
             return state, missing
         scores = {trial: known[trial, rung].score for trial in entrants}
@@ -211,12 +211,14 @@ def plan(work: Work, state: State) -> tuple[State, list[Task]]:
     return state, []
 
 
-def outcomes(work: Work, state: State) -> dict[tuple[int, int], Outcome]:
+def outcomes(work: Work, state: State) -> dict[tuple[int, int], TrialOutcome]:
     """By trial and rung, where all runs are over."""
-    runs: dict[tuple[int, int], list[Result]] = {}
+    runs: dict[tuple[int, int], list[RungResult]] = {}
     for result in state.results:
         runs.setdefault((result.trial, result.rung), []).append(result)
-    found = {(trial.number, 0): Outcome((), 0, trial.problem) for trial in state.trials if trial.problem is not None}
+    found = {
+        (trial.number, 0): TrialOutcome((), 0, trial.problem) for trial in state.trials if trial.problem is not None
+    }
     for task, own in runs.items():
         if len(own) < work.sweep.repeat:
             continue
@@ -225,7 +227,9 @@ def outcomes(work: Work, state: State) -> dict[tuple[int, int], Outcome]:
         scores = tuple(one.score for one in own if one.score is not None)
         rounds = tuple(one.rounds for one in own if one.rounds is not None)
         why = next((one.why for one in own if one.why), "")
-        found[task] = Outcome(scores, max(one.steps for one in own), problems[0] if problems else None, rounds, why)
+        found[task] = TrialOutcome(
+            scores, max(one.steps for one in own), problems[0] if problems else None, rounds, why
+        )
     return found
 
 
@@ -283,16 +287,16 @@ Show = Callable[[State, frozenset[str]], None]  # what is known, and names of th
 
 
 @dataclass
-class _Asked(Ordered):
+class _OrderedRun(Ordered):
     """A run that was ordered, and what for."""
 
-    task: Task
+    task: TrialTask
     repeat: int
 
 
-def run(work: Work, pool: Pool, threads: int, show: Show) -> State:
+def run(work: Work, pool: RunPool, threads: int, show: Show) -> State:
     """Work until there is nothing left to do, or until Ctrl+C; every run has saved what it has by then."""
-    asked: list[_Asked] = []
+    asked: list[_OrderedRun] = []
     with _alone(work.root):
         state, planned = read_state(work.root), None
         try:
@@ -326,7 +330,7 @@ def run(work: Work, pool: Pool, threads: int, show: Show) -> State:
             pool.close()
 
 
-def _missing(work: Work, state: State, tasks: Sequence[Task], threads: int) -> Iterator[_Asked]:
+def _missing(work: Work, state: State, tasks: Sequence[TrialTask], threads: int) -> Iterator[_OrderedRun]:
     """The runs of these tasks that have no result yet."""
     done = {(result.trial, result.rung, result.repeat) for result in state.results}
     for task in tasks:
@@ -344,9 +348,9 @@ def _missing(work: Work, state: State, tasks: Sequence[Task], threads: int) -> I
             for client in clients.clients_of(scenario, work.run(task.trial, repeat), seed, apart):
                 name = f"{task.trial:04d}_seed_{seed}" + (f"_client_{client.name}" if client.name else "")
                 where = (str(file), str(client.folder), str(work.root / MODELS))
-                orders.append(Order(name, *where, client.seed, threads, pause_at, client.name, client.changes))
+                orders.append(RunOrder(name, *where, client.seed, threads, pause_at, client.name, client.changes))
             by_name = {order.name: order for order in orders}
-            yield _Asked(work.run(task.trial, repeat), by_name, clients.over_before(orders), set(), task, repeat)
+            yield _OrderedRun(work.run(task.trial, repeat), by_name, clients.over_before(orders), set(), task, repeat)
 
 
 def _scenario(work: Work, state: State, trial: int) -> Scenario:
@@ -376,11 +380,11 @@ def _take_over(work: Work, state: State, rung: int) -> None:
             copy.rename(own)
 
 
-def _result(work: Work, state: State, one: _Asked) -> Result:
+def _result(work: Work, state: State, one: _OrderedRun) -> RungResult:
     """What came of a run; of a federation, all of whose clients are over or wait for one that went no further."""
     results = []
     for name, order in one.orders.items():
-        steps, score, problem = _judged(work.sweep.metric, one.over.get(name, Ended(order, None)))
+        steps, score, problem = _judged(work.sweep.metric, one.over.get(name, RunEnded(order, None)))
         if order.client and problem is not None:
             problem = f"client {order.client}: {problem}"
         results.append((steps, score, problem))
@@ -392,10 +396,10 @@ def _result(work: Work, state: State, one: _Asked) -> Result:
     found = clients.rounds_of(_scenario(work, state, one.task.trial), one.folder)
     closed, why = (None, "") if found is None else found
     steps = max(steps for steps, _, _ in results)
-    return Result(*one.task, one.repeat, steps, score, problem, closed, why)
+    return RungResult(*one.task, one.repeat, steps, score, problem, closed, why)
 
 
-def _judged(metric: MetricConfig, ended: Ended) -> tuple[int, float | None, str | None]:
+def _judged(metric: MetricConfig, ended: RunEnded) -> tuple[int, float | None, str | None]:
     """Steps, score, and why there is none, of one process's run."""
     metrics = Path(ended.order.run) / "metrics.jsonl"
     rows = list(read_rows(metrics)) if metrics.exists() else []
@@ -424,7 +428,7 @@ def score_of(rows: Sequence[Mapping[str, Any]], metric: MetricConfig) -> float |
 # --- what came of it ---
 
 
-class Row(NamedTuple):
+class TrialRow(NamedTuple):
     """One trial in the table."""
 
     trial: int
@@ -438,7 +442,7 @@ class Row(NamedTuple):
     why: str = ""  # none has closed in one of them
 
 
-def table(work: Work, state: State, running: frozenset[str] = frozenset()) -> list[Row]:
+def table(work: Work, state: State, running: frozenset[str] = frozenset()) -> list[TrialRow]:
     """All trials, from the best to the worst: who came further first, then by score; those without one at the end."""
     known, tasks = outcomes(work, state), set(plan(work, state)[1])
     at_work = {int(name.split("_")[0]) for name in running}
@@ -446,8 +450,8 @@ def table(work: Work, state: State, running: frozenset[str] = frozenset()) -> li
     ranked = []
     for trial in state.trials:
         rung = max((r for t, r in known if t == trial.number), default=-1)
-        outcome = known.get((trial.number, rung), Outcome((), 0, None))
-        is_open = any(Task(trial.number, r) in tasks for r in range(len(work.rungs)))
+        outcome = known.get((trial.number, rung), TrialOutcome((), 0, None))
+        is_open = any(TrialTask(trial.number, r) in tasks for r in range(len(work.rungs)))
         last = rung + 1 == len(work.rungs)
         words = "failed" if outcome.problem else "finished" if last else "stopped"
         if is_open:
@@ -455,13 +459,13 @@ def table(work: Work, state: State, running: frozenset[str] = frozenset()) -> li
         score = mean_interval(outcome.scores) if outcome.scores and not outcome.problem else Interval(*[math.nan] * 3)
         runs = len(outcome.scores)
         told = (outcome.problem or "", outcome.rounds, outcome.why)
-        row = Row(trial.number, trial.newest, words, outcome.steps, runs, score, *told)
+        row = TrialRow(trial.number, trial.newest, words, outcome.steps, runs, score, *told)
         place = (0, -rung, sign * score.estimate) if math.isfinite(score.estimate) else (1, 0, 0.0)
         ranked.append(((*place, trial.number), row))
     return [row for _, row in sorted(ranked, key=lambda pair: pair[0])]
 
 
-def best_scenario(work: Work, row: Row, trials: int) -> Scenario:
+def best_scenario(work: Work, row: TrialRow, trials: int) -> Scenario:
     """The scenario of the table's first row, for a file of its own."""
     score, low, high = row.score
     between = f" [{low:.4g}, {high:.4g}]" if math.isfinite(low) else ""

@@ -13,17 +13,17 @@ from pathlib import Path
 
 import torch.fx.experimental.symbolic_shapes  # noqa: F401  torch does so at the first gradient: here, once for all
 
-from slipstream.config.errors import SlipstreamError
 from slipstream.config.load import load, override
 from slipstream.config.records import from_json
-from slipstream.scale.pool import REFUSED, Order
-from slipstream.train import experiment
-from slipstream.train.run_folder import is_being_written
-from slipstream.train.signals import Stopped, catching, hear_again
-from slipstream.train.supervision import newest_checkpoint
+from slipstream.errors import SlipstreamError
+from slipstream.run import loop as experiment
+from slipstream.run.folder import is_being_written
+from slipstream.run.signals import SignalStop, catching, hear_again
+from slipstream.run.supervision import newest_checkpoint
+from slipstream.scale.pool import REFUSED, RunOrder
 
 
-def work(order: Order) -> None:
+def work(order: RunOrder) -> None:
     """Do what an order says, in this process."""
     run, models = Path(order.run), Path(order.models)
     if newest_checkpoint(run):
@@ -39,7 +39,7 @@ def work(order: Order) -> None:
 
 def main(payload: bytes, descriptors: Sequence[int] = ()) -> None:
     """A run's life, in a process that a nursery has forked, with its log as the descriptor, or that was started."""
-    order = from_json(payload, Order)
+    order = from_json(payload, RunOrder)
     for stream in (1, 2) if descriptors else ():
         os.dup2(descriptors[0], stream)
     hear_again()
@@ -50,7 +50,7 @@ def main(payload: bytes, descriptors: Sequence[int] = ()) -> None:
     except SlipstreamError as error:
         print(f"slipstream: {error}", file=sys.stderr, flush=True)
         os._exit(REFUSED)
-    except Stopped as stop:  # before it had begun, or when it had ended
+    except SignalStop as stop:  # before it had begun, or when it had ended
         os._exit(128 + stop.number)
 
 

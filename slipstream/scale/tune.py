@@ -21,13 +21,13 @@ try:
 except ImportError as error:
     raise ImportError(f"Ray Tune is not installed ({error}); pip install 'slipstream[tune]'") from None
 
-from slipstream.config.errors import ScenarioError
 from slipstream.config.load import dump, load, override
 from slipstream.config.scenario import Scenario
 from slipstream.data.disk import replace_file
-from slipstream.train import experiment
-from slipstream.train.metrics import read_rows
-from slipstream.train.run_folder import SCENARIO_FILE
+from slipstream.errors import ScenarioError
+from slipstream.run import loop as experiment
+from slipstream.run.folder import SCENARIO_FILE
+from slipstream.run.metrics import read_rows
 
 ONE_THREAD = {"learner_threads": 1, "collect.world_threads": 1}  # a trial has one CPU unless Tune is told otherwise
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
-from slipstream.train.run_folder import METRICS_FILE
-from slipstream.view.catalogue import Catalogue, Summary, Watched, federation_name
+from slipstream.run.folder import METRICS_FILE
+from slipstream.view.catalogue import Catalogue, RunSummary, WatchedReader, federation_name
 from slipstream.view.history import Curve, smoothed, smoothed_at, window
 from slipstream.view.meaning import is_share, is_smoothable
 from slipstream.view.origin import Origin, client_name, name_of_run, origin_of
@@ -164,7 +164,7 @@ def leaderboard(catalogue: Catalogue, query: Query) -> Any:
     """Runs, federations and scripts of each scenario by what they were worth, and groups over seeds."""
     from slipstream.view.leaderboard import RETURN, board
 
-    scenarios: dict[str, list[Summary]] = {}
+    scenarios: dict[str, list[RunSummary]] = {}
     for run in catalogue.summaries():
         if run.judged or RETURN in run.evaluation:
             scenarios.setdefault(run.scenario, []).append(run)
@@ -214,7 +214,7 @@ def _by_number(client: str) -> tuple[int, str]:
     return (int(client) if client.isdecimal() else 2**62, client)
 
 
-def _standing(watched: Watched) -> dict[str, Any]:
+def _standing(watched: WatchedReader) -> dict[str, Any]:
     reader = watched.reader
     return {
         "version": watched.version,

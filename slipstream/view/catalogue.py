@@ -15,10 +15,10 @@ from typing import Any
 
 import msgspec
 
-from slipstream.config.errors import RunFolderError
 from slipstream.config.records import from_json
 from slipstream.data.disk import open_regular
-from slipstream.train.run_folder import (
+from slipstream.errors import RunFolderError
+from slipstream.run.folder import (
     EVENTS_FILE,
     FRAMES_FOLDER,
     JUDGEMENT_FILE,
@@ -53,7 +53,7 @@ NOT_A_SETTING = ("seed", "name", "description", "timesteps", "learner_threads", 
 
 
 @dataclass(frozen=True)
-class Summary:
+class RunSummary:
     """A run in a list."""
 
     id: str
@@ -87,7 +87,7 @@ class EpisodeHead(msgspec.Struct, frozen=True):
 
 
 @dataclass
-class Watched:
+class WatchedReader:
     """A reader and how often it has found something new."""
 
     reader: RunReader
@@ -102,8 +102,8 @@ class Catalogue:
         self._lock = threading.RLock()
         self._runs: dict[str, Path] = {}
         self._federations: dict[str, Path] = {}
-        self._readers: OrderedDict[str, Watched] = OrderedDict()
-        self._summaries: dict[str, tuple[object, Summary]] = {}
+        self._readers: OrderedDict[str, WatchedReader] = OrderedDict()
+        self._summaries: dict[str, tuple[object, RunSummary]] = {}
         self._heads: dict[tuple[Path, int, int], EpisodeHead | None] = {}
         self._counts: dict[tuple[Path, int, int], int] = {}
         self.scan()
@@ -125,7 +125,7 @@ class Catalogue:
             for gone in [key for key in self._summaries if key not in runs]:
                 del self._summaries[gone]
 
-    def summaries(self) -> list[Summary]:
+    def summaries(self) -> list[RunSummary]:
         """All runs, the newest first; one that cannot be read is passed over."""
         self.scan()
         found = []
@@ -143,11 +143,11 @@ class Catalogue:
             return self._runs[key]
 
     @contextmanager
-    def reading(self, key: str) -> Iterator[Watched]:
+    def reading(self, key: str) -> Iterator[WatchedReader]:
         """The reader of a run, up to date, for one at a time."""
         with self._lock:
             path = self._runs[key]
-            watched = self._readers.pop(key, None) or Watched(RunReader(path))
+            watched = self._readers.pop(key, None) or WatchedReader(RunReader(path))
             watched.version += watched.reader.refresh()
             self._readers[key] = watched
             while len(self._readers) > READERS:
@@ -221,7 +221,7 @@ class Catalogue:
             path = self._federations[key]
         return path, _rows(path, ROUNDS_BYTES)[-MOST_ROUNDS:]
 
-    def _summary(self, key: str, path: Path) -> Summary:
+    def _summary(self, key: str, path: Path) -> RunSummary:
         mark = tuple(_changed(path / name) for name in LOOKED_AT)
         known = self._summaries.get(key)
         if known is not None and known[0] == mark and known[1].state != "running":
@@ -254,7 +254,7 @@ def federation_name(history: Path) -> str:
     return f"{name_of_federation(folder.parent.parent)}, {folder.name}" if inside else folder.name
 
 
-def _summarise(key: str, what: About) -> Summary:
+def _summarise(key: str, what: About) -> RunSummary:
     path = what.path
     rows = [row for row in _rows(path / METRICS_FILE, SUMMARY_BYTES) if isinstance(row.get("timesteps_total"), int)]
     last = rows[-1] if rows else {}
@@ -264,7 +264,7 @@ def _summarise(key: str, what: About) -> Summary:
     seed = what.metadata.get("seed", what.config.get("seed"))
     steps = last.get("timesteps_total", 0)
     origin = origin_of(what)
-    return Summary(
+    return RunSummary(
         id=key,
         name=name_of_run(what, origin),
         path=str(path),

@@ -23,7 +23,7 @@ MOST_POINTS = 400  # of a line in an SVG: more than it has room for
 
 
 @dataclass(frozen=True)
-class Line:
+class ChartLine:
     """A curve, with a band around it where it has one."""
 
     name: str
@@ -39,14 +39,16 @@ class Chart:
     """Curves that share their axes."""
 
     title: str
-    lines: tuple[Line, ...]
+    lines: tuple[ChartLine, ...]
     share: bool = False  # drawn from 0 to 1
     end: float = 0.0  # of the steps, at least; charts of a run have the same
 
     @staticmethod
     def of_bands(task: str, metric: str, bands: Sequence[Band]) -> Chart:
         """Groups of runs over steps."""
-        lines = tuple(Line(band.name, band.steps, band.middle, band.low, band.high, band.whole_until) for band in bands)
+        lines = tuple(
+            ChartLine(band.name, band.steps, band.middle, band.low, band.high, band.whole_until) for band in bands
+        )
         return Chart(f"{task}: {metric}, IQM over seeds", lines, is_share(metric))
 
 
@@ -99,7 +101,7 @@ def svg(chart: Chart, width: int = WIDTH) -> str:
     return "".join([*parts, "</svg>"])
 
 
-def _finite(line: Line) -> Line:
+def _finite(line: ChartLine) -> ChartLine:
     """Without what is not a number, and with no more points than can be told apart."""
     every = max(1, math.ceil(len(line.steps) / MOST_POINTS))
     keep = [k for k in range(len(line.steps)) if math.isfinite(line.values[k])]
@@ -108,19 +110,19 @@ def _finite(line: Line) -> Line:
     def kept(values: Sequence[float]) -> list[float]:
         return [values[k] for k in keep] if values else []
 
-    return Line(
+    return ChartLine(
         line.name, kept(line.steps), kept(line.values), kept(line.low), kept(line.high), dashed_from=line.dashed_from
     )
 
 
-def _cut(line: Line) -> int:
+def _cut(line: ChartLine) -> int:
     """How many of its points are drawn as a whole line; behind the last of them it is dashed."""
     if line.dashed_from is None:
         return len(line.steps)
     return max(1, sum(step <= line.dashed_from for step in line.steps))
 
 
-def _told(line: Line) -> str:
+def _told(line: ChartLine) -> str:
     if not line.values:
         return f"{line.name} has no value"
     return f"{line.name} from {short(line.values[0])} to {short(line.values[-1])}"

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from slipstream.config.errors import RunFolderError, suggest
+from slipstream.errors import RunFolderError, suggest
 from slipstream.stats.intervals import F64, Interval
 from slipstream.stats.strata import improvement, pooled_iqm, pooled_mean, pooled_median, strata_interval
 from slipstream.view.history import STEPS, Row
@@ -131,7 +131,7 @@ def _flat(config: Any, prefix: str = "") -> Iterator[str]:
 
 
 @dataclass(frozen=True)
-class Group:
+class RunGroup:
     """What tries the same on a task, with its scores."""
 
     name: str
@@ -144,7 +144,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Pair:
+class PairedChance:
     """Chance that a run of the first is better than one of the second."""
 
     first: str
@@ -153,14 +153,14 @@ class Pair:
 
 
 @dataclass(frozen=True)
-class Task:
+class ScenarioTask:
     """One scenario's groups side by side."""
 
     name: str
     kind: str  # of its world
     common: tuple[int, ...]  # some of the steps at which all its runs were measured
-    groups: tuple[Group, ...]
-    pairs: tuple[Pair, ...]
+    groups: tuple[RunGroup, ...]
+    pairs: tuple[PairedChance, ...]
 
 
 @dataclass(frozen=True)
@@ -169,7 +169,7 @@ class Overall:
 
     tasks: tuple[str, ...]
     groups: tuple[tuple[str, Interval, Interval], ...]  # name, IQM, mean
-    pairs: tuple[Pair, ...]
+    pairs: tuple[PairedChance, ...]
 
 
 class Doubt(NamedTuple):
@@ -191,7 +191,7 @@ class Comparison:
     metric: str
     at: int | None  # None: at the end of every run
     better: Better | None  # None: of this metric nobody can say, and nobody is better
-    tasks: tuple[Task, ...]
+    tasks: tuple[ScenarioTask, ...]
     overall: Overall | None
     doubts: tuple[Doubt, ...]
 
@@ -243,12 +243,12 @@ def compare(
     return Comparison(metric, at, known, tasks, overall, tuple(doubts))
 
 
-def _task(name: str, found: Mapping[str, Sequence[Scored]], at: int | None, sign: float) -> Task:
+def _task(name: str, found: Mapping[str, Sequence[Scored]], at: int | None, sign: float) -> ScenarioTask:
     runs = [run for group in found.values() for run in group]
     common = common_steps(runs)
     groups = tuple(_group(group, sorted(found[group], key=lambda r: r.seed), at, common) for group in sorted(found))
     pairs = _pairs_of({group.name: [sign * np.array(group.scores)] for group in groups}) if sign else ()
-    return Task(name, runs[0].about.kind, common, groups, pairs)
+    return ScenarioTask(name, runs[0].about.kind, common, groups, pairs)
 
 
 def common_steps(runs: Sequence[Scored]) -> tuple[int, ...]:
@@ -258,14 +258,14 @@ def common_steps(runs: Sequence[Scored]) -> tuple[int, ...]:
     return tuple(dict.fromkeys(nearest)) if every else ()
 
 
-def _group(name: str, runs: Sequence[Scored], at: int | None, common: Sequence[int]) -> Group:
+def _group(name: str, runs: Sequence[Scored], at: int | None, common: Sequence[int]) -> RunGroup:
     scores = tuple(run.values[-1] if at is None else run.at(at) for run in runs)
     iqm, mean, median = (strata_interval([[scores]], of) for of in (pooled_iqm, pooled_mean, pooled_median))
     on_the_way = tuple(strata_interval([[[run.at(step) for run in runs]]], pooled_iqm) for step in common)
-    return Group(name, tuple(runs), scores, iqm, mean, median, on_the_way)
+    return RunGroup(name, tuple(runs), scores, iqm, mean, median, on_the_way)
 
 
-def _overall(tasks: Sequence[Task], sign: float) -> tuple[Overall | None, str]:
+def _overall(tasks: Sequence[ScenarioTask], sign: float) -> tuple[Overall | None, str]:
     """Groups over the tasks, and who could not be compared; None where there is one task or one group."""
     everywhere = [g.name for g in tasks[0].groups if all(g.name in {h.name for h in t.groups} for t in tasks)]
     left_out = sorted({g.name for t in tasks for g in t.groups} - set(everywhere))
@@ -289,20 +289,20 @@ def _overall(tasks: Sequence[Task], sign: float) -> tuple[Overall | None, str]:
     ), ", ".join(left_out)
 
 
-def _pairs_of(strata: Mapping[str, Sequence[F64]]) -> tuple[Pair, ...]:
+def _pairs_of(strata: Mapping[str, Sequence[F64]]) -> tuple[PairedChance, ...]:
     """Every two groups, both ways round: one is what the other leaves."""
     pairs = []
     for a, b in itertools.combinations(strata, 2):
         chance = strata_interval([strata[a], strata[b]], improvement)
         back = Interval(1.0 - chance.estimate, 1.0 - chance.high, 1.0 - chance.low)
-        pairs += [Pair(a, b, chance), Pair(b, a, back)]
+        pairs += [PairedChance(a, b, chance), PairedChance(b, a, back)]
     return tuple(pairs)
 
 
 # --- what speaks against trusting it ---
 
 
-def _doubts(tasks: Sequence[Task], at: int | None) -> Iterator[Doubt]:
+def _doubts(tasks: Sequence[ScenarioTask], at: int | None) -> Iterator[Doubt]:
     few = [f"{group.name} on {task.name} has {_count(len(group.runs), 'seed')}" for task, group in each_group(tasks)
            if len(group.runs) < FEW_SEEDS and not _is_federation(group)]  # fmt: skip
     if few:
@@ -352,11 +352,11 @@ def _doubts(tasks: Sequence[Task], at: int | None) -> Iterator[Doubt]:
             yield Doubt(f"{task.name}: {_count(running, 'run')} of {len(runs)} still going on; figures will change.")
 
 
-def _is_federation(group: Group) -> bool:
+def _is_federation(group: RunGroup) -> bool:
     return group.runs[0].origin.federation is not None
 
 
-def each_group(tasks: Sequence[Task]) -> Iterator[tuple[Task, Group]]:
+def each_group(tasks: Sequence[ScenarioTask]) -> Iterator[tuple[ScenarioTask, RunGroup]]:
     """Groups with the task they are of."""
     return ((task, group) for task in tasks for group in task.groups)
 
@@ -406,7 +406,7 @@ class Band:
     whole_until: int  # up to here all its runs were measured; after it, those that ended count with their last value
 
 
-def bands(task: Task) -> list[Band]:
+def bands(task: ScenarioTask) -> list[Band]:
     """The groups of a task over steps, each at steps at which its own runs were measured, and no further than those."""
     result = []
     for group in task.groups:
@@ -444,7 +444,7 @@ FORMAT, VERSION = "slipstream.comparison", 1
 def as_record(comparison: Comparison) -> dict[str, Any]:
     """The comparison as JSON has it; not-a-number is null."""
 
-    def groups(task: Task) -> list[dict[str, Any]]:
+    def groups(task: ScenarioTask) -> list[dict[str, Any]]:
         return [
             {
                 "group": group.name,
@@ -479,7 +479,7 @@ def as_record(comparison: Comparison) -> dict[str, Any]:
     }
 
 
-def _plain_pairs(pairs: Sequence[Pair]) -> list[dict[str, Any]]:
+def _plain_pairs(pairs: Sequence[PairedChance]) -> list[dict[str, Any]]:
     return [{"first": p.first, "second": p.second, "chance": _plain(p.chance)} for p in pairs]
 
 

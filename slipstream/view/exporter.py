@@ -19,10 +19,10 @@ from typing import Any, Protocol
 
 import msgspec
 
-from slipstream.config.errors import SlipstreamError
 from slipstream.config.records import from_json
 from slipstream.data.disk import replace_file
-from slipstream.train.run_folder import METRICS_FILE
+from slipstream.errors import SlipstreamError
+from slipstream.run.folder import METRICS_FILE
 from slipstream.view.exporters import Target, Tensorboard
 from slipstream.view.run import About, about, state_of
 from slipstream.view.tail import Tail

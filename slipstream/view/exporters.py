@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from slipstream.config.errors import SlipstreamError
+from slipstream.errors import SlipstreamError
 
 FAREWELL_S = 10.0  # that a run waits at its end for its exporters, all of them together
 TENSORBOARD, WANDB = "TensorBoard", "W&B"
@@ -106,7 +106,7 @@ def wandb_mode(variables: Mapping[str, str]) -> tuple[Literal["online", "offline
 
 
 class Exporter:
-    """The process that exports one run to one place; satisfies slipstream.train.followers.Follower."""
+    """The process that exports one run to one place; satisfies slipstream.run.exporters.RunExporter."""
 
     def __init__(self, target: Target, farewell_s: float = FAREWELL_S) -> None:
         self.target = target

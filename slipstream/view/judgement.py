@@ -11,8 +11,8 @@ import msgspec
 
 from slipstream.config.records import from_json
 from slipstream.data.disk import open_regular
+from slipstream.run.folder import JUDGEMENT_FILE, MAX_RECORD_BYTES
 from slipstream.stats.intervals import Interval
-from slipstream.train.run_folder import JUDGEMENT_FILE, MAX_RECORD_BYTES
 
 
 @dataclass(frozen=True)

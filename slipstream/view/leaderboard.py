@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
-from slipstream.config.errors import ScenarioError
+from slipstream.errors import ScenarioError
 from slipstream.stats.intervals import Interval, iqm_interval, wilson
-from slipstream.view.catalogue import Summary
+from slipstream.view.catalogue import RunSummary
 from slipstream.view.judgement import Judged
 from slipstream.view.origin import tried
 from slipstream.worlds import registry
@@ -25,7 +25,7 @@ STATES = ("running", "crashed", "stopped")  # of a federation: what is told of i
 
 
 @dataclass(frozen=True)
-class Entry:
+class LeaderboardEntry:
     """A row of a board."""
 
     kind: Literal["run", "federation", "script"]
@@ -44,7 +44,7 @@ class Entry:
     pool: str = ""  # what it is a repeat of; "" for nothing
 
 
-def board(scenario: str, runs: Sequence[Summary], federations: Mapping[str, str]) -> dict[str, Any]:
+def board(scenario: str, runs: Sequence[RunSummary], federations: Mapping[str, str]) -> dict[str, Any]:
     """One scenario's entries from the best to the worst, and groups over seeds.
 
     Args:
@@ -53,8 +53,8 @@ def board(scenario: str, runs: Sequence[Summary], federations: Mapping[str, str]
         federations: Pages of federations by the folder of their rounds.
     """
     share = _told_share(runs)
-    shared: dict[str, list[Summary]] = {}
-    entries: list[Entry] = []
+    shared: dict[str, list[RunSummary]] = {}
+    entries: list[LeaderboardEntry] = []
     for run in runs:
         if run.origin.federation is None:
             entries.append(_run(run, share))
@@ -73,7 +73,7 @@ def board(scenario: str, runs: Sequence[Summary], federations: Mapping[str, str]
     }
 
 
-def rank(entries: Sequence[Entry]) -> list[Entry]:
+def rank(entries: Sequence[LeaderboardEntry]) -> list[LeaderboardEntry]:
     """Entries by their return, the judged before the others; ranks among the firmest there are, and ties share one."""
     firm: Source = "judged" if any(entry.source == "judged" for entry in entries) else "evaluated"
     values = [_as_shown(entry.value.estimate) for entry in entries if entry.source == firm]
@@ -90,17 +90,17 @@ def _as_shown(value: float) -> float:
     return float(f"{value:.4g}") if abs(value) < 1000 else round(value)
 
 
-def _in_order(entries: Iterable[Entry]) -> list[Entry]:
+def _in_order(entries: Iterable[LeaderboardEntry]) -> list[LeaderboardEntry]:
     return sorted(entries, key=lambda entry: (entry.source != "judged", -entry.value.estimate, entry.kind == "script"))
 
 
 # --- entries ---
 
 
-def _run(run: Summary, share: str | None) -> Entry:
+def _run(run: RunSummary, share: str | None) -> LeaderboardEntry:
     source, episodes, value, part = _figures(run, share)
     trial = run.origin.trial
-    return Entry(
+    return LeaderboardEntry(
         kind="run",
         name=run.name,
         id=run.id,
@@ -117,7 +117,9 @@ def _run(run: Summary, share: str | None) -> Entry:
     )
 
 
-def _federation(rounds: str, runs: Sequence[Summary], share: str | None, pages: Mapping[str, str]) -> Entry:
+def _federation(
+    rounds: str, runs: Sequence[RunSummary], share: str | None, pages: Mapping[str, str]
+) -> LeaderboardEntry:
     figures = [_figures(run, share) for run in runs]
     firm: Source = "judged" if all(source == "judged" for source, *_ in figures) else "evaluated"
     if firm == "evaluated":  # one of them is not over yet: of all the same is told
@@ -129,7 +131,7 @@ def _federation(rounds: str, runs: Sequence[Summary], share: str | None, pages: 
     of_trial = "" if first.trial is None or not first.trial.values else f"{tried(first.trial.values)}; "
     ends = f"{min(returns):.4g}", f"{max(returns):.4g}"
     spread = " from {} to {}".format(*ends) if ends[0] != ends[1] else ""
-    return Entry(
+    return LeaderboardEntry(
         kind="federation",
         name=runs[0].name.rpartition(", ")[0],  # without the client's
         id=pages.get(rounds),
@@ -145,12 +147,12 @@ def _federation(rounds: str, runs: Sequence[Summary], share: str | None, pages: 
     )
 
 
-def _scripts(runs: Sequence[Summary], beside: str | None, share: str | None) -> tuple[list[Entry], str]:
+def _scripts(runs: Sequence[RunSummary], beside: str | None, share: str | None) -> tuple[list[LeaderboardEntry], str]:
     """The scripts' rows beside the best run, and a word where other runs met others."""
     judged = {run.id: run.judged[1:] for run in runs if run.judged}
     own = judged.get(beside or "") or next(iter(judged.values()), ())
     entries = [
-        Entry(
+        LeaderboardEntry(
             kind="script",
             name=row.policy,
             id=None,
@@ -175,21 +177,21 @@ def _scripts(runs: Sequence[Summary], beside: str | None, share: str | None) -> 
 # --- figures ---
 
 
-def _figures(run: Summary, share: str | None) -> tuple[Source, int, Interval, Interval | None]:
+def _figures(run: RunSummary, share: str | None) -> tuple[Source, int, Interval, Interval | None]:
     if run.judged and _is_known(run.judged[0]):
         row = run.judged[0]
         return "judged", row.episodes, row.figures["return"], row.figures.get(_bare(share))
     return _evaluated(run, share)
 
 
-def _evaluated(run: Summary, share: str | None) -> tuple[Source, int, Interval, Interval | None]:
+def _evaluated(run: RunSummary, share: str | None) -> tuple[Source, int, Interval, Interval | None]:
     told = run.evaluation
     many = int(told.get("eval/episodes", 0))
     part = wilson(round(told[share] * many), many) if share is not None and share in told and many else None
     return "evaluated", many, Interval(told.get(RETURN, NONE), NONE, NONE), part
 
 
-def _told_share(runs: Sequence[Summary]) -> str | None:
+def _told_share(runs: Sequence[RunSummary]) -> str | None:
     """The evaluation figure that is a share of its episodes and tells most: success, or clean."""
     try:
         names = registry.proportions(runs[0].kind)
@@ -199,9 +201,9 @@ def _told_share(runs: Sequence[Summary]) -> str | None:
     return next((key for key in keys if any(key in run.evaluation for run in runs)), None)
 
 
-def _groups(entries: Sequence[Entry]) -> list[dict[str, Any]]:
+def _groups(entries: Sequence[LeaderboardEntry]) -> list[dict[str, Any]]:
     """What was repeated with other seeds: ranked runs of the same algorithm and settings, the longest of each seed."""
-    seeds: dict[str, dict[int | None, Entry]] = {}
+    seeds: dict[str, dict[int | None, LeaderboardEntry]] = {}
     for entry in sorted(entries, key=lambda entry: entry.steps or 0):
         if entry.pool and entry.rank is not None:
             seeds.setdefault(entry.pool, {})[entry.seed] = entry
@@ -227,6 +229,6 @@ def _bare(share: str | None) -> str:
     return "" if share is None else share.removeprefix("eval/").removesuffix("_mean").removesuffix("_fraction")
 
 
-def _plain(entry: Entry) -> dict[str, Any]:
+def _plain(entry: LeaderboardEntry) -> dict[str, Any]:
     share = None if entry.share is None else entry.share._asdict()
     return {**asdict(entry), "value": entry.value._asdict(), "share": share}

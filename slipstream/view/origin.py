@@ -15,13 +15,13 @@ import msgspec
 
 from slipstream.view.run import About
 
-REPLICAS_FILE, ROUNDS, RUNS = "replicas.json", "rounds", "runs"  # in a federation's folder, by train/replicas.py
+REPLICAS_FILE, ROUNDS, RUNS = "replicas.json", "rounds", "runs"  # in a federation's folder, by run/replicas.py
 TRIALS_FILE, TRIALS = "trials.json", "trials"  # in a sweep's, by scale/sweep.py
 MOST_TRIALS_BYTES = 64 * 2**20
 
 
 @dataclass(frozen=True)
-class Federation:
+class FederatedRuns:
     """Runs that exchange weights."""
 
     name: str
@@ -30,7 +30,7 @@ class Federation:
 
 
 @dataclass(frozen=True)
-class Trial:
+class SweepTrial:
     """A combination of values that a sweep tries."""
 
     sweep: str  # its name
@@ -43,8 +43,8 @@ class Trial:
 class Origin:
     """What a run is part of; of nothing where both are None."""
 
-    federation: Federation | None
-    trial: Trial | None  # a trial may be a federation
+    federation: FederatedRuns | None
+    trial: SweepTrial | None  # a trial may be a federation
 
 
 def origin_of(what: About) -> Origin:
@@ -87,29 +87,29 @@ def name_of_federation(folder: Path) -> str:
 # --- finding out ---
 
 
-def _federation_of(path: Path, shared: Mapping[str, Any]) -> Federation:
+def _federation_of(path: Path, shared: Mapping[str, Any]) -> FederatedRuns:
     client = str(shared.get("client") or path.name)
     above = path.parent.parent
     has_rounds = (above / REPLICAS_FILE).is_file() or (above / ROUNDS).is_dir()
     if path.parent.name == RUNS and has_rounds:  # where the folder is now counts, not where it was written
-        return Federation(name_of_federation(above), str(above / ROUNDS), client)
+        return FederatedRuns(name_of_federation(above), str(above / ROUNDS), client)
     root = Path(str(shared.get("root") or "")).resolve()
     where = root.parent if root.name == ROUNDS else root
-    return Federation(str(shared.get("address") or where.name or "a federation"), str(root), client)
+    return FederatedRuns(str(shared.get("address") or where.name or "a federation"), str(root), client)
 
 
-def _in_trial(trial: Trial, path: Path) -> str:
+def _in_trial(trial: SweepTrial, path: Path) -> str:
     inside = path.relative_to(Path(trial.folder) / TRIALS).parts[1:]
     return ", ".join([trial.sweep, f"trial {trial.number}", *(part.replace("_", " ") for part in inside)])
 
 
-def _trial_of(path: Path) -> Trial | None:
+def _trial_of(path: Path) -> SweepTrial | None:
     """A trial's runs are in SWEEP/trials/NUMBER; a federation that is tried has its clients further down."""
     for folder in path.parents[:5]:
         sweep = folder.parent.parent
         if folder.parent.name == TRIALS and folder.name.isdecimal() and (sweep / TRIALS_FILE).is_file():
             number = int(folder.name)
-            return Trial(sweep.name, str(sweep), number, _values(sweep / TRIALS_FILE).get(number, {}))
+            return SweepTrial(sweep.name, str(sweep), number, _values(sweep / TRIALS_FILE).get(number, {}))
     return None
 
 

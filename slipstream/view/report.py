@@ -10,17 +10,17 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from slipstream.config.errors import RunFolderError
 from slipstream.data.disk import replace_file
+from slipstream.errors import RunFolderError
 from slipstream.stats.intervals import Interval
-from slipstream.view.charts import COLOURS, WIDTH, Chart, Line, draw_png, short, svg
-from slipstream.view.compare import INTERVALS, Comparison, Group, Pair, bands, compare
+from slipstream.view.charts import COLOURS, WIDTH, Chart, ChartLine, draw_png, short, svg
+from slipstream.view.compare import INTERVALS, Comparison, PairedChance, RunGroup, bands, compare
 from slipstream.view.history import STEPS
 from slipstream.view.judgement import Judge
 from slipstream.view.origin import name_of_run, origin_of
 from slipstream.view.run import command_of
 from slipstream.view.signs import KINDS
-from slipstream.view.story import Film, Story, headline_of, read_story
+from slipstream.view.story import Clip, Story, headline_of, read_story
 from slipstream.worlds import registry
 
 MOST_RUNS = 50
@@ -213,7 +213,7 @@ def _figure(chart: Chart, width: int = WIDTH) -> str:
 
 def _replays(story: Story, index: int, room: int) -> Iterator[str]:
     """Episodes as JSON in the page, as many as there is room for; report.js gives each run its player."""
-    films: list[Film] = []
+    films: list[Clip] = []
     for film in story.films:
         room -= len(film.data)
         if room < 0 and films:
@@ -329,12 +329,12 @@ def _compared(comparison: Comparison) -> Iterator[str]:
     yield _section("Comparison", "".join(parts))
 
 
-def _scores(group: Group) -> list[object]:
+def _scores(group: RunGroup) -> list[object]:
     shown = ", ".join(f"{score:.3g}" for score in group.scores[:12]) + (" …" if len(group.scores) > 12 else "")
     return [group.name, len(group.runs), *map(_interval, (group.iqm, group.mean, group.median)), shown]
 
 
-def _chances(names: Sequence[str], pairs: Sequence[Pair]) -> str:
+def _chances(names: Sequence[str], pairs: Sequence[PairedChance]) -> str:
     if not pairs:
         return ""
     found = {(pair.first, pair.second): _interval(pair.chance) for pair in pairs}
@@ -342,7 +342,7 @@ def _chances(names: Sequence[str], pairs: Sequence[Pair]) -> str:
     return _table(["chance that a run of the row is better", *names], rows)
 
 
-def _is_cut(line: Line) -> bool:
+def _is_cut(line: ChartLine) -> bool:
     return line.dashed_from is not None and bool(line.steps) and line.steps[-1] > line.dashed_from
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from slipstream.train.run_folder import EVENTS_FILE, METRICS_FILE
+from slipstream.run.folder import EVENTS_FILE, METRICS_FILE
 from slipstream.view.history import STEPS, Row
 from slipstream.view.tail import LINE_BYTES
 
@@ -64,7 +64,7 @@ def read_evaluations(path: Path) -> list[Row]:
 
 
 @dataclass(frozen=True)
-class Events:
+class EventSummary:
     """What happened in a run: how often each kind, and the newest of each."""
 
     counts: Counter[str]
@@ -76,9 +76,9 @@ class Events:
         return sorted(found, key=lambda event: int(event.get(STEPS, 0)))
 
 
-def read_events(path: Path) -> Events:
+def read_events(path: Path) -> EventSummary:
     """All events of a run but the ends of episodes, which are too many and are in the metrics."""
-    events = Events(Counter(), {})
+    events = EventSummary(Counter(), {})
     for event in _objects(path / EVENTS_FILE, b'"event"', but=b'"event":"episode_end"'):
         kind = str(event.get("event"))
         events.counts[kind] += 1

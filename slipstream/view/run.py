@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from slipstream.config.errors import RunFolderError
-from slipstream.train.run_folder import (
+from slipstream.errors import RunFolderError
+from slipstream.run.folder import (
     CONFIG_FILE,
     EVENTS_FILE,
     LOCK_FILE,
@@ -30,7 +30,7 @@ from slipstream.view.tail import last_lines
 
 EVENTS, LOG_LINES = 500, 500  # kept, of the newest
 FIRST_LOOK_BYTES = 256 * 1024  # of events and log
-LEDGER_FILE = "certificates.jsonl"  # train/certify.py writes it
+LEDGER_FILE = "certificates.jsonl"  # run/certify.py writes it
 MOST_RUNS, MOST_FOLDERS = 2000, 50_000  # found, looked into
 DEEPEST = 7  # in the folder above: sweeps/NAME/trials/0000/seed_1/runs/client-0
 NO_RUNS = frozenset(("models", "logs", "rounds", "checkpoints", "frames", "replay", "quarantine", "wandb", "tb"))

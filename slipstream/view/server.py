@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 import msgspec
 
-from slipstream.config.errors import RunFolderError, ScenarioError, SlipstreamError
+from slipstream.errors import RunFolderError, ScenarioError, SlipstreamError
 from slipstream.view.answers import ANSWERS, Query
 from slipstream.view.catalogue import Catalogue
 from slipstream.worlds import registry

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import msgspec
 
+from slipstream.run.folder import Track, read_tracks
 from slipstream.stats.intervals import Interval, wilson
-from slipstream.train.run_folder import Track, read_tracks
-from slipstream.view.charts import Chart, Line
+from slipstream.view.charts import Chart, ChartLine
 from slipstream.view.history import STEPS, Curve, Row
 from slipstream.view.judged_signs import settle
 from slipstream.view.judgement import Judge, Judged, read_judgement
 from slipstream.view.meaning import is_share
-from slipstream.view.reports import Events, read_evaluations, read_events
+from slipstream.view.reports import EventSummary, read_evaluations, read_events
 from slipstream.view.run import About, RunReader, State
 from slipstream.view.signs import Sign, crashes, find_signs
 from slipstream.worlds import registry
@@ -62,7 +62,7 @@ NOT_FIGURES = ("return", "length", "episodes")
 
 
 @dataclass(frozen=True)
-class Film:
+class Clip:
     """An episode to watch, made small enough for a page."""
 
     track: Track
@@ -87,11 +87,11 @@ class Story:
     episodes: int  # of the last evaluation
     judged: tuple[Judged, ...]  # its policy beside scripts, as it ended or now; () where it has gone on since
     signs: tuple[Sign, ...]
-    events: Events
+    events: EventSummary
     certificates: tuple[Row, ...]
     records: registry.Records | None
     last: Row  # of everything that was ever reported, the newest
-    films: tuple[Film, ...]
+    films: tuple[Clip, ...]
     tracks: int  # recorded, of which `films` are some
     log: tuple[str, ...]
 
@@ -159,7 +159,7 @@ def _figure_charts(curves: Mapping[str, Curve], kind: str, end: int) -> Iterator
         yield Chart(_bare(key).replace("_", " "), lines, is_share(key, kind), end)
 
 
-def _lines(curves: Mapping[str, Curve], label: str, key: str) -> Iterator[Line]:
+def _lines(curves: Mapping[str, Curve], label: str, key: str) -> Iterator[ChartLine]:
     """A metric's line, or one for each policy where several learn."""
     group, _, name = key.partition("/")
     of_policies = {k: re.fullmatch(f"{group}/([^/]+)/{re.escape(name)}", k) for k in curves}
@@ -167,7 +167,7 @@ def _lines(curves: Mapping[str, Curve], label: str, key: str) -> Iterator[Line]:
     for found, title in named.items():
         curve = curves.get(found)
         if curve is not None and len(curve.steps):
-            yield Line(title, curve.steps, curve.values)
+            yield ChartLine(title, curve.steps, curve.values)
 
 
 def _bare(key: str) -> str:
@@ -204,7 +204,7 @@ def _records(about: About) -> registry.Records | None:
 # --- episodes ---
 
 
-def _films(tracks: Sequence[Track]) -> Iterator[Film]:
+def _films(tracks: Sequence[Track]) -> Iterator[Clip]:
     """The newest episode and others evenly before it, newest first."""
     count = min(MOST_TRACKS, len(tracks))
     chosen = {len(tracks) - 1 - k * max(0, len(tracks) - 1) // max(1, count - 1) for k in range(count)}
@@ -214,7 +214,7 @@ def _films(tracks: Sequence[Track]) -> Iterator[Film]:
             yield shorten(track)
 
 
-def shorten(track: Track, most_bytes: int = TRACK_BYTES) -> Film:
+def shorten(track: Track, most_bytes: int = TRACK_BYTES) -> Clip:
     """An episode in a given room: numbers of seven digits, and no more states than fit, the last among them."""
     states = [[[_rounded(value) for value in agent] for agent in state] for state in track.states]
     size = len(msgspec.json.encode(states))
@@ -222,7 +222,7 @@ def shorten(track: Track, most_bytes: int = TRACK_BYTES) -> Film:
     kept = states[::every]
     if (len(states) - 1) % every:
         kept.append(states[-1])
-    return Film(msgspec.structs.replace(track, states=kept, tick_seconds=track.tick_seconds * every), every)
+    return Clip(msgspec.structs.replace(track, states=kept, tick_seconds=track.tick_seconds * every), every)
 
 
 def _rounded(value: float | None) -> float | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from slipstream.config.errors import SlipstreamError
+from slipstream.errors import SlipstreamError
 from slipstream.view.exporters import Tensorboard
 from slipstream.view.run import About
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from slipstream.config.errors import SlipstreamError
+from slipstream.errors import SlipstreamError
 from slipstream.view.exporters import Wandb, wandb_mode
 from slipstream.view.run import About
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from PIL import Image, ImageColor, ImageDraw, ImageFont
 
-from slipstream.worlds.spec import WorldSpec
+from slipstream.spec import WorldSpec
 from slipstream.worlds.vec_env import F64, U8, Backdrop
 
 Size = tuple[int, int]  # width and height in pixels

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slipstream import _core
-from slipstream.worlds.spec import WorldSpec
+from slipstream.spec import WorldSpec
 from slipstream.worlds.vec_env import F32, U8, U64, EnvOptions, VecEnv
 
 Make = Callable[[int, EnvOptions], VecEnv]
@@ -58,7 +58,7 @@ def check_contract(make: Make, steps: int) -> Iterator[Finding]:
         return  # the rest would only stumble over the same fault
     env.reset()
     yield from (Finding("contract", f"{what} after reset") for what in start_faults(env))
-    episode = Episode(env)
+    episode = EpisodeCheck(env)
     for t in range(steps):
         if t % 3 == 0 and (over := episode.over).any():  # so that some finished worlds are stepped, too
             env.reset(over)
@@ -162,7 +162,7 @@ def row_faults(env: VecEnv, present: NDArray[np.bool_]) -> Iterator[str]:
         yield "an agent in the episode does not act, but the spec has no durations"
 
 
-class Episode:
+class EpisodeCheck:
     """What the running episodes must show, followed step by step without autoreset."""
 
     def __init__(self, env: VecEnv) -> None:

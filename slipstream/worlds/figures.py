@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from slipstream.config.errors import WorldContractError
+from slipstream.errors import WorldContractError
 
 
 def plain(figures: Mapping[str, Any], whose: str) -> dict[str, float]:

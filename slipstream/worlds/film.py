@@ -13,10 +13,10 @@ from gymnasium.error import ResetNeeded
 from numpy.typing import NDArray
 from PIL import Image
 
-from slipstream.config.errors import WorldContractError, suggest
+from slipstream.errors import WorldContractError, suggest
+from slipstream.spec import WorldSpec
 from slipstream.worlds.canvas import COLORS, SIZE, Renderer, Size, paint
 from slipstream.worlds.registry import make_renderer
-from slipstream.worlds.spec import WorldSpec
 from slipstream.worlds.vec_env import F64, U8, Backdrop, VecEnv
 
 if TYPE_CHECKING:

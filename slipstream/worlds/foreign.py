@@ -20,12 +20,12 @@ import numpy as np
 from gymnasium import Space, spaces
 from numpy.typing import NDArray
 
-from slipstream.config.errors import ScenarioError, WorldContractError, suggest
 from slipstream.config.foreign import GymnasiumConfig, PettingZooConfig
 from slipstream.config.records import from_json
+from slipstream.errors import ScenarioError, WorldContractError, suggest
+from slipstream.spec import WorldSpec
 from slipstream.worlds.action_space import to_space
 from slipstream.worlds.spaces import MismatchError, action_spec, leaves
-from slipstream.worlds.spec import WorldSpec
 from slipstream.worlds.vec_env import F32, F64, U8, U32, U64, EnvOptions
 
 SNAPSHOT_VERSION = 1

@@ -29,13 +29,13 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from slipstream.config.errors import WorldContractError, suggest
 from slipstream.config.foreign import GymnasiumConfig, PettingZooConfig
 from slipstream.config.load import list_scenarios, load
+from slipstream.errors import WorldContractError, suggest
+from slipstream.spec import WorldSpec
 from slipstream.worlds.film import RGB_ARRAY, make_film, render_metadata, warn_of_no_mode
 from slipstream.worlds.registry import make_worlds, world_config
 from slipstream.worlds.spaces import action_space, checked_actions, in_form, observation_space
-from slipstream.worlds.spec import WorldSpec
 from slipstream.worlds.vec_env import EnvOptions
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 Bools = NDArray[np.bool_]
 
 
-class Result(NamedTuple):
+class StepResult(NamedTuple):
     """What one decision of each controlled agent led to, [N] each; rows that were not stepped are zero."""
 
     rewards: NDArray[np.float64]
@@ -53,7 +53,7 @@ class Result(NamedTuple):
     duration: NDArray[np.int64]
 
 
-class Seat:
+class AgentView:
     """One agent of every world of a batch, with a script acting for the other agents."""
 
     def __init__(
@@ -95,16 +95,16 @@ class Seat:
         """Write the controlled agents' actions, [N] or [N, K]."""
         self.env.actions[:, self.column] = checked_actions(self.spec, actions, (self.env.num_worlds,))
 
-    def step(self, rows: Bools) -> Result:
+    def step(self, rows: Bools) -> StepResult:
         """Step these worlds until their controlled agents decide again or end."""
         self._world_over[...] = False
         result = self._advance(rows)
         self.ended |= result.terminated | result.truncated
         return result
 
-    def _advance(self, waiting: Bools) -> Result:
+    def _advance(self, waiting: Bools) -> StepResult:
         env, k, n = self.env, self.column, len(waiting)
-        result = Result(np.zeros(n), np.zeros(n, np.bool_), np.zeros(n, np.bool_), np.zeros(n, np.int64))
+        result = StepResult(np.zeros(n), np.zeros(n, np.bool_), np.zeros(n, np.bool_), np.zeros(n, np.int64))
         while waiting.any():
             if self._others:
                 env.act_scripted(self._script, self._others)
@@ -142,7 +142,7 @@ class Seat:
             return {}
         return {"stats": dict(zip(self.spec.stats, self.env.agent_stats[i, self.column].tolist(), strict=True))}
 
-    def info(self, i: int, result: Result | None = None) -> dict[str, Any]:
+    def info(self, i: int, result: StepResult | None = None) -> dict[str, Any]:
         """What one environment's info holds after a step (with its result) or after a reset."""
         info: dict[str, Any] = {}
         if self.env.action_mask is not None:
@@ -176,7 +176,7 @@ class SlipstreamVectorEnv(VectorEnv[Any, Any, Any]):
         **world_overrides: Any,
     ) -> None:
         options = EnvOptions(seed=seed, threads=threads, autoreset=False)
-        self._seat = Seat(world, num_envs, agent, others, options, world_overrides, render_mode)
+        self._seat = AgentView(world, num_envs, agent, others, options, world_overrides, render_mode)
         self._copy = copy
         self._started = False
         self.autoreset_mode = AutoresetMode(autoreset_mode)
@@ -285,7 +285,7 @@ class SlipstreamEnv(gymnasium.Env[Any, Any]):
         render_mode: str | None = None,
         **world_overrides: Any,
     ) -> None:
-        self._seat = Seat(world, 1, agent, others, EnvOptions(autoreset=False), world_overrides, render_mode)
+        self._seat = AgentView(world, 1, agent, others, EnvOptions(autoreset=False), world_overrides, render_mode)
         self.metadata = self._seat.metadata
         self.render_mode = render_mode
         self._seeded = False

@@ -26,7 +26,7 @@ WIDTH = 4
 MIN_KB = 256  # growth of memory in a round that counts; less is how allocators behave
 
 
-class Held(NamedTuple):
+class HeldMemory(NamedTuple):
     """What this process holds."""
 
     files: int
@@ -79,21 +79,21 @@ def _growth(use: Callable[[], None]) -> Iterator[tuple[str, int]]:
     for _ in range(ROUNDS):
         use()
         seen.append(held())
-    least = Held(*(min(b[i] - a[i] for a, b in pairwise(seen)) for i in range(len(Held._fields))))
+    least = HeldMemory(*(min(b[i] - a[i] for a, b in pairwise(seen)) for i in range(len(HeldMemory._fields))))
     counted = {"open files": least.files, "threads": least.threads, "processes": least.processes}
     yield from ((name, growth) for name, growth in counted.items() if growth > 0)
     if least.memory_kb >= MIN_KB:
         yield "kB of memory", least.memory_kb
 
 
-def held() -> Held:
+def held() -> HeldMemory:
     """What this process holds now, after what nobody refers to is gone."""
     gc.collect()
     with suppress(AttributeError):  # glibc keeps what was freed, and what is taken next would not show
         ctypes.CDLL(None).malloc_trim(0)
     own = PROC / "self"
     pages = int((own / "statm").read_text().split()[1])
-    return Held(
+    return HeldMemory(
         files=len(os.listdir(own / "fd")),
         threads=len(os.listdir(own / "task")),
         processes=sum(1 for _ in _children(os.getpid())),

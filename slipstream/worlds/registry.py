@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from slipstream.config.errors import ScenarioError, suggest
+from slipstream.errors import ScenarioError, suggest
+from slipstream.spec import WorldSpec
 from slipstream.worlds.canvas import Renderer
 from slipstream.worlds.figures import plain
 from slipstream.worlds.recorded import Recorded
 from slipstream.worlds.shift import Shifts
-from slipstream.worlds.spec import WorldSpec
 from slipstream.worlds.vec_env import F64, Backdrop, EnvOptions, VecEnv
 
 if TYPE_CHECKING:

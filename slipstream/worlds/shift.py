@@ -22,7 +22,7 @@ class Shift(NamedTuple):
     world: WorldConfig
 
 
-class Skipped(NamedTuple):
+class SkippedShift(NamedTuple):
     """A change that makes no sense in this world, and why."""
 
     name: str
@@ -33,4 +33,4 @@ class Shifts(NamedTuple):
     """What a world can be changed to."""
 
     shifts: tuple[Shift, ...] = ()
-    skipped: tuple[Skipped, ...] = ()
+    skipped: tuple[SkippedShift, ...] = ()

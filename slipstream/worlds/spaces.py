@@ -10,9 +10,9 @@ from gymnasium import Space, spaces
 from gymnasium.error import InvalidAction
 from numpy.typing import NDArray
 
-from slipstream.config.errors import WorldContractError
+from slipstream.errors import WorldContractError
+from slipstream.spec import ActionSpec, ObsBlock, WorldSpec
 from slipstream.worlds.action_space import ActionSpace, Number
-from slipstream.worlds.spec import ActionSpec, ObsBlock, WorldSpec
 
 # A spec is saved as JSON, which has no infinity; Gymnasium itself long wrote "unbounded" as this number.
 FLOAT32_MAX = float(np.finfo(np.float32).max)

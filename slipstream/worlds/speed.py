@@ -25,7 +25,7 @@ class Taken(NamedTuple):
     cpu_seconds: float  # of this process
 
 
-class Setting(NamedTuple):
+class SpeedSetting(NamedTuple):
     """What steps: so many worlds on so many threads, or shared out among worker processes."""
 
     worlds: int
@@ -48,7 +48,7 @@ class Stepper(Protocol):
         """Give them up."""
 
 
-class Speed(NamedTuple):
+class MeasuredSpeed(NamedTuple):
     """How fast a setting is, and how fast beside others."""
 
     worlds: int
@@ -66,7 +66,7 @@ class Speed(NamedTuple):
     per_processor: float | None = None  # that, divided by the threads or workers
 
 
-class Batch:
+class TimedWorlds:
     """Worlds under random allowed actions, ready to be timed; satisfies Stepper."""
 
     def __init__(self, config: WorldConfig, worlds: int, threads: int, seed: int = 0) -> None:
@@ -102,32 +102,34 @@ class Batch:
         self._env.close()
 
 
-def measure(config: WorldConfig, worlds: int, threads: int, seconds: float, seed: int = 0) -> Speed:
+def measure(config: WorldConfig, worlds: int, threads: int, seconds: float, seed: int = 0) -> MeasuredSpeed:
     """The speed of a batch under random actions, stepped for about `seconds`."""
-    batch = Batch(config, worlds, threads, seed)
-    (speed,) = compare({Setting(worlds, threads): [batch.take(seconds)]}, batch.agents)
+    batch = TimedWorlds(config, worlds, threads, seed)
+    (speed,) = compare({SpeedSetting(worlds, threads): [batch.take(seconds)]}, batch.agents)
     batch.close()
     return speed
 
 
-def take_turns(steppers: Mapping[Setting, Stepper], rounds: int, seconds: float) -> dict[Setting, list[Taken]]:
+def take_turns(
+    steppers: Mapping[SpeedSetting, Stepper], rounds: int, seconds: float
+) -> dict[SpeedSetting, list[Taken]]:
     """Time every one for about `seconds` in all, in turn, so that a busy minute of the machine falls on all alike."""
-    taken: dict[Setting, list[Taken]] = {setting: [] for setting in steppers}
+    taken: dict[SpeedSetting, list[Taken]] = {setting: [] for setting in steppers}
     for _ in range(rounds):
         for setting, stepper in steppers.items():
             taken[setting].append(stepper.take(seconds / rounds))
     return taken
 
 
-def compare(taken: Mapping[Setting, Sequence[Taken]], agents: int) -> list[Speed]:
+def compare(taken: Mapping[SpeedSetting, Sequence[Taken]], agents: int) -> list[MeasuredSpeed]:
     """Medians over the rounds; two settings are compared round by round, never across runs."""
     speeds = []
     for setting, rounds in taken.items():
         steps_per_s = median(one.steps / one.seconds for one in rounds)
-        speedup = _ratio(rounds, taken.get(Setting(1)))
-        beside = _ratio(rounds, taken.get(Setting(setting.worlds)))
+        speedup = _ratio(rounds, taken.get(SpeedSetting(1)))
+        beside = _ratio(rounds, taken.get(SpeedSetting(setting.worlds)))
         speeds.append(
-            Speed(
+            MeasuredSpeed(
                 worlds=setting.worlds,
                 threads=setting.threads,
                 steps=sum(one.steps for one in rounds),

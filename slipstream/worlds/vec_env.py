@@ -20,9 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slipstream import _core
-from slipstream.config.errors import WorldContractError, suggest
 from slipstream.config.records import from_value
-from slipstream.worlds.spec import WorldSpec
+from slipstream.errors import WorldContractError, suggest
+from slipstream.spec import WorldSpec
 
 U8 = NDArray[np.uint8]
 I32 = NDArray[np.int32]

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from slipstream import _core
 from slipstream.algos.adam import FlatAdam, flatten_parameters
-from slipstream.config.errors import CheckpointError
+from slipstream.errors import CheckpointError
 
 EPS = 1e-5
 SHAPES = ((1,), (7,), (9000,), (3, 5), (200, 200))  # the third is more than one task, the last more than one thread's

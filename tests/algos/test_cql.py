@@ -13,7 +13,7 @@ from scipy import optimize
 
 from slipstream.algos.cql import Cql, conservative_term
 from slipstream.algos.protocol import Progress
-from slipstream.algos.replayed import Piece, Rows, pieces_of, rows_of
+from slipstream.algos.replayed import Rows, RowSlice, pieces_of, rows_of
 from slipstream.algos.sac import Sac
 from slipstream.algos.share import ALONE
 from slipstream.config.algos import CqlConfig, SacConfig
@@ -25,7 +25,7 @@ CHOSEN = hand_sample([0, 0, 1], [0, 1, 2], [1.0, 2.0, -1.0], [0.0, 0.9, 0.9**4],
 ACTED = hand_sample([0, 0, 1], [[0.5], [0.0], [-0.5]], [1.0, 2.0, -1.0], [0.0, 0.9, 0.9**4], [1, 0, 1])
 
 
-def whole(rows: Rows) -> Piece:
+def whole(rows: Rows) -> RowSlice:
     """A draw that is learned from at once."""
     (piece,) = pieces_of(rows, 1, ALONE)
     return piece

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from slipstream.algos.adam import FlatAdam
-from slipstream.algos.batch import Batch, Pair, learn, policy_and_value
-from slipstream.algos.surrogate import Weights, surrogate, value_error
+from slipstream.algos.batch import ActorCritic, Batch, learn, policy_and_value
+from slipstream.algos.surrogate import LossWeights, surrogate, value_error
 from slipstream.nets.actor import Actor, ActorSpec
 from slipstream.nets.critic import Critic
 from slipstream.nets.torsos import Arithmetic, arithmetic
@@ -48,7 +48,7 @@ def rows(discrete: bool, masked: bool) -> Batch:
 
 
 def slopes_of(policy, value, batch: Batch) -> tuple[torch.Tensor, ...]:
-    _, slopes = surrogate(policy, batch, Weights(0.2, 0.01, 0.0, True))
+    _, slopes = surrogate(policy, batch, LossWeights(0.2, 0.01, 0.0, True))
     return *slopes, value_error(value, batch.target, batch.value, None)[1]
 
 
@@ -61,7 +61,7 @@ def gradient(optimiser: FlatAdam) -> torch.Tensor:
 def test_gradients_are_those_of_torchs_graph_to_the_bit(discrete, masked, hidden):
     batch = rows(discrete, masked)
     actor, critic, optimiser = networks(discrete, hidden)
-    heard = Pair(actor, critic).hear(batch)
+    heard = ActorCritic(actor, critic).hear(batch)
     assert heard.record is not None
     assert not heard.value.requires_grad
     learn(optimiser, heard, slopes_of(heard.policy, heard.value, batch), batch, {})
@@ -82,7 +82,7 @@ def test_where_torch_runs_the_networks_its_graph_gives_the_gradients(how):
     batch = rows(False, False)
     actor, critic, optimiser = networks(False, (16, 8), **how)
     with arithmetic(Arithmetic() if how else Arithmetic(torch.bfloat16)):
-        heard = Pair(actor, critic).hear(batch)
+        heard = ActorCritic(actor, critic).hear(batch)
         assert heard.record is None
         learn(optimiser, heard, slopes_of(heard.policy, heard.value, batch), batch, {})
     assert len(gradient(optimiser)) == len(optimiser.vector)
@@ -91,7 +91,7 @@ def test_where_torch_runs_the_networks_its_graph_gives_the_gradients(how):
 def test_a_batch_in_pieces_has_the_gradient_of_the_whole():
     batch = rows(False, False)
     actor, critic, optimiser = networks(False, (16, 8))
-    heard = Pair(actor, critic).hear(batch)
+    heard = ActorCritic(actor, critic).hear(batch)
     slopes = slopes_of(heard.policy, heard.value, batch)
     learn(optimiser, heard, slopes, batch, {"loss": 3.0})
     whole = gradient(optimiser)
@@ -107,7 +107,7 @@ def test_a_pair_that_heard_more_rows_before_gives_the_gradient_of_one_that_did_n
     found = []
     for before in ([batch], []):
         actor, critic, optimiser = networks(False, (16, 8))
-        pair = Pair(actor, critic)
+        pair = ActorCritic(actor, critic)
         for each in [*before, few]:
             heard = pair.hear(each)
         learn(optimiser, heard, slopes_of(heard.policy, heard.value, few), few, {})

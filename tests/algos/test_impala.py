@@ -22,9 +22,9 @@ from slipstream.collect.pipeline import Pipeline
 from slipstream.collect.serial import Collector
 from slipstream.config.algos import AppoConfig, ImpalaConfig
 from slipstream.data.rollout import Ends, Rollout, allocate_rollout
-from slipstream.train import setup
-from slipstream.train.source import acting_copy
-from slipstream.worlds.spec import ActionSpec, WorldSpec
+from slipstream.run import setup
+from slipstream.run.sources import acting_copy
+from slipstream.spec import ActionSpec, WorldSpec
 
 GAMMA = 0.9
 START = Progress(0.0, 0)

@@ -11,7 +11,7 @@ from learning import Parts, build, digest, scenario_of, tiny
 
 from slipstream.algos.protocol import Progress, Traits, refuse_mismatch
 from slipstream.algos.registry import ALGORITHMS
-from slipstream.config.errors import CheckpointError
+from slipstream.errors import CheckpointError
 
 # Every algorithm, with whatever of its options has a state of its own.
 LEARNERS: dict[str, dict[str, Any]] = {

@@ -5,10 +5,10 @@ import pytest
 from learning import TINY, build, digest, scenario_of
 
 import slipstream
-from slipstream.config.errors import CheckpointError, ScenarioError
-from slipstream.train import checkpoint
-from slipstream.train.experiment import train
-from slipstream.train.metrics import read_rows
+from slipstream.data import checkpoint
+from slipstream.errors import CheckpointError, ScenarioError
+from slipstream.run.loop import train
+from slipstream.run.metrics import read_rows
 
 DECAY = 0.5
 AVERAGED = {**TINY, "algo.ema_decay": DECAY, "algo.learning_rate": 1e-2}

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from slipstream.algos.batch import Batch, explained_variance
-from slipstream.algos.surrogate import Weights, in_torch, kl_penalty, surrogate, value_error
+from slipstream.algos.surrogate import LossWeights, in_torch, kl_penalty, surrogate, value_error
 from slipstream.config.algos import schedule_at
 from slipstream.nets.heads import FORBIDDEN, Categorical, Gaussian
 
@@ -35,7 +35,7 @@ def test_surrogate_takes_the_worse_of_clipped_and_unclipped(compute):
     expected = -np.mean([1.2, -1.5, 0.5, -0.8, 2.2])
     logits, old_logp = likely(ratio)
     batch = rows_of(torch.zeros(5, dtype=torch.int32), old_logp, advantage)
-    terms, _ = compute(Categorical(logits), batch, Weights(0.2, 0.0))
+    terms, _ = compute(Categorical(logits), batch, LossWeights(0.2, 0.0))
     assert terms.total == pytest.approx(expected)
     assert terms.policy_loss == pytest.approx(expected)
     assert terms.clip_fraction == pytest.approx(4 / 5)
@@ -46,7 +46,7 @@ def test_surrogate_takes_the_worse_of_clipped_and_unclipped(compute):
 def test_surrogate_gradient_vanishes_exactly_where_the_clip_holds(compute):
     logits, old_logp = likely([1.5, 1.5, 0.5, 1.0])
     batch = rows_of(torch.zeros(4, dtype=torch.int32), old_logp, torch.tensor([1.0, -1.0, -1.0, 3.0]))
-    _, (slope,) = compute(Categorical(logits), batch, Weights(0.2, 0.0))
+    _, (slope,) = compute(Categorical(logits), batch, LossWeights(0.2, 0.0))
     # d/dlogp of -A·ratio/4 where the unclipped branch is active, times d logp/d logit = 1 - p.
     assert slope[:, 0].tolist() == pytest.approx([0.0, 1.5 / 4 * 0.25, 0.0, -3.0 / 4 * 0.5])
 
@@ -90,7 +90,7 @@ def test_the_native_surrogate_is_the_one_in_torch_and_so_is_its_gradient(drawn, 
     policy, batch = drawn
     if standardise and len(batch.advantage) > 1:
         assume(float(batch.advantage.std()) > 1e-3)  # what float32 leaves of less is noise
-    weights = Weights(0.2, entropy_coef, kl_coef, standardise)
+    weights = LossWeights(0.2, entropy_coef, kl_coef, standardise)
     ours, our_slopes = surrogate(policy, batch, weights)
     plain, plain_slopes = in_torch(policy, batch, weights)
     assert ours.total == pytest.approx(plain.total, rel=1e-3, abs=1e-4)  # the plain one is in float32
@@ -106,21 +106,21 @@ def test_what_is_not_finite_stays_visible_in_the_gradient():
     for bad in (math.nan, math.inf):
         advantage = torch.tensor([1.0, bad, 1.0])
         batch = rows_of(torch.zeros(3, 1), torch.full((3,), -5.0), advantage)
-        _, (by_mean, _) = surrogate(Gaussian(torch.zeros(3, 1), torch.zeros(1)), batch, Weights(0.2, 0.0))
+        _, (by_mean, _) = surrogate(Gaussian(torch.zeros(3, 1), torch.zeros(1)), batch, LossWeights(0.2, 0.0))
         assert not torch.isfinite(by_mean).all()
 
 
 def test_a_choice_that_does_not_exist_is_refused():
     batch = rows_of(torch.tensor([0, 2], dtype=torch.int32), torch.zeros(2), torch.zeros(2))
     with pytest.raises(ValueError, match="action 2 of row 1 is none of the 2 choices"):
-        surrogate(Categorical(torch.zeros(2, 2)), batch, Weights(0.2, 0.0))
+        surrogate(Categorical(torch.zeros(2, 2)), batch, LossWeights(0.2, 0.0))
 
 
 def test_tensors_the_kernel_cannot_read_are_refused():
     mean = torch.zeros(3, 2)
     batch = rows_of(torch.zeros(3, 2, dtype=torch.float64), torch.zeros(3), torch.zeros(3))
     with pytest.raises(ValueError, match="expected a contiguous"):
-        surrogate(Gaussian(mean, torch.zeros(2)), batch, Weights(0.2, 0.0))
+        surrogate(Gaussian(mean, torch.zeros(2)), batch, LossWeights(0.2, 0.0))
 
 
 def test_value_error_is_half_the_squared_error():

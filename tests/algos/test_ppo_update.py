@@ -14,7 +14,7 @@ from slipstream.algos.ppo import Ppo
 from slipstream.algos.protocol import Progress
 from slipstream.config.algos import PpoConfig
 from slipstream.data.rollout import Ends, Rollout, allocate_rollout
-from slipstream.worlds.spec import ActionSpec, ObsBlock, WorldSpec
+from slipstream.spec import ActionSpec, ObsBlock, WorldSpec
 
 GAMMA, LAMBDA = 0.9, 0.8
 START = Progress(0.0, 0)

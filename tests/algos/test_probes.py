@@ -20,11 +20,11 @@ from slipstream.algos.batch import values_of
 from slipstream.algos.protocol import refuse_mismatch
 from slipstream.algos.registry import ALGORITHMS
 from slipstream.collect.episodes import play
-from slipstream.collect.serial import Recorder
+from slipstream.collect.serial import RolloutRecorder
 from slipstream.collect.shaping import Shaper
 from slipstream.config.load import load
 from slipstream.nets import actor as actor_module
-from slipstream.train import setup
+from slipstream.run import setup
 from slipstream.worlds.registry import make_worlds
 from slipstream.worlds.vec_env import EnvOptions
 
@@ -215,32 +215,32 @@ def test_ppo_does_as_well_as_the_action_table_lets_it():
 Patch = pytest.MonkeyPatch
 
 
-def _wrap(patch: Patch, name: str, after: Callable[[Recorder, int], None]) -> None:
-    real = getattr(Recorder, name)
+def _wrap(patch: Patch, name: str, after: Callable[[RolloutRecorder, int], None]) -> None:
+    real = getattr(RolloutRecorder, name)
 
-    def wrapped(self: Recorder, row: int, *args: Any) -> None:
+    def wrapped(self: RolloutRecorder, row: int, *args: Any) -> None:
         real(self, row, *args)
         after(self, row)
 
-    patch.setattr(Recorder, name, wrapped)
+    patch.setattr(RolloutRecorder, name, wrapped)
 
 
 def truncation_taken_for_termination(patch: Patch) -> None:
-    def mistake(recorder: Recorder, row: int) -> None:
+    def mistake(recorder: RolloutRecorder, row: int) -> None:
         recorder.rollout.terminated[row] |= recorder.rollout.truncated[row]
 
     _wrap(patch, "outcome", mistake)
 
 
 def truncation_bootstraps_from_the_next_episode(patch: Patch) -> None:
-    def mistake(recorder: Recorder, row: int) -> None:
+    def mistake(recorder: RolloutRecorder, row: int) -> None:
         recorder.rollout.truncated[row] = 0  # the row after it is the first of the next episode
 
     _wrap(patch, "outcome", mistake)
 
 
 def termination_bootstraps(patch: Patch) -> None:
-    def mistake(recorder: Recorder, row: int) -> None:
+    def mistake(recorder: RolloutRecorder, row: int) -> None:
         recorder.rollout.terminated[row] = 0
 
     _wrap(patch, "outcome", mistake)
@@ -256,7 +256,7 @@ def mask_of_what_follows_ignored(patch: Patch) -> None:
 
 
 def discount_per_decision(patch: Patch) -> None:
-    def mistake(recorder: Recorder, row: int) -> None:
+    def mistake(recorder: RolloutRecorder, row: int) -> None:
         recorder.rollout.duration[row] = 1
 
     _wrap(patch, "outcome", mistake)
@@ -267,10 +267,10 @@ def reward_not_discounted_within_a_decision(patch: Patch) -> None:
 
 
 def departed_agents_counted(patch: Patch) -> None:
-    def decided(recorder: Recorder, row: int) -> None:
+    def decided(recorder: RolloutRecorder, row: int) -> None:
         recorder.rollout.decided[row] = 1
 
-    def paid(recorder: Recorder, row: int) -> None:
+    def paid(recorder: RolloutRecorder, row: int) -> None:
         recorder.rollout.paid[row] = 1
 
     _wrap(patch, "decide", decided)

@@ -15,8 +15,8 @@ from test_ppo_update import one_column, spec
 from slipstream.algos.protocol import Progress
 from slipstream.algos.reinforce import SLOWEST, Reinforce, episode_returns, policy_loss
 from slipstream.config.algos import ReinforceConfig
-from slipstream.config.errors import CheckpointError
 from slipstream.data.rollout import Ends
+from slipstream.errors import CheckpointError
 
 GAMMA = 0.9
 START = Progress(0.0, 0)

@@ -20,7 +20,7 @@ from slipstream import _core
 from slipstream.algos.adam import FlatAdam
 from slipstream.algos.protocol import Progress
 from slipstream.algos.registry import ALGORITHMS
-from slipstream.algos.replayed import Follower, Noise, coin, random_actions, rows_of
+from slipstream.algos.replayed import Noise, TargetNetwork, coin, random_actions, rows_of
 from slipstream.config.algos import CqlConfig, DqnConfig, SacConfig, Td3Config
 from slipstream.nets.actor import Actor, ActorSpec
 from slipstream.nets.torsos import Mlp
@@ -94,7 +94,7 @@ def test_no_noise_leads_to_a_masked_choice(allowed, seed):
 def test_a_follower_goes_a_share_of_the_way_and_leaves_its_network_alone():
     network = Mlp((2, 3, 1), "tanh", 1.0, torch.Generator().manual_seed(1))
     source = FlatAdam({"network": network}).vector
-    follower = Follower(network, source)
+    follower = TargetNetwork(network, source)
     start = torch.cat([p.flatten() for p in follower.network.parameters()]).clone()
     assert torch.equal(start, source)
     source.add_(torch.arange(len(source), dtype=torch.float32))

@@ -6,11 +6,11 @@ from learning import build, digest, scenario_of, tiny
 from test_learner_state import LEARNERS, trained_state
 
 from slipstream.algos.adam import BETA1, BETA2
+from slipstream.algos.merge_rules import rules_for
 from slipstream.algos.registry import ALGORITHMS
-from slipstream.algos.rules import rules_for
-from slipstream.config.errors import FederationError
-from slipstream.federate.aggregate import Aggregator, Settings, adopt, outgoing
-from slipstream.federate.update import Update
+from slipstream.errors import FederationError
+from slipstream.federate.aggregate import Aggregator, MergeSettings, adopt, outgoing
+from slipstream.federate.update import ClientUpdate
 
 everyone = pytest.mark.parametrize("name", LEARNERS)
 
@@ -93,7 +93,7 @@ def test_a_layer_whose_name_only_looks_like_a_normaliser_is_weights():
 
 
 def updates(states, rules, optimiser):
-    return [Update(f"c{i}", 1, "", f"n{i}", outgoing(state, rules, optimiser)) for i, state in enumerate(states)]
+    return [ClientUpdate(f"c{i}", 1, "", f"n{i}", outgoing(state, rules, optimiser)) for i, state in enumerate(states)]
 
 
 def merged_state(states, settings):
@@ -111,7 +111,7 @@ def test_a_learner_goes_on_from_an_aggregate_by_every_strategy(name):
         second.advance()
     states = [trained_state(name), second.learner.state_dict()]
     for optimiser in ("local", "average", "reset"):
-        arrays, rules = merged_state(states, Settings("mean", optimiser=optimiser))
+        arrays, rules = merged_state(states, MergeSettings("mean", optimiser=optimiser))
         new = adopt(states[1], arrays, rules, optimiser)
         second.learner.load_state_dict(new)
         assert digest(second.learner.state_dict()) == digest(new)
@@ -135,7 +135,7 @@ def test_a_learner_goes_on_from_an_aggregate_by_every_strategy(name):
 @pytest.mark.parametrize("rule", ["mean", "weighted_mean"])
 def test_a_client_alone_gets_its_own_bits_back(name, rule):
     state = trained_state(name)
-    arrays, rules = merged_state([state], Settings(rule, optimiser="average"))
+    arrays, rules = merged_state([state], MergeSettings(rule, optimiser="average"))
     assert digest(adopt(state, arrays, rules, "average")) == digest(state)
 
 
@@ -151,7 +151,7 @@ def test_merging_critics_merges_their_values_not_their_standardised_outputs(name
         other[f"{group}.mean"][...], other[f"{group}.deviation"][...] = mean + 3.0, 2.0 * deviation
         other[f"{group}.head.weight"] /= 2.0
         other[f"{group}.head.bias"][...] = (state[f"{group}.head.bias"] * deviation - 3.0) / (2.0 * deviation)
-    arrays, _ = merged_state([state, other], Settings("mean"))
+    arrays, _ = merged_state([state, other], MergeSettings("mean"))
 
     def head(arrays, group):
         mean, deviation = (float(arrays[f"{group}.{part}"]) for part in ("mean", "deviation"))

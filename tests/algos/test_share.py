@@ -19,7 +19,7 @@ from slipstream.algos.share import take_share
 from slipstream.collect.slab import copy_rollout
 from slipstream.data.rollout import Rollout
 from slipstream.data.transitions import Sample
-from slipstream.train.setup import make_cast
+from slipstream.run.setup import make_cast
 
 BETA1 = 0.9
 DISCRETE = {"dqn"}

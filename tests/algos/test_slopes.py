@@ -21,7 +21,7 @@ from slipstream.config.algos import DqnConfig, SacConfig, Td3Config
 from slipstream.data.transitions import Sample
 from slipstream.nets.critic import ActionCritics
 from slipstream.nets.heads import Categorical, Squashed, masked
-from slipstream.nets.torsos import Arithmetic, Graph, Mlp, Record, Recorder, arithmetic
+from slipstream.nets.torsos import Arithmetic, ForwardRecord, Graph, Mlp, PassRecorder, arithmetic
 
 CPU, START = torch.device("cpu"), Progress(0.0, 0)
 ROWS = 24
@@ -91,7 +91,7 @@ def test_the_least_value_of_an_action_and_its_slope_are_those_torch_finds(member
     critics = ActionCritics(5, 1, (16, 16), "tanh", seeded(1))
     x, action = torch.randn(ROWS, 3, generator=seeded(2)), torch.randn(ROWS, 2, generator=seeded(3)).requires_grad_()
     expected = critics(torch.cat([x, action], 1))[:members].amin(0).squeeze(1)
-    value, slope = least_value(partial(critics.over, members=members), Recorder(), x, action)
+    value, slope = least_value(partial(critics.over, members=members), PassRecorder(), x, action)
     assert torch.equal(value, expected.detach())
     torch.testing.assert_close(slope, torch.autograd.grad(expected.sum(), action)[0])
     assert len({int(which) for which in critics(torch.cat([x, action], 1)).argmin(0)}) == 2  # both count somewhere
@@ -101,7 +101,7 @@ def test_where_critics_agree_one_of_them_gives_the_slope():
     critics = ActionCritics(2, 1, (4,), "tanh", seeded(1))
     critics.members[1].load_state_dict(critics.members[0].state_dict())
     action = torch.tensor([[0.3], [-0.5]], requires_grad=True)
-    _, slope = least_value(critics.over, Recorder(), torch.zeros(2, 1), action)
+    _, slope = least_value(critics.over, PassRecorder(), torch.zeros(2, 1), action)
     alone = critics(torch.cat([torch.zeros(2, 1), action], 1))[0].sum()
     torch.testing.assert_close(slope, torch.autograd.grad(alone, action)[0])
 
@@ -115,9 +115,9 @@ def test_a_record_knows_the_way_back_to_parameters_and_to_rows_whoever_ran_it(ho
     x, slopes = torch.randn(ROWS, 3, generator=seeded(3)), torch.randn(2, ROWS, 2, generator=seeded(4)).unbind()
     near = {"rtol": 1e-4, "atol": 1e-5} if how == Arithmetic() else {"rtol": 0.1, "atol": 0.2}
     with arithmetic(how):
-        recorders = Recorder(), Recorder()
+        recorders = PassRecorder(), PassRecorder()
         heard, asked = (recorder.record(*(net.over(x) for net in nets)) for recorder in recorders)
-        assert isinstance(heard, Record if how == Arithmetic() else Graph)
+        assert isinstance(heard, ForwardRecord if how == Arithmetic() else Graph)
         by_parameters, by_rows = heard.gradients(slopes), asked.by_rows(slopes)
     assert not any(out.requires_grad for out in heard.outs)
     x.requires_grad_()
@@ -135,7 +135,7 @@ def test_a_step_down_is_the_step_down_torchs_graph():
     expected, optimiser = FlatAdam({"net": plain}), FlatAdam({"net": written})
     loss, told = twin_loss(plain(x).T, target, weight)
     norm = expected.step(loss, 1e-2, 0.1)
-    heard = Recorder().record(written.over(x))
+    heard = PassRecorder().record(written.over(x))
     stepped = step_down(optimiser, [(None, heard, lambda out: twin_slopes([out], target, weight))], 1e-2, 0.1)
     assert stepped.norm == pytest.approx(norm)
     torch.testing.assert_close((stepped.loss, stepped.told), (loss.detach(), told))
@@ -151,7 +151,7 @@ def test_a_step_down_in_few_digits_goes_where_one_in_many_does(dtype):
         x, target = torch.randn(ROWS, 3, generator=seeded(2)), torch.randn(ROWS, generator=seeded(3))
         with arithmetic(how):
             loss = partial(lambda target, out: twin_slopes([out], target, torch.full((ROWS,), 1e-6)), target)
-            step_down(optimiser, [(None, Recorder().record(net.over(x)), loss)], 1e-2, None)
+            step_down(optimiser, [(None, PassRecorder().record(net.over(x)), loss)], 1e-2, None)
         ways.append(gradient(optimiser))
     assert float((ways[0] - ways[1]).norm() / ways[0].norm()) < 0.05
     assert float(ways[0].norm()) > 0

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from slipstream.cli.main import main
-from slipstream.config.errors import SlipstreamError
-from slipstream.train import checkpoint
+from slipstream.data import checkpoint
+from slipstream.errors import SlipstreamError
 
 SMALL = ["--collect.num-worlds", "4", "--collect.rollout-length", "8", "--algo.minibatch-size", "8"]
 SMALL += ["--algo.epochs", "1", "--learner-threads", "1"]

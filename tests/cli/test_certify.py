@@ -7,9 +7,9 @@ from learning import TINY
 
 from slipstream.cli.main import main
 from slipstream.config.load import load
+from slipstream.run.certify import FIRST_CERTIFIED, LEDGER, ROOM, read_ledger
+from slipstream.run.loop import train
 from slipstream.stats import least_trials, spent
-from slipstream.train.certify import FIRST_CERTIFIED, LEDGER, ROOM, read_ledger
-from slipstream.train.experiment import train
 
 
 @pytest.fixture(scope="module")

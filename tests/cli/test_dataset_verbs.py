@@ -11,11 +11,11 @@ from learning import python
 
 from slipstream.cli.main import main
 from slipstream.data.arrays_file import content_hash
+from slipstream.data.checkpoint import Checkpoint, save
+from slipstream.data.dataset_file import read_dataset, save_dataset
 from slipstream.data.transitions import to_fields
-from slipstream.train import progress
-from slipstream.train.checkpoint import Checkpoint, save
-from slipstream.train.dataset_file import read_dataset, save_dataset
-from slipstream.train.record import record
+from slipstream.run import progress
+from slipstream.run.record import record
 
 
 @pytest.fixture(autouse=True)

@@ -13,8 +13,8 @@ from PIL import Image
 from slipstream.cli import drmario_wire
 from slipstream.cli.main import main
 from slipstream.config.drmario import DrMarioConfig
-from slipstream.config.errors import ScenarioError
-from slipstream.train.experiment import train
+from slipstream.errors import ScenarioError
+from slipstream.run.loop import train
 from slipstream.worlds import drmario
 from slipstream.worlds.drmario import Engine, pixel_net
 from slipstream.worlds.drmario.bridge import Bridge, Loopback, Sight, play, player, virtual_time

@@ -11,7 +11,7 @@ import pytest
 
 from slipstream.cli import drmario_evaluator
 from slipstream.cli.main import main
-from slipstream.train.times_file import load_times
+from slipstream.run.time_to_success import load_times
 
 # One virus, thirty pills: half of the games are cleared, in a second.
 EASY = """

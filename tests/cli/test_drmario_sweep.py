@@ -12,12 +12,12 @@ from PIL import Image
 from slipstream.algos.batch import board_in
 from slipstream.cli.main import main
 from slipstream.config.load import load
-from slipstream.nets.times import TimesNet, TimesSpec
+from slipstream.nets.time_to_success import TimesNet, TimesSpec
+from slipstream.run.loop import train
+from slipstream.run.policy_file import from_checkpoint
+from slipstream.run.saved_cast import load_cast
+from slipstream.run.time_to_success import Times, TimesRecord, save_times
 from slipstream.stats import wilson
-from slipstream.train.experiment import train
-from slipstream.train.policy_file import from_checkpoint
-from slipstream.train.saved_cast import load_cast
-from slipstream.train.times_file import Times, TimesRecord, save_times
 from slipstream.worlds.drmario import best_times
 from slipstream.worlds.drmario.registry import registry_seeds
 

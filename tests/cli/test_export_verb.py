@@ -8,10 +8,10 @@ from learning import tiny
 
 from slipstream.cli.main import main
 from slipstream.config.load import load
-from slipstream.train import portable
-from slipstream.train.experiment import train
-from slipstream.train.policy_file import from_checkpoint, load_policy
-from slipstream.train.saved_cast import load_cast
+from slipstream.run import portable_model as portable
+from slipstream.run.loop import train
+from slipstream.run.policy_file import from_checkpoint, load_policy
+from slipstream.run.saved_cast import load_cast
 
 
 def trained(folder, name, kind, **algo):

@@ -14,11 +14,11 @@ import pytest
 
 from slipstream.cli import federate
 from slipstream.cli.main import main
-from slipstream.config.errors import FederationError
-from slipstream.federate.rounds import Record
-from slipstream.train import replicas
-from slipstream.train.replicas import PARKED_CODE, plan, read_plan, supervise, write_plan
-from slipstream.train.supervision import last_row, newest_checkpoint, newest_figures
+from slipstream.errors import FederationError
+from slipstream.federate.rounds import RoundRecord
+from slipstream.run import replicas
+from slipstream.run.replicas import PARKED_CODE, plan, read_plan, supervise, write_plan
+from slipstream.run.supervision import last_row, newest_checkpoint, newest_figures
 
 WORDS = [
     "probe_target", "--algo", "td3", "--timesteps", "512", "--federated.interval", "32",
@@ -26,9 +26,9 @@ WORDS = [
 ]  # fmt: skip
 
 
-def records(root: Path) -> list[Record]:
+def records(root: Path) -> list[RoundRecord]:
     lines = (root / "rounds" / "main" / "rounds.jsonl").read_bytes().splitlines()
-    return [msgspec.json.decode(line, type=Record) for line in lines]
+    return [msgspec.json.decode(line, type=RoundRecord) for line in lines]
 
 
 def test_a_dry_run_prints_commands_that_a_person_could_type(capsys, tmp_path):

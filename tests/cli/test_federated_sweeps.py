@@ -8,10 +8,10 @@ from test_sweep_verb import FILE, Here, written
 from slipstream.cli.main import main
 from slipstream.config.load import load
 from slipstream.config.sweep import load_sweep
+from slipstream.run.metrics import metrics_hash, read_rows
 from slipstream.scale import pool, sweep
-from slipstream.scale.pool import Ended
+from slipstream.scale.pool import RunEnded
 from slipstream.scale.sweep import read_state, table
-from slipstream.train.metrics import metrics_hash, read_rows
 
 TOGETHER = "  federated: {enabled: true, clients: 2, interval: 4}\n"
 TEXT = FILE.replace("parameters:", TOGETHER + "parameters:")
@@ -112,7 +112,7 @@ def test_a_client_that_fails_is_named_and_the_trial_has_failed(tmp_path):
     class Unlucky(Here):
         def poll(self):
             if self.orders and self.orders[0].client == "1":
-                return [Ended(self.orders.pop(0), "the disk is gone")]
+                return [RunEnded(self.orders.pop(0), "the disk is gone")]
             return super().poll()
 
     task, state = done(tmp_path, where=Unlucky(), method="{kind: random, trials: 1}")

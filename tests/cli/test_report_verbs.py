@@ -7,7 +7,7 @@ from learning import TINY
 
 from slipstream.cli.main import main
 from slipstream.config.load import load
-from slipstream.train.experiment import train
+from slipstream.run.loop import train
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,8 @@ import pytest
 from slipstream.cli.judge import evaluate
 from slipstream.cli.main import GROUPS, function
 from slipstream.cli.shift import shift
-from slipstream.config.errors import SlipstreamError
 from slipstream.config.load import SCENARIOS
+from slipstream.errors import SlipstreamError
 
 SMALL = ["--collect.num-worlds", "4", "--collect.rollout-length", "8", "--algo.minibatch-size", "8"]
 SMALL += ["--algo.epochs", "1", "--learner-threads", "1", "--evaluate.evaluation-duration", "1"]

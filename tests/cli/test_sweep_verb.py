@@ -13,17 +13,17 @@ import psutil
 import pytest
 
 from slipstream.cli.main import main
-from slipstream.config.errors import SlipstreamError
 from slipstream.config.load import load, override
 from slipstream.config.sweep import MetricConfig, dump_sweep, load_sweep
+from slipstream.errors import SlipstreamError
+from slipstream.run.folder import read_metadata
+from slipstream.run.metrics import metrics_hash, read_rows
+from slipstream.run.supervision import newest_checkpoint
 from slipstream.scale import pool, sweep
 from slipstream.scale.picture import draw
-from slipstream.scale.pool import Ended, Order, ProcessPool
+from slipstream.scale.pool import ProcessPool, RunEnded, RunOrder
 from slipstream.scale.sweep import read_state, score_of, table
 from slipstream.scale.trial import work
-from slipstream.train.metrics import metrics_hash, read_rows
-from slipstream.train.run_folder import read_metadata
-from slipstream.train.supervision import newest_checkpoint
 
 FILE = """\
 scenario: probe_target
@@ -61,8 +61,8 @@ class Here:
         try:
             work(order)
         except SlipstreamError as error:
-            return [Ended(order, str(error))]
-        return [Ended(order, None)]
+            return [RunEnded(order, str(error))]
+        return [RunEnded(order, None)]
 
     def running(self):
         return frozenset()
@@ -226,7 +226,7 @@ def test_of_many_the_better_ones_go_on_and_are_runs_that_never_paused(tmp_path):
     assert here.done[6][1] == 64
     assert here.done[-1][1] is None
     best = task.root / f"trials/{rows[0].trial:04d}"
-    whole = Order("whole", str(best / "scenario.yaml"), str(tmp_path / "whole"), str(tmp_path / "m"), 42, 1)
+    whole = RunOrder("whole", str(best / "scenario.yaml"), str(tmp_path / "whole"), str(tmp_path / "m"), 42, 1)
     work(whole)
     assert metrics_hash(tmp_path / "whole/metrics.jsonl") == metrics_hash(best / "seed_42/metrics.jsonl")
 
@@ -276,7 +276,7 @@ def test_a_trial_that_fails_is_told_with_its_reason_and_the_others_go_on(tmp_pat
     class Unlucky(Here):
         def poll(self):
             if self.orders and "0001" in self.orders[0].name:
-                return [Ended(self.orders.pop(0), "the disk is gone")]
+                return [RunEnded(self.orders.pop(0), "the disk is gone")]
             return super().poll()
 
     rows = table(task, sweep.run(task, Unlucky(), 1, lambda now, names: None))
@@ -399,7 +399,7 @@ def test_a_run_that_somebody_else_stopped_goes_on(tmp_path):
                 order = self.orders.pop(0)
                 work(msgspec.structs.replace(order, pause_at=64))
                 self.done.append((order.name, 64))
-                return [Ended(order, None)]
+                return [RunEnded(order, None)]
             return super().poll()
 
     here = Stopped()

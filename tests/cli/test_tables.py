@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from slipstream.cli.tables import counted, interval, matrix, plain, show
-from slipstream.scale.sweep import Row
+from slipstream.scale.sweep import TrialRow
 from slipstream.stats import Interval
 
 TITLE = "head_on: 100 episodes, mean [95 % interval]"
@@ -66,7 +66,7 @@ def test_a_sweeps_table_cuts_neither_names_nor_values(tmp_path):
 
     names = ["algo.learning_rate", "algo.clip_coef", "algo.hidden", "collect.rollout_length"]
     values = {names[0]: 0.0018734587345, names[1]: 0.21, names[2]: [64, 64], names[3]: 256}
-    row = Row(0, values, "finished", 4_000_000, 3, Interval(24.43, 21.42, 27.45), "")
+    row = TrialRow(0, values, "finished", 4_000_000, 3, Interval(24.43, 21.42, 27.45), "")
     sweep = SimpleNamespace(name="sw", parameters=dict.fromkeys(names), metric=SimpleNamespace(name="eval/return_mean"))
     for width in (80, 120, 200):
         out = io.StringIO()

@@ -11,8 +11,9 @@ from slipstream.cli import run as run_verbs
 from slipstream.cli.main import GROUPS, main
 from slipstream.cli.scenarios import listing
 from slipstream.config.load import list_scenarios
-from slipstream.train import checkpoint, progress
-from slipstream.train.metrics import read_rows
+from slipstream.data import checkpoint
+from slipstream.run import progress
+from slipstream.run.metrics import read_rows
 
 SMALL = ["--collect.num-worlds", "4", "--collect.rollout-length", "8", "--algo.minibatch-size", "8"]
 SMALL += ["--algo.epochs", "1", "--learner-threads", "1"]

@@ -10,8 +10,8 @@ from slipstream.collect.episodes import Episodes, play
 from slipstream.collect.teams import Team
 from slipstream.config.load import load
 from slipstream.nets.actor import Acted
-from slipstream.train.evaluation import clean_flags, summary
-from slipstream.train.saved_cast import FIRST_JUDGED
+from slipstream.run.evaluation import clean_flags, summary
+from slipstream.run.saved_cast import FIRST_JUDGED
 from slipstream.worlds.registry import make_worlds
 from slipstream.worlds.vec_env import EnvOptions, VecEnv
 

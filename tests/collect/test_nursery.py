@@ -16,8 +16,8 @@ import pytest
 
 from slipstream.collect import nursery as nursery_module
 from slipstream.collect.memory import make_memory
-from slipstream.collect.nursery import Nursery
-from slipstream.config.errors import WorkerDied
+from slipstream.collect.nursery import ForkServer
+from slipstream.errors import WorkerDied
 
 HERE = str(Path(__file__).parent)
 
@@ -38,7 +38,7 @@ def pipes() -> Iterator[tuple[int, int, int, int]]:
 
 def test_a_worker_lives_dies_and_it_is_known_how(pipes, capfd):
     said, saying, watched, _ = pipes
-    nursery = Nursery("sleeper")
+    nursery = ForkServer("sleeper")
     try:
         lives = {word: nursery.start(word.encode(), [saying, watched]) for word in ("sleep", "leave", "raise")}
         assert sorted(os.read(said, 5) for _ in range(3)) == [b"leave", b"raise", b"sleep"]
@@ -61,7 +61,7 @@ def test_a_worker_lives_dies_and_it_is_known_how(pipes, capfd):
 
 def test_the_nursery_has_one_thread_with_everything_imported():
     """Forking a process with more is not safe: a lock that another thread holds stays locked in the child."""
-    nursery = Nursery("slipstream.train.crew")
+    nursery = ForkServer("slipstream.run.worker_process")
     try:
         watched, held = os.pipe()
         os.close(held)  # whoever watches it ends at once
@@ -76,7 +76,7 @@ def test_the_nursery_has_one_thread_with_everything_imported():
 def test_a_nursery_that_stands_still_is_not_waited_for_though_it_has_said_something(pipes, monkeypatch):
     """What it has said is of a worker that died; the one that is awaited never comes."""
     _, saying, watched, _ = pipes
-    nursery = Nursery("sleeper")
+    nursery = ForkServer("sleeper")
     try:
         life = nursery.start(b"sleep", [saying, watched])
         life.kill()
@@ -93,7 +93,7 @@ def test_a_nursery_that_stands_still_is_not_waited_for_though_it_has_said_someth
 
 def test_a_worker_outlives_its_nursery_and_its_death_is_still_told(pipes):
     _, saying, watched, _ = pipes
-    nursery = Nursery("sleeper")
+    nursery = ForkServer("sleeper")
     life = nursery.start(b"sleep", [saying, watched])
     nursery._process.kill()
     nursery._process.wait()
@@ -116,7 +116,7 @@ def test_twenty_starts_and_kills_leave_nothing_behind(pipes):
     for number in range(20):
         descriptor, memory = make_memory("cycle", 1 << 20)
         memory[:4] = b"used"
-        nursery = Nursery("sleeper")
+        nursery = ForkServer("sleeper")
         lives = [nursery.start(b"sleep", [saying, watched, descriptor]) for _ in range(2)]
         assert len(os.read(said, 5)) == 5
         if number % 2:

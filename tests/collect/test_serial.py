@@ -15,7 +15,7 @@ from slipstream.collect.shaping import Shaping
 from slipstream.collect.teams import Team
 from slipstream.data.rollout import Rollout
 from slipstream.nets.actor import Acted
-from slipstream.train.setup import gammas, make_training_worlds
+from slipstream.run.setup import gammas, make_training_worlds
 from slipstream.worlds.vec_env import VecEnv
 
 WORLDS = ("head_on", *(f"probe_{task}" for task in PROBES))

@@ -11,7 +11,7 @@ from test_serial import KAPPA, add_potential, assert_same_bits, assert_same_stor
 
 from slipstream.collect.serial import Collector
 from slipstream.collect.shaping import Shaping
-from slipstream.train.setup import gammas, make_training_worlds
+from slipstream.run.setup import gammas, make_training_worlds
 
 
 class Model:

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from learning import build, digest, scenario_of, tiny
 
-from slipstream.collect.memory import Board, Shelf, ShelfPlan, make_memory, open_memory, shares
+from slipstream.collect.memory import ShelfPlan, WeightStore, WorkerBuffers, make_memory, open_memory, shares
 from slipstream.collect.merge import beside, join_states, split_state
 from slipstream.collect.messages import Channel, Collect, Ready, make_channel
-from slipstream.config.errors import WorldContractError
 from slipstream.data.layout import layout_of
+from slipstream.errors import WorldContractError
 from slipstream.worlds.registry import make_worlds, world_config
 from slipstream.worlds.vec_env import EnvOptions
 
@@ -51,7 +51,7 @@ def test_worlds_are_shared_out_in_order_and_evenly(worlds, workers):
 def test_a_slab_is_ready_only_whole_and_only_as_the_one_that_was_asked_for(memory):
     plan = ShelfPlan(2, {"main": layout_of({"x": np.zeros(3)})}, slots=2, extra_bytes=4096, state_bytes=4096)
     descriptor, mapped = memory(plan.size)
-    mine, theirs = Shelf(mapped, plan), Shelf(open_memory(descriptor), plan)
+    mine, theirs = WorkerBuffers(mapped, plan), WorkerBuffers(open_memory(descriptor), plan)
     slot = mine.slots[1]
     theirs.slots[1].begin(owner=7, number=5, version=3)
     assert not slot.is_ready(7, 5)
@@ -70,8 +70,8 @@ def test_a_slab_is_ready_only_whole_and_only_as_the_one_that_was_asked_for(memor
 
 def test_a_reader_never_gets_weights_of_two_versions(memory):
     layout = layout_of({"w": np.zeros(20_000), "b": np.zeros(3)})
-    descriptor, mapped = memory(Board.size(layout, 2))
-    writer, reader = Board(mapped, layout, 2), Board(open_memory(descriptor, writable=False), layout, 2)
+    descriptor, mapped = memory(WeightStore.size(layout, 2))
+    writer, reader = WeightStore(mapped, layout, 2), WeightStore(open_memory(descriptor, writable=False), layout, 2)
     writer.write(0, {"w": np.zeros(20_000), "b": np.zeros(3)})
     done = threading.Event()
 

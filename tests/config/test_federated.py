@@ -4,10 +4,10 @@ from contextlib import nullcontext
 
 import pytest
 
-from slipstream.config.errors import ScenarioError
 from slipstream.config.federated import VARIABLES, from_environment
 from slipstream.config.load import load
 from slipstream.config.scenario import shared_policies
+from slipstream.errors import ScenarioError
 from slipstream.federate.aggregate import BELOW, ladder
 
 TWO = {"federated.enabled": True, "federated.clients": 2}

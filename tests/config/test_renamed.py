@@ -2,8 +2,8 @@
 
 import pytest
 
-from slipstream.config.errors import ScenarioError
 from slipstream.config.load import dump, from_plain, load, to_plain
+from slipstream.errors import ScenarioError
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ import yaml as pyyaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slipstream.config.errors import ScenarioError
 from slipstream.config.yaml import MAX_BYTES, MAX_NODES, dump_yaml, load_yaml, parse_yaml
+from slipstream.errors import ScenarioError
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from slipstream import _core
-from slipstream.config.errors import WorldContractError
 from slipstream.config.probe import ProbeConfig
+from slipstream.errors import WorldContractError
 from slipstream.worlds.check import act, play
 from slipstream.worlds.registry import make_worlds
 from slipstream.worlds.vec_env import EnvOptions, VecEnv

@@ -7,14 +7,14 @@ import pytest
 from learning import TINY, recast, scenario_of
 
 from slipstream.collect.episodes import play
-from slipstream.config.errors import CheckpointError, ScenarioError
+from slipstream.errors import CheckpointError, ScenarioError
 from slipstream.evaluate import arena
 from slipstream.evaluate.arena import FIRST_GAME, duel, league, load_contenders, make_arena, meet, split
+from slipstream.run.certify import FIRST_CERTIFIED
+from slipstream.run.loop import train
+from slipstream.run.saved_cast import FIRST_JUDGED
+from slipstream.run.setup import make_evaluation_worlds
 from slipstream.stats import EloTest, Score, elo
-from slipstream.train.certify import FIRST_CERTIFIED
-from slipstream.train.experiment import train
-from slipstream.train.saved_cast import FIRST_JUDGED
-from slipstream.train.setup import make_evaluation_worlds
 from slipstream.worlds.registry import make_worlds
 
 SHORT = {"world.max_pills": 12, "world.phases": [{"name": "easy", "viruses": 2}]}  # games of a second at most

@@ -7,7 +7,7 @@ import pytest
 import torch
 from learning import hand_spec
 
-from slipstream.config.errors import ScenarioError
+from slipstream.errors import ScenarioError
 from slipstream.evaluate.foresight import LIKELY, MOST, Foresighted, likely
 from slipstream.nets.heads import Categorical
 from slipstream.worlds.outcome import Outcome

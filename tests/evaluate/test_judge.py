@@ -6,14 +6,14 @@ from learning import TINY, recast, scenario_of
 
 from slipstream.collect.episodes import Episodes, play
 from slipstream.collect.teams import Team, judged_agents
-from slipstream.config.errors import CheckpointError, ScenarioError
 from slipstream.config.load import override
+from slipstream.data import checkpoint
+from slipstream.errors import CheckpointError, ScenarioError
 from slipstream.evaluate.judge import figures, judge
+from slipstream.run.loop import Result, train
+from slipstream.run.saved_cast import load_cast, script_instead
+from slipstream.run.setup import make_evaluation_worlds
 from slipstream.stats import mean_interval, wilson
-from slipstream.train import checkpoint
-from slipstream.train.experiment import Result, train
-from slipstream.train.saved_cast import load_cast, script_instead
-from slipstream.train.setup import make_evaluation_worlds
 
 
 @pytest.fixture(scope="module")

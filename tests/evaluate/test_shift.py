@@ -10,9 +10,9 @@ from slipstream.config.load import load, override
 from slipstream.evaluate import shift as study_of
 from slipstream.evaluate.judge import judge
 from slipstream.evaluate.shift import UNSHIFTED, Study, each, grouped, paired_change, run, survival, unshifted
+from slipstream.run.loop import train
+from slipstream.run.saved_cast import load_cast
 from slipstream.stats import mean_interval, wilson
-from slipstream.train.experiment import train
-from slipstream.train.saved_cast import load_cast
 from slipstream.worlds.registry import shifts
 from slipstream.worlds.shift import Shift
 

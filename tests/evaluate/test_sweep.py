@@ -11,9 +11,9 @@ from PIL import Image
 
 from slipstream.collect.episodes import play
 from slipstream.evaluate import sweep
-from slipstream.evaluate.sweep import Draw, Row, as_columns, play_each, spread
+from slipstream.evaluate.sweep import DrawnEpisode, PlayerRow, as_columns, play_each, spread
+from slipstream.run.saved_cast import script_instead
 from slipstream.stats import median_interval, upper_cvar, wilson
-from slipstream.train.saved_cast import script_instead
 from slipstream.worlds.registry import make_worlds
 from slipstream.worlds.vec_env import EnvOptions
 
@@ -36,7 +36,7 @@ def worlds(scenario, count: int):
 
 def test_every_episode_is_the_one_that_playing_it_alone_gives(scenario):
     """`play` is the oracle: one world, one episode at a time, by its number."""
-    draws = [Draw(phase, number) for number in (3, 70, 4) for phase in (2, 0, 1)] + [Draw(0, 3)]
+    draws = [DrawnEpisode(phase, number) for number in (3, 70, 4) for phase in (2, 0, 1)] + [DrawnEpisode(0, 3)]
     alone = worlds(scenario, 1)
     expected = []
     for phase, number in draws:
@@ -53,7 +53,7 @@ def test_every_episode_is_the_one_that_playing_it_alone_gives(scenario):
 
 def test_an_episode_comes_with_its_first_frame_and_the_actions_that_make_it_again(scenario):
     env = worlds(scenario, 3)
-    draws = [Draw(1, number) for number in range(5)]
+    draws = [DrawnEpisode(1, number) for number in range(5)]
     played = play_each(env, script_instead(scenario, "random", env.spec), draws, SEED, quiet)
     alone = worlds(scenario, 1)
     for draw, game in zip(draws, played, strict=True):
@@ -84,7 +84,7 @@ def test_a_world_without_an_episode_costs_a_network_nothing(scenario):
     def weighed(width: int) -> int:
         env, player = worlds(scenario, width), Counting()
         team = sweep.Team("main", (0,), player, discrete=True)
-        play_each(env, [team], [Draw(1, 5)], SEED, quiet)
+        play_each(env, [team], [DrawnEpisode(1, 5)], SEED, quiet)
         return player.weighed
 
     assert weighed(8) == weighed(1)
@@ -93,7 +93,7 @@ def test_a_world_without_an_episode_costs_a_network_nothing(scenario):
 def test_a_sweep_of_a_world_without_phases_or_masks():
     probe = scenario_of("probe_corridor")
     env = make_worlds(probe.world, 3, EnvOptions(evaluation=True, autoreset=False))
-    draws = [Draw(0, number) for number in range(7)]
+    draws = [DrawnEpisode(0, number) for number in range(7)]
     played = play_each(env, script_instead(probe, env.spec.scripts[0], env.spec), draws, SEED, quiet)
     oracle = play(env, script_instead(probe, env.spec.scripts[0], env.spec), 7, SEED)
     np.testing.assert_array_equal(np.array([game.stats for game in played]).reshape(7, -1), oracle.stats)
@@ -123,9 +123,9 @@ def test_what_cannot_be_known_is_not_made_up():
 
 
 ROWS = [
-    Row("ours", 0, spread([300.0, 500.0, 900.5], 4), 200.0),
-    Row("ours", 3, spread([], 4), math.nan),
-    Row("theirs", 0, spread(range(400, 410), 10), 200.0),
+    PlayerRow("ours", 0, spread([300.0, 500.0, 900.5], 4), 200.0),
+    PlayerRow("ours", 3, spread([], 4), math.nan),
+    PlayerRow("theirs", 0, spread(range(400, 410), 10), 200.0),
 ]
 
 

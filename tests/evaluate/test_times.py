@@ -13,23 +13,32 @@ import torch
 from learning import hand_spec, scenario_of
 
 from slipstream.collect.teams import Team
-from slipstream.config.errors import CheckpointError, ScenarioError
-from slipstream.evaluate import times as learning
-from slipstream.evaluate.times import POSITIONS, Played, Settings, calibrate, fit, share_by, standing, times_loss
-from slipstream.nets.times import TimesNet, TimesSpec
-from slipstream.train import checkpoint
-from slipstream.train.setup import make_evaluation_worlds
-from slipstream.train.times_file import Times, TimesRecord, level_of, load_times, read_at, save_times
+from slipstream.data import checkpoint
+from slipstream.errors import CheckpointError, ScenarioError
+from slipstream.evaluate import time_to_success as learning
+from slipstream.evaluate.time_to_success import (
+    POSITIONS,
+    FitSettings,
+    PlayedPositions,
+    calibrate,
+    fit,
+    share_by,
+    standing,
+    times_loss,
+)
+from slipstream.nets.time_to_success import TimesNet, TimesSpec
+from slipstream.run.setup import make_evaluation_worlds
+from slipstream.run.time_to_success import Times, TimesRecord, level_of, load_times, read_at, save_times
 from slipstream.worlds.vec_env import VecEnv
 
 SPEC = hand_spec(choices=2, features=1)
 
 
-def rows_of(x: Any, ticks: Any) -> Played:
+def rows_of(x: Any, ticks: Any) -> PlayedPositions:
     """Episodes of one position each."""
     count = len(ticks)
     obs = {"obs": np.asarray(x, np.float32).reshape(count, -1)}
-    return Played(obs, np.asarray(ticks, np.float64), np.arange(count), np.ones(count, bool))
+    return PlayedPositions(obs, np.asarray(ticks, np.float64), np.arange(count), np.ones(count, bool))
 
 
 def constant(chance: float, quantiles: Any, horizon: int = 4000) -> Times:
@@ -134,7 +143,7 @@ def test_a_row_has_the_same_bits_in_any_batch():
 # --- learning ---
 
 
-def known(count: int, seed: int) -> Played:
+def known(count: int, seed: int) -> PlayedPositions:
     """T is uniform on 100 .. 300 + 900 x, and comes at all with probability 0.95 - 0.5 x."""
     rng = np.random.default_rng(seed)
     x = rng.uniform(0, 1, count)
@@ -144,7 +153,7 @@ def known(count: int, seed: int) -> Played:
 
 @pytest.fixture(scope="module")
 def learned() -> Times:
-    settings = Settings(2000, quantiles=21, hidden=(32, 32), epochs=6, minibatch=200, learning_rate=5e-3)
+    settings = FitSettings(2000, quantiles=21, hidden=(32, 32), epochs=6, minibatch=200, learning_rate=5e-3)
     return fit(known(16_000, seed=1), SPEC, settings)
 
 
@@ -168,7 +177,7 @@ def test_a_good_fit_stands_evenly_on_episodes_it_has_not_seen(learned):
 
 
 def test_fitting_again_gives_the_same_bits_and_another_seed_others():
-    few, settings = known(300, seed=4), Settings(2000, quantiles=5, hidden=(8,), epochs=2)
+    few, settings = known(300, seed=4), FitSettings(2000, quantiles=5, hidden=(8,), epochs=2)
     one, same, other = (fit(few, SPEC, s) for s in (settings, settings, settings._replace(seed=1)))
     assert one.digest == same.digest != other.digest
 
@@ -176,7 +185,7 @@ def test_fitting_again_gives_the_same_bits_and_another_seed_others():
 def test_the_best_epoch_is_kept_and_not_the_last():
     losses: list[float] = []
     few = known(200, seed=5)
-    settings = Settings(2000, quantiles=5, hidden=(64, 64), epochs=30, minibatch=16, learning_rate=0.02)
+    settings = FitSettings(2000, quantiles=5, hidden=(64, 64), epochs=30, minibatch=16, learning_rate=0.02)
     times = fit(few, SPEC, settings, lambda epoch, loss: losses.append(loss))
     chosen = few.where(few.episode % learning.CHOOSING == 0)
     assert min(losses) < losses[-1] - 1e-3
@@ -185,7 +194,7 @@ def test_the_best_epoch_is_kept_and_not_the_last():
 
 def test_nothing_can_be_learned_where_nobody_succeeds_in_time():
     with pytest.raises(ScenarioError, match=r"40 episodes were played and none succeeded within 50 ticks"):
-        fit(known(40, seed=1), SPEC, Settings(50))
+        fit(known(40, seed=1), SPEC, FitSettings(50))
 
 
 # --- calibrating ---
@@ -195,7 +204,7 @@ def test_calibration_repairs_a_model_that_is_deliberately_wrong():
     # The truth: uniform on 0..1000 with probability 0.8. The model: uniform on 0..2000, and almost surely.
     wrong = constant(0.99, (np.arange(50) + 0.5) / 50 * 2000)
 
-    def truth(seed: int) -> Played:
+    def truth(seed: int) -> PlayedPositions:
         rng = np.random.default_rng(seed)
         ticks = rng.uniform(0, 1000, 5000)
         return rows_of(np.zeros(5000), np.where(rng.uniform(0, 1, 5000) < 0.8, ticks, np.inf))
@@ -213,8 +222,8 @@ def test_calibration_repairs_a_model_that_is_deliberately_wrong():
 def test_an_episode_counts_once_for_calibration_however_many_positions_it_has():
     times = constant(0.999, (np.arange(20) + 0.5) / 20 * 1000)
     short = rows_of(np.zeros(100), np.full(100, 100.0))
-    long = Played(anything(900), np.full(900, 900.0), np.repeat(np.arange(100, 200), 9), np.zeros(900, bool))
-    both = Played(
+    long = PlayedPositions(anything(900), np.full(900, 900.0), np.repeat(np.arange(100, 200), 9), np.zeros(900, bool))
+    both = PlayedPositions(
         {"obs": np.concatenate([short.obs["obs"], long.obs["obs"]])},
         np.concatenate([short.ticks, long.ticks]),
         np.concatenate([short.episode, long.episode]),
@@ -229,7 +238,7 @@ def test_one_position_of_each_episode_is_drawn_and_never_the_first():
     episode = np.repeat(np.arange(400), 4)
     first = np.tile([True, False, False, False], 400)
     position = np.tile([0.0, 1.0, 2.0, 3.0], 400)
-    drawn = learning.one_of_each(Played(anything(1600), position, episode, first), seed=0)
+    drawn = learning.one_of_each(PlayedPositions(anything(1600), position, episode, first), seed=0)
     assert drawn.episode.tolist() == list(range(400))
     counts = np.bincount(drawn.ticks.astype(int), minlength=4)
     assert counts[0] == 0

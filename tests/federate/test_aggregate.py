@@ -9,12 +9,12 @@ from flower_numbers import CASES, RECORDED, by_flower, clients, plain, weights
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slipstream.config.errors import FederationError
-from slipstream.data.rules import Rule
+from slipstream.data.merge_rules import Rule
+from slipstream.errors import FederationError
 from slipstream.federate import aggregate as rules
-from slipstream.federate.aggregate import Aggregator, Base, Settings
+from slipstream.federate.aggregate import Aggregator, Base, MergeSettings
 from slipstream.federate.blocks import BLOCK, ordered
-from slipstream.federate.update import Update
+from slipstream.federate.update import ClientUpdate
 
 RULES = {
     "mean": rules.mean,
@@ -384,7 +384,7 @@ def test_the_clients_arrays_are_left_alone():
 
 def update(client, arrays=None, **changes):
     given = {"round": 1, "base": "", "nonce": client, "arrays": arrays or {"x": np.zeros(1)}}
-    return Update(client, **{**given, **changes})
+    return ClientUpdate(client, **{**given, **changes})
 
 
 def test_a_claimed_weight_counts_at_most_twice_the_median():
@@ -441,8 +441,8 @@ def round_of(settings, made, base=None, order=None, **changes):
 @pytest.mark.parametrize("rule", rules.NEEDS)
 def test_a_round_is_the_rule_of_its_updates_in_any_order(rule):
     made = named(*np.random.default_rng(3).normal(size=(7, 5)).astype(np.float32), dtype=np.float32)
-    arrays, report = round_of(Settings(rule, 1), made)
-    again, same = round_of(Settings(rule, 1), made, order=sorted(made, reverse=True))
+    arrays, report = round_of(MergeSettings(rule, 1), made)
+    again, same = round_of(MergeSettings(rule, 1), made, order=sorted(made, reverse=True))
     assert bits(arrays) == bits(again)
     assert report == same
     assert report.used == report.asked == rule
@@ -478,7 +478,7 @@ def test_a_round_is_the_rule_of_its_updates_in_any_order(rule):
 )
 def test_fewer_clients_go_down_the_ladder_and_the_report_says_so(asked, liars, count, used, survives):
     made = named(*np.random.default_rng(3).normal(size=(count, 5)))
-    arrays, report = round_of(Settings(asked, liars), made)
+    arrays, report = round_of(MergeSettings(asked, liars), made)
     assert (report.asked, report.used, report.stands_against) == (asked, used, survives)
     assert (report.reason == "") == (asked == used)
     if asked != used:
@@ -492,20 +492,20 @@ def test_fewer_clients_go_down_the_ladder_and_the_report_says_so(asked, liars, c
 def test_below_the_ladder_nothing_is_aggregated(rule, count):
     if rule in ("trimmed_mean", "geometric_median"):
         with pytest.raises(FederationError, match="nothing is aggregated"):
-            round_of(Settings(rule, 1), named(*np.eye(count)))
+            round_of(MergeSettings(rule, 1), named(*np.eye(count)))
         return
     with pytest.raises(FederationError, match="nothing is aggregated"):
-        round_of(Settings(rule, 0 if rule == "median" else 1), named(*np.eye(count)))
+        round_of(MergeSettings(rule, 0 if rule == "median" else 1), named(*np.eye(count)))
 
 
 def test_an_empty_round_is_refused():
     with pytest.raises(FederationError, match="nothing is aggregated"):
-        Aggregator(Settings("mean"), WEIGHTS).finalise()
+        Aggregator(MergeSettings("mean"), WEIGHTS).finalise()
 
 
 def test_the_same_update_again_changes_nothing_and_another_one_is_refused():
     made = named([1.0], [3.0])
-    one = Aggregator(Settings("mean"), WEIGHTS)
+    one = Aggregator(MergeSettings("mean"), WEIGHTS)
     for name in ("a", "b", "a", "b", "b"):
         one.accumulate(update(name, made[name]))
     with pytest.raises(FederationError, match="client a: a second update"):
@@ -515,13 +515,13 @@ def test_the_same_update_again_changes_nothing_and_another_one_is_refused():
 
 def test_an_array_without_a_rule_is_refused_when_it_arrives():
     with pytest.raises(FederationError, match="client a: no rule says how y"):
-        Aggregator(Settings("mean"), WEIGHTS).accumulate(update("a", {"y": np.zeros(1)}))
+        Aggregator(MergeSettings("mean"), WEIGHTS).accumulate(update("a", {"y": np.zeros(1)}))
 
 
 def test_an_inflated_claim_moves_a_round_no_further_than_two_honest_clients_would():
     made = named([0.0], [0.0], [0.0], [12.0])
     claims = {"a": {"weight": 5}, "b": {"weight": 5}, "c": {"weight": 5}, "d": {"weight": 1e12}}
-    arrays, report = round_of(Settings("weighted_mean"), made, **claims)
+    arrays, report = round_of(MergeSettings("weighted_mean"), made, **claims)
     assert arrays["x"].tolist() == [pytest.approx(12 * 2 / 5)]
     assert report.shares["d"] == pytest.approx(2 / 5)
 
@@ -529,15 +529,15 @@ def test_an_inflated_claim_moves_a_round_no_further_than_two_honest_clients_woul
 def test_weights_of_the_settings_are_no_claims_and_count_as_they_are():
     made = named([0.0], [0.0], [12.0])
     weights = {"a": 1.0, "b": 1.0, "c": 10.0, "away": 5.0}
-    arrays, _ = round_of(Settings("weighted_mean", weights=weights), made)
+    arrays, _ = round_of(MergeSettings("weighted_mean", weights=weights), made)
     assert arrays["x"].tolist() == [pytest.approx(10)]
     with pytest.raises(FederationError, match="client b: there are weights for a, c only"):
-        round_of(Settings("weighted_mean", weights={"a": 1.0, "c": 1.0}), made)
+        round_of(MergeSettings("weighted_mean", weights={"a": 1.0, "c": 1.0}), made)
 
 
 def test_a_late_update_counts_less_in_a_mean():
     made = named([0.0], [3.0])
-    one = Aggregator(Settings("mean"), WEIGHTS)
+    one = Aggregator(MergeSettings("mean"), WEIGHTS)
     one.accumulate(update("a", made["a"]))
     one.accumulate(update("b", made["b"]), discount=0.5)
     assert one.finalise()[0]["x"].tolist() == [1]
@@ -547,13 +547,13 @@ def test_a_late_update_counts_less_in_a_mean():
 
 def test_the_report_says_how_far_everyone_went():
     made = named([3.0, 4.0], [-3.0, 4.0])
-    _, report = round_of(Settings("mean"), made, Base("h", {"x": np.zeros(2)}))
+    _, report = round_of(MergeSettings("mean"), made, Base("h", {"x": np.zeros(2)}))
     assert report.delta_norms == {"a": 5, "b": 5}
     assert report.drift == 4
     assert report.variance == 9
-    assert round_of(Settings("mean"), made)[1].drift is None
+    assert round_of(MergeSettings("mean"), made)[1].drift is None
 
 
 def test_a_base_of_another_network_is_refused():
     with pytest.raises(FederationError, match="x: only one"):
-        round_of(Settings("mean"), named([1.0]), Base("h", {"y": np.zeros(1)}))
+        round_of(MergeSettings("mean"), named([1.0]), Base("h", {"y": np.zeros(1)}))

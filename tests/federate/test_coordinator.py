@@ -14,16 +14,26 @@ import pytest
 from rounds_harness import faults as f
 from rounds_harness import quick_folder
 
-from slipstream.config.errors import FederationError, ScenarioError
-from slipstream.data.address import Address, connect, listen, parse_address
 from slipstream.data.arrays_file import content_hash
-from slipstream.data.frames import HEAD, WireError
+from slipstream.errors import FederationError, ScenarioError
 from slipstream.federate import folder, rounds
 from slipstream.federate.coordinator import Coordinator, Limits
-from slipstream.federate.coordinator_client import Coordinated, Link
-from slipstream.federate.messages import FRAMES, MAX_ANSWER, Await, CatchUp, Enter, Refused, Send, Submit, parse_answer
+from slipstream.federate.coordinator_client import Coordinated, CoordinatorLink
+from slipstream.federate.messages import (
+    FRAMES,
+    MAX_ANSWER,
+    Await,
+    CatchUp,
+    CoordinatorRefusal,
+    EnterFederation,
+    Send,
+    Submit,
+    parse_answer,
+)
 from slipstream.federate.rounds import never
 from slipstream.federate.update_file import update_chunks
+from slipstream.runtime.address import Address, connect, listen, parse_address
+from slipstream.runtime.frames import HEAD, WireError
 
 TOKEN = "a token"
 
@@ -120,7 +130,7 @@ def test_nobody_listens_on_tcp_without_a_token_and_a_wrong_one_is_told(serve):
 def test_a_coordinator_that_is_away_costs_a_round_and_not_the_run():
     free, address = listen(Address(None, "127.0.0.1", 0), TOKEN)
     free.close()
-    rules = rounds.Rules(clients=2, quorum=1, timeout_s=0.1, closing_s=0.1)
+    rules = rounds.RoundRules(clients=2, quorum=1, timeout_s=0.1, closing_s=0.1)
     client = Coordinated(address, "a", TOKEN, rules)
     outcome = client.exchange(f.update_of("a", 5, "0" * 64))
     assert (outcome.state, outcome.model) == ("undecided", rounds.Model(5, "0" * 64, None))
@@ -135,7 +145,7 @@ def test_a_coordinator_that_was_started_again_knows_what_it_was_sent(serve):
     served.stop()
     again = serve()  # the same folder
     with connect(again.address, 5.0) as link:
-        talk = Link(link, again.client("a"), time.monotonic() + 5.0)
+        talk = CoordinatorLink(link, again.client("a"), time.monotonic() + 5.0)
         answer, _ = talk._call(Await("a-1", "", patient=False))
         assert not isinstance(answer, Send)
         answer, _ = talk._call(Await("a-2", "", patient=False))
@@ -170,7 +180,7 @@ def test_two_coordinators_do_not_share_a_folder(serve):
 
 def entered(served, name="liar"):
     link = connect(served.address, 5.0)
-    return link, Link(link, served.client(name), time.monotonic() + 20.0)
+    return link, CoordinatorLink(link, served.client(name), time.monotonic() + 20.0)
 
 
 def answer_to(link: socket.socket, data: bytes):
@@ -197,8 +207,8 @@ def answer_to(link: socket.socket, data: bytes):
         HEAD.pack(b"SF", 1, 0, 10, 2**32 - 1),
         HEAD.pack(b"SF", 9, 0, 10, 0),
         FRAMES.frame(CatchUp("")),  # before it has entered
-        FRAMES.frame(Enter("../../etc", TOKEN)),
-        FRAMES.frame(Enter("a", TOKEN), 100) + b"x" * 100,
+        FRAMES.frame(EnterFederation("../../etc", TOKEN)),
+        FRAMES.frame(EnterFederation("a", TOKEN), 100) + b"x" * 100,
         HEAD.pack(b"SF", 1, 0, 4, 0) + b"\xc1\xc1\xc1\xc1",
         HEAD.pack(b"SF", 1, 0, 3000, 0) + b"\x91" * 3000,
     ],
@@ -208,7 +218,7 @@ def test_nonsense_is_hung_up_on_and_the_others_do_not_notice(serve, data):
     served = serve()
     link = connect(served.address, 5.0)
     said = answer_to(link, data)
-    assert said is None or isinstance(said, Refused)
+    assert said is None or isinstance(said, CoordinatorRefusal)
     assert link.recv(1) == b"" if said is not None else True
     link.close()
     assert {one.state for one in served.exchange(1, "").values()} == {"closed"}
@@ -228,7 +238,7 @@ def test_malformed_and_foreign_updates_are_refused_with_a_reason_and_counted(ser
     with link:
         for wanted, body in cases.items():
             answer, _ = talk._call(Submit(good.nonce, "", 1), body)
-            assert isinstance(answer, Refused), wanted
+            assert isinstance(answer, CoordinatorRefusal), wanted
             assert wanted in answer.reason
     record = served.exchange(1, "")["a"].record
     assert record.refused == {"malformed": 4}
@@ -280,7 +290,9 @@ def test_random_bytes_take_no_memory_and_hurt_nobody(serve):
     served = serve()
     rng = random.Random(5)
     before = psutil.Process().memory_info().rss
-    good = b"".join([FRAMES.frame(Enter("x", TOKEN)), FRAMES.frame(Submit("n", "", 1), 500), rng.randbytes(500)])
+    good = b"".join(
+        [FRAMES.frame(EnterFederation("x", TOKEN)), FRAMES.frame(Submit("n", "", 1), 500), rng.randbytes(500)]
+    )
     for _ in range(150):
         link = connect(served.address, 5.0)
         data = bytearray(good if rng.random() < 0.7 else rng.randbytes(rng.randrange(1, 5000)))

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from slipstream.config.errors import FederationError
+from slipstream.errors import FederationError
 from slipstream.federate.defence import (
     Defence,
     Names,
@@ -14,13 +14,13 @@ from slipstream.federate.defence import (
     screen,
     still_quarantined,
 )
-from slipstream.federate.update import Update
+from slipstream.federate.update import ClientUpdate
 
 ZERO = {"w": np.zeros(4, np.float32), "n": np.array([3])}
 
 
-def sent(client: str, weights, **more) -> Update:
-    return Update(client, 1, "", client, {"w": np.asarray(weights, np.float32), "n": np.array([3]), **more})
+def sent(client: str, weights, **more) -> ClientUpdate:
+    return ClientUpdate(client, 1, "", client, {"w": np.asarray(weights, np.float32), "n": np.array([3]), **more})
 
 
 def verdicts(updates, defence=None, names=Names(), reference=ZERO):  # noqa: B008
@@ -62,7 +62,7 @@ def test_a_number_that_is_not_finite_is_refused_and_does_not_spoil_the_others(ba
     ],
 )
 def test_other_names_shapes_and_types_are_refused_in_a_sentence(arrays, said):
-    found = verdicts([*HONEST, Update("liar", 1, "", "x", arrays)])
+    found = verdicts([*HONEST, ClientUpdate("liar", 1, "", "x", arrays)])
     assert found["liar"].fault == "layout"
     assert said in found["liar"].reason
 
@@ -97,7 +97,7 @@ def test_a_flipped_sign_is_refused_by_its_direction():
 def test_a_length_beyond_float64_is_refused():
     huge = {"w": np.full(4, 1e200), "n": np.array([3])}
     alike = {"w": np.zeros(4), "n": np.array([3])}
-    found = verdicts([Update("liar", 1, "", "x", huge)], reference=alike)
+    found = verdicts([ClientUpdate("liar", 1, "", "x", huge)], reference=alike)
     assert found["liar"].fault == "norm"
 
 
@@ -130,7 +130,7 @@ def test_only_judged_arrays_are_measured_and_shortened():
 
 
 def test_before_the_first_aggregate_the_commonest_layout_is_the_model_and_its_median_the_reference():
-    odd = Update("z", 1, "", "z", {"other": np.zeros(3)})
+    odd = ClientUpdate("z", 1, "", "z", {"other": np.zeros(3)})
     reference = reference_of([*HONEST, odd, sent("bad", [np.nan] * 4)], None)
     assert sorted(reference) == ["n", "w"]
     np.testing.assert_allclose(reference["w"], [1, 1, 0, 0])

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slipstream.config.errors import FederationError
+from slipstream.errors import FederationError
 from slipstream.federate.distill import Axes, Choices, Student, choose, distill, divergence, matched, mixture
 
 quick = settings(max_examples=40, deadline=None)

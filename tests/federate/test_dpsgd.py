@@ -14,8 +14,8 @@ from slipstream.algos.dqn import Dqn, quantile_loss, taken
 from slipstream.algos.protocol import Progress
 from slipstream.algos.registry import ALGORITHMS
 from slipstream.config.algos import DqnConfig
-from slipstream.config.errors import FederationError
 from slipstream.data.transitions import Sample, from_fields, to_fields
+from slipstream.errors import FederationError
 from slipstream.federate.dpsgd import COVERED, PrivateGradients, perceptron, refuse_algorithm
 from slipstream.federate.privacy import Privacy, epsilon
 

@@ -18,15 +18,15 @@ import pytest
 from rounds_harness import faults as f
 from rounds_harness import quick_folder
 
-from slipstream.config.errors import FederationError
-from slipstream.data.address import listen
+from slipstream.errors import FederationError
 from slipstream.federate import folder
 from slipstream.federate.coordinator import Coordinator
 from slipstream.federate.coordinator_client import Coordinated
 from slipstream.federate.files import Files
 from slipstream.federate.rounds import never
-from slipstream.federate.update import Update
+from slipstream.federate.update import ClientUpdate
 from slipstream.federate.update_file import update_chunks
+from slipstream.runtime.address import listen
 
 CORES = ["..", ".", "../x", "../../x", "/etc/x", "x/../../y", "..\\x", "C:\\x", "x\x00y", "x\ny", "~/x", "$HOME", "a b"]
 CORES += [
@@ -87,7 +87,7 @@ def test_two_hundred_ids_that_lead_elsewhere_write_no_byte_outside_the_root(tmp_
         with pytest.raises(FederationError, match="run id"):
             folder.run_folder(root, bad)
         with pytest.raises(FederationError, match="client id"):
-            transport.exchange(Update(bad, 1, "", "n", {"w": np.zeros(1)}), patient=never)
+            transport.exchange(ClientUpdate(bad, 1, "", "n", {"w": np.zeros(1)}), patient=never)
         with pytest.raises(FederationError, match="nonce"):
             transport.exchange(replace(f.update_of("a", 1), nonce=bad), patient=never)
         with pytest.raises(FederationError, match="client id"):

@@ -10,12 +10,12 @@ import pytest
 from rounds_harness import faults as f
 from rounds_harness import quick_folder
 
-from slipstream.config.errors import FederationError
 from slipstream.data.arrays_file import content_hash
+from slipstream.errors import FederationError
 from slipstream.federate import folder, rounds
 from slipstream.federate.files import Files
 from slipstream.federate.rounds import never
-from slipstream.federate.update import Update
+from slipstream.federate.update import ClientUpdate
 
 
 @pytest.fixture
@@ -167,7 +167,7 @@ def test_a_closer_that_is_stopped_with_the_lock_does_not_hold_the_others_for_eve
     assert (outcome.state, outcome.model.round, outcome.model.arrays) == ("undecided", 1, None)
     os.close(fd)
     # It is back: everybody meets in the same round.
-    patient = replace(made, rules=rounds.Rules(clients=3, quorum=2))
+    patient = replace(made, rules=rounds.RoundRules(clients=3, quorum=2))
     assert {(one.state, one.round) for one in together(patient, 1, "").values()} == {("closed", 1)}
 
 
@@ -267,7 +267,7 @@ def test_ids_that_are_no_ids_are_refused_before_any_file(root):
     made = f.federation(root)
     before = sorted(root.rglob("*"))
     with pytest.raises(FederationError, match="client id"):
-        Files(made).exchange(Update("../x", 1, "", "n", {}))
+        Files(made).exchange(ClientUpdate("../x", 1, "", "n", {}))
     with pytest.raises(FederationError, match="nonce"):
         Files(made).exchange(replace(f.update_of("a", 1), nonce="../x"))
     assert [path for path in sorted(root.rglob("*")) if path.is_file()] == [p for p in before if p.is_file()]

@@ -21,7 +21,7 @@ import psutil
 import pytest
 from peer_group import free_addresses
 
-from slipstream.config.errors import FederationError
+from slipstream.errors import FederationError
 from slipstream.federate import flower
 from slipstream.federate.aggregate import mean
 
@@ -182,7 +182,7 @@ def test_three_mixed_clients_do_ten_rounds_on_flowers_own_runtime():
     targets = [1.0, 2.0, 6.0]
     client = mixed_clients(targets)
     seen = []
-    rules = flower.Rules(min_train_nodes=3, quorum=3, nodes_s=60, round_s=60)
+    rules = flower.FlowerRules(min_train_nodes=3, quorum=3, nodes_s=60, round_s=60)
     initial = {"b": np.array([100.0]), "a": np.full((4, 2), -7.0)}
     server = flower.server_app(mean_of, initial, 10, rules, lambda *told: seen.append(told))
     simulate(server, client, 3)
@@ -205,7 +205,7 @@ def test_below_the_quorum_or_without_a_result_nothing_changes():
             raise FederationError("three is no number")
         return mean_of(updates, reference)
 
-    rule = flower.strategy(merge, flower.Rules(4, 2), lambda *told: seen.append(told))
+    rule = flower.strategy(merge, flower.FlowerRules(4, 2), lambda *told: seen.append(told))
     rule.reference, rule.asked, rule.began = {"w": np.zeros(2)}, 4, 0.0
     replies = [reply(node, {"w": np.full(2, 6.0)}) for node in range(4)]
     merged = [rule.aggregate_train(1, replies[:count])[0] for count in (1, 2, 3)]
@@ -219,7 +219,7 @@ def test_below_the_quorum_or_without_a_result_nothing_changes():
 def test_a_quorum_that_can_never_be_is_refused():
     pytest.importorskip("flwr", reason="Flower is in an environment of its own: make test-flower")
     with pytest.raises(FederationError, match="3 answers of 2 nodes"):
-        flower.strategy(mean_of, flower.Rules(min_train_nodes=2, quorum=3))
+        flower.strategy(mean_of, flower.FlowerRules(min_train_nodes=2, quorum=3))
 
 
 def malformed_clients():
@@ -253,7 +253,7 @@ def malformed_clients():
 def test_malformed_answers_do_not_end_the_round():
     client = malformed_clients()
     seen = []
-    rules = flower.Rules(min_train_nodes=5, quorum=2, nodes_s=60, round_s=60)
+    rules = flower.FlowerRules(min_train_nodes=5, quorum=2, nodes_s=60, round_s=60)
     server = flower.server_app(mean_of, {"w": np.zeros(3)}, 2, rules, lambda *told: seen.append(told))
     simulate(server, client, 5)
     assert [len(report.accepted) for report, _, _ in seen] == [2, 2]

@@ -10,16 +10,16 @@ import pytest
 from peer_group import TOKEN, at_once, floats, free_addresses, some_arrays
 from test_peers import mixing_matrix
 
-from slipstream.config.errors import FederationError
-from slipstream.data.address import connect, listen, parse_address
-from slipstream.data.frames import HEAD
+from slipstream.errors import FederationError
 from slipstream.federate import gossip as gossip_module
 from slipstream.federate import peers
 from slipstream.federate.aggregate import mean
 from slipstream.federate.gossip import Gossip
-from slipstream.federate.peers import Done, Hello, Schedule, Take
-from slipstream.federate.update import Update
-from slipstream.train.transports import ByGossip
+from slipstream.federate.peers import Exchanged, Hello, Schedule, Take
+from slipstream.federate.update import ClientUpdate
+from slipstream.run.transports import ByGossip
+from slipstream.runtime.address import connect, listen, parse_address
+from slipstream.runtime.frames import HEAD
 
 
 def open_peers(addresses, schedule, **options):
@@ -242,7 +242,7 @@ def test_who_waits_to_be_told_that_it_was_met_is_told_before_the_round_ends(monk
     told = gossip_module.send
 
     def slow_to_tell(link, message, deadline, *data):
-        if isinstance(message, Done):
+        if isinstance(message, Exchanged):
             time.sleep(5 * peers.TICK_S)
         told(link, message, deadline, *data)
 
@@ -263,7 +263,7 @@ def test_whoever_is_behind_joins_the_round_that_the_other_waits_in(ahead, tmp_pa
         way = ByGossip(group[name])
         number = 9 if name == ahead else 3
         while True:
-            outcome = way.exchange(Update(name, number, "", "a nonce", some_arrays(0)))
+            outcome = way.exchange(ClientUpdate(name, number, "", "a nonce", some_arrays(0)))
             if outcome.took_part:
                 return outcome.round
             number = outcome.model.round
@@ -401,7 +401,7 @@ def test_strangers_are_counted_and_cost_nothing(monkeypatch):
     assert reports["c1"].met == ("c0", "c2")
     assert reports["c1"].strangers == 4
     said = peers.receive(links[1], time.monotonic() + 5)[0]
-    assert said == peers.Refused("the token is not this run's")
+    assert said == peers.PeerRefusal("the token is not this run's")
     for link in links:
         link.close()
 
@@ -432,8 +432,8 @@ def test_a_call_that_is_repeated_counts_once():
             ],
         }
         results = at_once(work)
-    twice = peers.Refused("c0 was met in round 1 already")
-    assert results["calls"] == [peers.Done(), twice, twice, peers.Done()]
+    twice = peers.PeerRefusal("c0 was met in round 1 already")
+    assert results["calls"] == [peers.Exchanged(), twice, twice, peers.Exchanged()]
     held, report = results["c2"]
     assert (report.met, report.strangers) == (("c0", "c1"), 2)
     np.testing.assert_allclose(held["bias"], np.mean([a["bias"] for a in arrays.values()], axis=0), rtol=1e-12)

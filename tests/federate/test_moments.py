@@ -8,15 +8,15 @@ from hypothesis import strategies as st
 from torch import nn
 
 from slipstream.algos.adam import BETA1, BETA2, FlatAdam
-from slipstream.config.errors import FederationError
-from slipstream.data.rules import Rule
+from slipstream.data.merge_rules import Rule
+from slipstream.errors import FederationError
 from slipstream.federate import moments
-from slipstream.federate.aggregate import Aggregator, Base, Plan, Settings, adopt, equal_shares, outgoing
-from slipstream.federate.update import Update
+from slipstream.federate.aggregate import Aggregator, Base, MergePlan, MergeSettings, adopt, equal_shares, outgoing
+from slipstream.federate.update import ClientUpdate
 from slipstream.nets.critic import Critic
 from slipstream.nets.normalise import RunningNorm
 
-MEAN = Plan("mean", ("a", "b"), equal_shares("ab"), 0).combine("ab")
+MEAN = MergePlan("mean", ("a", "b"), equal_shares("ab"), 0).combine("ab")
 OPTIM = {
     "w": Rule("merge"),
     "optim.w.exp_avg": Rule("first_moment", "optim", BETA1),
@@ -28,7 +28,7 @@ OPTIM = {
 def aggregate(settings, rules, states, base=None, went_on=()):
     one = Aggregator(settings, rules, base)
     for name, arrays in states.items():
-        one.accumulate(Update(name, 1, "h" if name in went_on else "", name, arrays))
+        one.accumulate(ClientUpdate(name, 1, "h" if name in went_on else "", name, arrays))
     return one.finalise()[0]
 
 
@@ -52,7 +52,7 @@ def unbiased(state):
 
 def test_moments_are_averaged_free_of_bias_and_get_that_of_the_fewest_steps():
     states = {"a": adam_state([0.0], [1.0], [9.0], 3), "b": adam_state([0.0], [3.0], [25.0], 40)}
-    merged = aggregate(Settings("mean", optimiser="average"), OPTIM, states)
+    merged = aggregate(MergeSettings("mean", optimiser="average"), OPTIM, states)
     assert merged["optim.step"] == 3
     assert merged["optim.step"].dtype == np.float32
     first, second = unbiased(merged)
@@ -64,14 +64,14 @@ def test_moments_are_averaged_free_of_bias_and_get_that_of_the_fewest_steps():
 def test_averaging_raw_moments_would_have_made_the_first_step_of_an_optimiser_too_short():
     """What the bias correction is for: a client at its first step has a tenth of its gradient in its first moment."""
     states = {"a": adam_state([0.0], [1.0], [1.0], 1), "b": adam_state([0.0], [1.0], [1.0], 1000)}
-    merged = aggregate(Settings("mean", optimiser="average"), OPTIM, states)
+    merged = aggregate(MergeSettings("mean", optimiser="average"), OPTIM, states)
     first, second = unbiased(merged)
     np.testing.assert_allclose(first / np.sqrt(second), [1.0], rtol=1e-6)
 
 
 def test_the_second_moment_is_at_least_the_square_of_the_first():
     states = {"a": adam_state([0.0], [10.0], [0.0], 5), "b": adam_state([0.0], [10.0], [0.0], 5)}
-    first, second = unbiased(aggregate(Settings("mean", optimiser="average"), OPTIM, states))
+    first, second = unbiased(aggregate(MergeSettings("mean", optimiser="average"), OPTIM, states))
     np.testing.assert_allclose(second, np.square(first), rtol=1e-6)
 
 
@@ -86,13 +86,13 @@ def test_no_step_from_merged_moments_is_longer_than_the_learning_rate(rule, seed
         name: adam_state(rng.normal(size=3), 10 ** rng.normal(size=3), 10 ** rng.normal(size=3), rng.integers(1, 99))
         for name in "abcdefg"
     }
-    first, second = unbiased(aggregate(Settings(rule, 1, optimiser="average"), OPTIM, states))
+    first, second = unbiased(aggregate(MergeSettings(rule, 1, optimiser="average"), OPTIM, states))
     assert (np.abs(first) <= np.sqrt(second) * (1 + 1e-5)).all()
 
 
 def test_krum_takes_the_moments_of_the_client_it_chose():
     states = {name: adam_state([x], [x + 1], [99.0], 7) for name, x in zip("abcde", [0, 1, 3, 9, 1000], strict=True)}
-    merged = aggregate(Settings("krum", 1, optimiser="average"), OPTIM, states)
+    merged = aggregate(MergeSettings("krum", 1, optimiser="average"), OPTIM, states)
     assert {key: array.tobytes() for key, array in merged.items()} == {
         key: array.tobytes() for key, array in states["b"].items()
     }
@@ -101,7 +101,7 @@ def test_krum_takes_the_moments_of_the_client_it_chose():
 def test_multi_krum_averages_the_moments_of_those_it_chose_and_a_liars_do_not_count():
     states = {name: adam_state([x], [x + 1], [99.0], 7) for name, x in zip("abcde", [0, 1, 3, 9, 1000], strict=True)}
     states["e"]["optim.step"][...] = 1
-    merged = aggregate(Settings("multi_krum", 1, optimiser="average"), OPTIM, states)  # a and b
+    merged = aggregate(MergeSettings("multi_krum", 1, optimiser="average"), OPTIM, states)  # a and b
     np.testing.assert_allclose(unbiased(merged)[0], [1.5], rtol=1e-6)
     assert merged["optim.step"] == 7
 
@@ -111,7 +111,7 @@ def test_moments_are_combined_as_the_weights_are(rule):
     rng = np.random.default_rng(5)
     states = {name: adam_state([0.0] * 4, rng.normal(size=4), 50 + rng.random(4), 9) for name in "abcdefg"}
     first, _ = unbiased(
-        aggregate(Settings(rule, 2 if rule == "trimmed_mean" else 1, optimiser="average"), OPTIM, states)
+        aggregate(MergeSettings(rule, 2 if rule == "trimmed_mean" else 1, optimiser="average"), OPTIM, states)
     )
     ordered = np.sort([unbiased(state)[0] for state in states.values()], axis=0)
     if rule == "median":
@@ -126,7 +126,7 @@ def test_moments_are_combined_as_the_weights_are(rule):
 
 def test_a_client_that_has_not_stepped_yet_has_nothing_to_say_about_moments():
     states = {"a": adam_state([0.0], [2.0], [9.0], 4), "b": {"w": np.array([2.0], np.float32)}}
-    merged = aggregate(Settings("mean", optimiser="average"), OPTIM, states)
+    merged = aggregate(MergeSettings("mean", optimiser="average"), OPTIM, states)
     assert merged["w"].tolist() == [1]
     assert {key: merged[key].tobytes() for key in OPTIM if key != "w"} == {
         key: states["a"][key].tobytes() for key in OPTIM if key != "w"
@@ -134,14 +134,16 @@ def test_a_client_that_has_not_stepped_yet_has_nothing_to_say_about_moments():
     new = adopt(states["b"], merged, OPTIM, "average")
     assert new["optim.step"] == 4
     nobody = {name: {"w": np.array([2.0], np.float32)} for name in "ab"}
-    assert aggregate(Settings("mean", optimiser="average"), OPTIM, nobody).keys() == {"w"}
+    assert aggregate(MergeSettings("mean", optimiser="average"), OPTIM, nobody).keys() == {"w"}
 
 
 def test_local_keeps_moments_reset_drops_them_and_neither_lets_them_travel():
     own = adam_state([4.0], [2.0], [9.0], 4)
     for strategy in ("local", "reset"):
         assert outgoing(own, OPTIM, strategy).keys() == {"w"}
-        merged = aggregate(Settings("mean", optimiser=strategy), OPTIM, {"a": own, "b": adam_state([0.0], [1], [1], 1)})
+        merged = aggregate(
+            MergeSettings("mean", optimiser=strategy), OPTIM, {"a": own, "b": adam_state([0.0], [1], [1], 1)}
+        )
         assert merged.keys() == {"w"}
         new = adopt(own, merged, OPTIM, strategy)
         assert new["w"].tolist() == [2]
@@ -155,7 +157,7 @@ def test_a_step_count_that_is_none_is_refused(step):
     states = {"a": adam_state([0.0], [1.0], [1.0], 3), "b": adam_state([0.0], [1.0], [1.0], 3)}
     states["b"]["optim.step"] = np.array(step, np.float32)
     with pytest.raises(FederationError, match=r"client b: optim\.step"):
-        aggregate(Settings("mean", optimiser="average"), OPTIM, states)
+        aggregate(MergeSettings("mean", optimiser="average"), OPTIM, states)
 
 
 @pytest.mark.parametrize("rule", ["mean", "median", "trimmed_mean", "multi_krum", "geometric_median"])
@@ -164,7 +166,7 @@ def test_moments_that_are_not_finite_are_refused(rule, part):
     states = {name: adam_state([0.0], [1.0], [1.0], 3) for name in "abcde"}
     states["b"][f"optim.w.{part}"][0] = np.inf
     with pytest.raises(FederationError, match=f"client b: optim.w.{part} .*not finite"):
-        aggregate(Settings(rule, 1, optimiser="average"), OPTIM, states)
+        aggregate(MergeSettings(rule, 1, optimiser="average"), OPTIM, states)
 
 
 def test_two_optimisers_that_went_the_same_way_go_on_as_one_of_them_would():
@@ -184,7 +186,7 @@ def test_two_optimisers_that_went_the_same_way_go_on_as_one_of_them_would():
     for key in state.keys() - rules.keys():
         kind = {"exp_avg": "first_moment", "exp_avg_sq": "second_moment", "step": "optim_step"}[key.rpartition(".")[2]]
         rules[key] = Rule(kind, "optim", {"first_moment": BETA1, "second_moment": BETA2}.get(kind, 0.0))
-    merged = aggregate(Settings("mean", optimiser="average"), rules, {"a": state, "b": state})
+    merged = aggregate(MergeSettings("mean", optimiser="average"), rules, {"a": state, "b": state})
     first, second = (adam.arrays("optim")[f"optim.net.weight.{m}"] for m in ("exp_avg", "exp_avg_sq"))
     np.testing.assert_allclose(merged["optim.net.weight.exp_avg"], first, rtol=1e-6)
     floor = np.square(first / (1 - BETA1**5)) * (1 - BETA2**5)
@@ -227,7 +229,7 @@ def assert_same_statistics(merged, whole):
 def test_normalisers_are_pooled_as_if_one_had_seen_every_stream(rule):
     streams = {"a": rows(1, 50), "b": rows(2, 7, 5.0), "c": rows(3, 200, -2.0)}
     states = {name: norm_state(normaliser(batch)) for name, batch in streams.items()}
-    assert_same_statistics(aggregate(Settings(rule), RULES, states), normaliser(*streams.values()))
+    assert_same_statistics(aggregate(MergeSettings(rule), RULES, states), normaliser(*streams.values()))
 
 
 def test_what_clients_have_in_common_is_counted_once():
@@ -235,7 +237,7 @@ def test_what_clients_have_in_common_is_counted_once():
     streams = {"a": rows(2, 30, 1.0), "b": rows(3, 60, -4.0), "c": np.empty((0, 3))}
     base = Base("h", norm_state(normaliser(common)))
     states = {name: norm_state(normaliser(common, batch)) for name, batch in streams.items()}
-    merged = aggregate(Settings("mean"), RULES, states, base, went_on="abc")
+    merged = aggregate(MergeSettings("mean"), RULES, states, base, went_on="abc")
     assert_same_statistics(merged, normaliser(common, *streams.values()))
     assert merged["n.count"] == 190
 
@@ -244,13 +246,13 @@ def test_the_stream_of_a_client_that_did_not_go_on_from_the_last_aggregate_count
     common, own, strange = rows(1, 100), rows(2, 30, 1.0), rows(3, 60, -4.0)
     base = Base("h", norm_state(normaliser(common)))
     states = {"a": norm_state(normaliser(common, own)), "b": norm_state(normaliser(strange))}
-    merged = aggregate(Settings("mean"), RULES, states, base, went_on="a")
+    merged = aggregate(MergeSettings("mean"), RULES, states, base, went_on="a")
     assert_same_statistics(merged, normaliser(common, own, strange))
 
 
 def test_normalisers_that_have_seen_nothing_stay_as_they_began():
     fresh = norm_state(normaliser())
-    for settings_ in (Settings("mean"), Settings("median")):
+    for settings_ in (MergeSettings("mean"), MergeSettings("median")):
         merged = aggregate(settings_, RULES, dict.fromkeys("abc", fresh))
         assert {k: v.tobytes() for k, v in merged.items()} == {k: v.tobytes() for k, v in fresh.items()}
 
@@ -261,18 +263,18 @@ def test_one_liar_does_not_move_a_normaliser_that_is_merged_by_a_robust_rule():
     states["e"]["n.mean"] += 1e6
     states["e"]["n.m2"] *= 1e6
     states["e"]["n.count"][...] = 1e12
-    merged = aggregate(Settings("median", 1), RULES, states)
+    merged = aggregate(MergeSettings("median", 1), RULES, states)
     np.testing.assert_allclose(merged["n.mean"], honest["n.mean"])
     np.testing.assert_allclose(merged["n.scale"], honest["n.scale"], rtol=1e-6)
     assert merged["n.count"] == 500
-    spoiled = aggregate(Settings("mean"), RULES, states)
+    spoiled = aggregate(MergeSettings("mean"), RULES, states)
     assert (np.abs(spoiled["n.mean"]) > 1e5).all()  # what it is worth
 
 
 def test_a_constant_feature_is_centred_and_never_blown_up():
     batch = np.ones((20, 3))
     merged = aggregate(
-        Settings("mean"), RULES, {"a": norm_state(normaliser(batch)), "b": norm_state(normaliser(batch))}
+        MergeSettings("mean"), RULES, {"a": norm_state(normaliser(batch)), "b": norm_state(normaliser(batch))}
     )
     assert merged["n.scale"].tolist() == [1, 1, 1]
     assert merged["n.shift"].tolist() == [1, 1, 1]
@@ -286,7 +288,7 @@ def test_taking_a_part_out_of_a_pool_leaves_the_other(seed, one, two):
 
     def statistics(x):
         middle = x.mean(0) if len(x) else np.zeros(2)
-        return moments.Statistics(middle, np.square(x - middle).sum(0), float(len(x)))
+        return moments.StreamStatistics(middle, np.square(x - middle).sum(0), float(len(x)))
 
     whole = moments.pool(statistics(a), statistics(b))
     for got, wanted in zip(whole, statistics(np.concatenate([a, b])), strict=True):
@@ -301,7 +303,7 @@ def test_impossible_statistics_are_refused(rule, part, value):
     states = {name: norm_state(normaliser(rows(1, 10))) for name in "abc"}
     states["b"][f"n.{part}"][...] = value
     with pytest.raises(FederationError, match="client b"):
-        aggregate(Settings(rule), RULES, states)
+        aggregate(MergeSettings(rule), RULES, states)
 
 
 # --- value targets ---
@@ -334,13 +336,13 @@ def test_critics_that_differ_only_in_their_units_merge_to_the_same_values(rule):
               {"a": [0.0, 10.0], "b": [100.0, 300.0], "c": [-5.0, 5.0]}.items()}  # fmt: skip
     for state in states.values():
         np.testing.assert_allclose(values(state), values(states["a"]), atol=1e-4)
-    merged = aggregate(Settings(rule), VALUES, states)
+    merged = aggregate(MergeSettings(rule), VALUES, states)
     np.testing.assert_allclose(values(merged), values(states["a"]), atol=1e-4)
 
 
 def test_value_targets_follow_the_law_of_total_variance():
     states = {"a": critic_state(critic(1, [0.0, 10.0])), "b": critic_state(critic(1, [100.0, 300.0]))}
-    merged = aggregate(Settings("mean"), VALUES, states)
+    merged = aggregate(MergeSettings("mean"), VALUES, states)
     everything = np.array([0.0, 10.0, 100.0, 300.0])
     np.testing.assert_allclose(merged["critic.mean"], everything.mean())
     np.testing.assert_allclose(merged["critic.deviation"], everything.std())
@@ -353,13 +355,13 @@ def test_a_client_that_lies_about_its_units_moves_no_robust_critic():
     states["c"]["critic.deviation"][...] = 1e9
     states["c"]["critic.mean"][...] = -1e9
     for rule in ("median", "krum", "multi_krum", "trimmed_mean"):
-        np.testing.assert_allclose(values(aggregate(Settings(rule, 1), VALUES, states)), honest, atol=1e-4)
-    assert np.abs(values(aggregate(Settings("mean"), VALUES, states)) - honest).max() > 1e6  # what it is worth
+        np.testing.assert_allclose(values(aggregate(MergeSettings(rule, 1), VALUES, states)), honest, atol=1e-4)
+    assert np.abs(values(aggregate(MergeSettings("mean"), VALUES, states)) - honest).max() > 1e6  # what it is worth
 
 
 def test_a_proximal_client_pulls_values_not_standardised_outputs():
     own, other = critic_state(critic(1, [0.0, 10.0])), critic_state(critic(1, [100.0, 300.0]))
-    merged = aggregate(Settings("mean"), VALUES, {"a": own, "b": other})
+    merged = aggregate(MergeSettings("mean"), VALUES, {"a": own, "b": other})
     for mu in (0.0, 1.0, np.inf):
         new = adopt(own, merged, VALUES, "local", mu)
         np.testing.assert_allclose(values(new), values(own), atol=1e-4)
@@ -370,7 +372,7 @@ def test_a_deviation_of_nothing_is_refused():
     states = {name: critic_state(critic(1)) for name in "ab"}
     states["b"]["critic.deviation"][...] = 0.0
     with pytest.raises(FederationError, match=r"client b: critic\.deviation is 0"):
-        aggregate(Settings("mean"), VALUES, states)
+        aggregate(MergeSettings("mean"), VALUES, states)
 
 
 # --- the rest ---
@@ -384,7 +386,7 @@ def rest(steps, k=1.0, b=(0.0, 1.0, 1.0)):
 
 
 def test_a_counter_is_the_largest_and_stays_an_integer():
-    merged = aggregate(Settings("mean"), REST, {"a": rest(10), "b": rest(900), "c": rest(30)})
+    merged = aggregate(MergeSettings("mean"), REST, {"a": rest(10), "b": rest(900), "c": rest(30)})
     assert merged["steps"] == 900
     assert merged["steps"].dtype == np.int64
     assert merged["steps"].shape == ()
@@ -392,34 +394,34 @@ def test_a_counter_is_the_largest_and_stays_an_integer():
 
 def test_by_a_robust_rule_a_counter_is_at_most_twice_the_median():
     most = np.iinfo(np.int64).max
-    merged = aggregate(Settings("median"), REST, {"a": rest(10), "b": rest(most), "c": rest(30)})
+    merged = aggregate(MergeSettings("median"), REST, {"a": rest(10), "b": rest(most), "c": rest(30)})
     assert merged["steps"] == 60
-    merged = aggregate(Settings("median"), REST, {"a": rest(20), "b": rest(25), "c": rest(30)})
+    merged = aggregate(MergeSettings("median"), REST, {"a": rest(20), "b": rest(25), "c": rest(30)})
     assert merged["steps"] == 30
-    merged = aggregate(Settings("median"), REST, {"a": rest(most), "b": rest(most), "c": rest(most)})
+    merged = aggregate(MergeSettings("median"), REST, {"a": rest(most), "b": rest(most), "c": rest(most)})
     assert merged["steps"] == most
 
 
 def test_a_setting_is_the_median_whatever_the_rule():
     states = {"a": rest(1, 0.1), "b": rest(1, 0.4), "c": rest(1, 1e9)}
     for rule in ("mean", "median"):
-        assert aggregate(Settings(rule), REST, states)["k"] == 0.4
+        assert aggregate(MergeSettings(rule), REST, states)["k"] == 0.4
 
 
 def test_a_baseline_is_that_of_all_returns_together():
     returns = {"a": np.array([1.0, 3.0]), "b": np.array([10.0, 20.0])}
     states = {name: rest(1, b=(x.mean(), np.square(x).mean(), 4.0 + x[0])) for name, x in returns.items()}
     together = np.concatenate(list(returns.values()))
-    merged = aggregate(Settings("mean"), REST, states)
+    merged = aggregate(MergeSettings("mean"), REST, states)
     np.testing.assert_allclose(merged["b"], [together.mean(), np.square(together).mean(), 14.0])
     states["c"] = rest(1, b=(1e9, 1e20, 1e12))
-    merged = aggregate(Settings("median"), REST, states)
+    merged = aggregate(MergeSettings("median"), REST, states)
     np.testing.assert_allclose(merged["b"], [15.0, 15.0**2 + 25.0, 28.0])
 
 
 def test_what_a_client_keeps_is_not_in_the_aggregate():
     states = {"a": rest(1), "b": rest(2)}
-    merged = aggregate(Settings("mean"), REST, states)
+    merged = aggregate(MergeSettings("mean"), REST, states)
     assert "loss" not in merged
     assert adopt(states["b"], merged, REST, "local")["loss"] == 2
     assert "loss" not in outgoing(states["b"], REST, "average")
@@ -431,11 +433,11 @@ def test_numbers_beside_the_weights_must_be_finite_too(name):
     states["b"][name] = states["b"][name] * np.nan
     for rule in ("mean", "median"):
         with pytest.raises(FederationError, match=f"client b: {name}"):
-            aggregate(Settings(rule), REST, states)
+            aggregate(MergeSettings(rule), REST, states)
 
 
 def test_a_missing_counter_is_named():
     states = {"a": rest(1), "b": rest(2)}
     del states["b"]["steps"]
     with pytest.raises(FederationError, match="client b: steps is missing"):
-        aggregate(Settings("mean"), REST, states)
+        aggregate(MergeSettings("mean"), REST, states)

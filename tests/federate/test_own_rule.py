@@ -5,14 +5,14 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from slipstream.config.errors import FederationError, ScenarioError
 from slipstream.config.load import load
-from slipstream.data.rules import Rule
+from slipstream.data.merge_rules import Rule
+from slipstream.errors import FederationError, ScenarioError
 from slipstream.federate import own_rule
-from slipstream.federate.aggregate import Base, Settings, aggregate
+from slipstream.federate.aggregate import Base, MergeSettings, aggregate
 from slipstream.federate.loop import Shared
 from slipstream.federate.server_optim import ServerStep
-from slipstream.federate.update import Update
+from slipstream.federate.update import ClientUpdate
 
 NAME = "tests_own_rules:"
 CODE = """\
@@ -53,12 +53,14 @@ def mine(tmp_path, monkeypatch):
 def updates(**facts):
     arrays = {one: {"w": np.full((2, 2), value, np.float32), "n": np.array(int(value))} for one, value in
               {"b": 4.0, "a": 2.0}.items()}  # fmt: skip
-    return [Update(one, 1, "", f"n{one}", arrays[one], facts={"mean_return": facts.get(one, 0.0)}) for one in arrays]
+    return [
+        ClientUpdate(one, 1, "", f"n{one}", arrays[one], facts={"mean_return": facts.get(one, 0.0)}) for one in arrays
+    ]
 
 
 def test_a_rule_gets_weights_facts_and_the_last_aggregate_and_its_result_is_the_aggregate(mine):
     last = {"w": np.ones((2, 2), np.float32), "n": np.array(1)}
-    found, report = aggregate(Settings(rule=NAME + "furthest"), RULES, updates(b=1.0), Base("h", last))
+    found, report = aggregate(MergeSettings(rule=NAME + "furthest"), RULES, updates(b=1.0), Base("h", last))
     assert (found["w"] == 4.0).all()
     assert found["w"].dtype == np.float32
     assert found["n"] == 4  # what is no weight is not the rule's
@@ -68,7 +70,7 @@ def test_a_rule_gets_weights_facts_and_the_last_aggregate_and_its_result_is_the_
     assert facts["b"] == {"mean_return": 1.0}
     assert (base["w"] == 1.0).all()
     stepped, _ = aggregate(
-        Settings(rule=NAME + "furthest", server=ServerStep("reptile", 0.5)), RULES, updates(b=1.0), Base("h", last)
+        MergeSettings(rule=NAME + "furthest", server=ServerStep("reptile", 0.5)), RULES, updates(b=1.0), Base("h", last)
     )
     assert (stepped["w"] == 2.5).all()
 
@@ -83,7 +85,7 @@ def test_a_rule_gets_weights_facts_and_the_last_aggregate_and_its_result_is_the_
 )  # fmt: skip
 def test_a_result_that_clients_could_not_go_on_from_is_refused_by_name(function, said, mine):
     with pytest.raises(FederationError, match=f"aggregator {NAME}{function}: .*{said}"):
-        aggregate(Settings(rule=NAME + function), RULES, updates())
+        aggregate(MergeSettings(rule=NAME + function), RULES, updates())
 
 
 def test_a_rule_that_is_not_there_is_answered_with_what_is(mine):
@@ -114,7 +116,7 @@ def test_what_a_rule_of_ones_own_cannot_do_is_refused_at_the_start(changes, said
 @pytest.mark.parametrize("rule", ["mean", NAME + "furthest"])
 def test_clients_of_another_loop_hold_the_same_arrays_after_every_round(rule, mine, tmp_path):
     def client(name):
-        shared = Shared(tmp_path / "rounds", name, 2, Settings(rule=rule), timeout_s=20.0)
+        shared = Shared(tmp_path / "rounds", name, 2, MergeSettings(rule=rule), timeout_s=20.0)
         own = {"w": np.zeros(3, np.float32), "steps": np.array(0)}
         for number in (1, 2):
             own = {

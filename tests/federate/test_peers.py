@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from peer_group import some_arrays
 
-from slipstream.config.errors import FederationError, ScenarioError
-from slipstream.data.frames import WireError
-from slipstream.data.wire import FieldRecord
+from slipstream.errors import FederationError, ScenarioError
 from slipstream.federate import peers
 from slipstream.federate.peers import Schedule
+from slipstream.replay.messages import FieldRecord
+from slipstream.runtime.frames import WireError
 
 IDS = [f"c{index}" for index in range(7)]
 SCHEDULES = [Schedule("ring"), Schedule("matching", seed=3), Schedule("all")]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from opacus_numbers import PATH, ask
 from scipy import optimize, stats
 
-from slipstream.config.errors import FederationError
+from slipstream.errors import FederationError
 from slipstream.federate.privacy import (
     Privacy,
     PrivacyReport,
@@ -26,14 +26,14 @@ from slipstream.federate.privacy import (
     refuse_leak,
     spent,
 )
-from slipstream.federate.update import Update
+from slipstream.federate.update import ClientUpdate
 
 PRIVACY = Privacy(clip_norm=0.5, noise_multiplier=1.2, delta=1e-5)
 RECORDED = json.loads(PATH.read_text())
 
 
 def update_of(arrays, **more):
-    return Update("a", 3, "base", "nonce", arrays, **more)
+    return ClientUpdate("a", 3, "base", "nonce", arrays, **more)
 
 
 def normal(*shape, seed=0):

@@ -14,13 +14,13 @@ import pytest
 import torch.distributed
 from peer_group import TOKEN, at_once, floats, free_addresses, in_processes, some_arrays
 
-from slipstream.config.errors import FederationError
-from slipstream.data.address import connect, parse_address
+from slipstream.errors import FederationError
 from slipstream.federate import ring as ring_module
 from slipstream.federate import ring_group
 from slipstream.federate.aggregate import mean, trimmed_mean, weighted_mean
 from slipstream.federate.peers import Hello, describe, send
 from slipstream.federate.ring import Ring, _result_to_keep
+from slipstream.runtime.address import connect, parse_address
 
 PATIENT = {"deadline_s": 60.0, "meet_s": 20.0, "step_s": 10.0}
 SHORT = {"deadline_s": 60.0, "meet_s": 2.0, "step_s": 1.0}  # where somebody will not come, and is waited for
@@ -52,7 +52,7 @@ def take_part(pipe, me, addresses, victim, phase):
 
 
 def arrange_death(phase):
-    group = ring_group.Group
+    group = ring_group.MeetingGroup
 
     def die(*_):
         os.kill(os.getpid(), signal.SIGSTOP if phase == "hang" else signal.SIGKILL)
@@ -295,7 +295,7 @@ def test_rounds_leave_nothing_behind_and_listen_on_loopback_alone():
     rings = open_rings(addresses)
     me = psutil.Process()
     listening: list[str] = []
-    scatter = ring_group.Group._scatter
+    scatter = ring_group.MeetingGroup._scatter
 
     def look(self, *args):
         listening.extend(c.laddr.ip for c in me.net_connections() if c.status == psutil.CONN_LISTEN)
@@ -307,7 +307,7 @@ def test_rounds_leave_nothing_behind_and_listen_on_loopback_alone():
         counts.append((me.num_fds(), threading.active_count()))
     assert counts[0] == counts[-1]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ring_group.Group, "_scatter", look)
+        patch.setattr(ring_group.MeetingGroup, "_scatter", look)
         at_once({name: lambda n=name: rings[n].reduce(some_arrays(0), 9) for name in rings})
     close(rings)
     assert set(listening) == {"127.0.0.1"}

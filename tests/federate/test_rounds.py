@@ -15,12 +15,12 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
 from rounds_harness import MEMORY, quick_folder
 from rounds_harness import faults as f
 
-from slipstream.config.errors import FederationError
 from slipstream.data.arrays_file import content_hash
+from slipstream.errors import FederationError
 from slipstream.federate import folder, rounds
 from slipstream.federate.defence import Defence
-from slipstream.federate.rounds import Federation, Rules
-from slipstream.federate.update import Update
+from slipstream.federate.rounds import Federation, RoundRules
+from slipstream.federate.update import ClientUpdate
 from slipstream.federate.update_file import read_update, update_chunks
 
 
@@ -93,7 +93,7 @@ def test_a_round_closes_when_all_were_heard_and_its_record_is_the_history(root):
     assert (record.round, record.state, record.participation) == (1, "closed", 1.0)
     assert record.aggregate == f.expected(1, "abc")
     line = (made.folder / "rounds.jsonl").read_text()
-    assert msgspec.json.decode(line, type=rounds.Record) == record
+    assert msgspec.json.decode(line, type=rounds.RoundRecord) == record
     assert [seat.facts for seat in record.seats] == [{"samples": 10.0}] * 3
     assert record.duration_s is not None
     assert record.report.shares == dict.fromkeys("abc", 1 / 3)
@@ -186,7 +186,7 @@ def test_a_second_update_of_a_client_is_refused_and_the_same_one_again_is_not(ro
     assert record.aggregate == f.expected(1, "abc")
 
 
-def poisoned(client: str, number: int, base: str) -> Update:
+def poisoned(client: str, number: int, base: str) -> ClientUpdate:
     update = f.update_of(client, number, base)
     return replace(update, arrays={**update.arrays, "net.weight": np.full((16, 8), np.nan, np.float32)})
 
@@ -338,7 +338,7 @@ def test_clients_that_disagree_about_the_rules_do_not_meet(root):
 @pytest.mark.parametrize("wrong", [{"quorum": 0}, {"quorum": 4}, {"timeout_s": 0.0}, {"discount": 1.5}])
 def test_rules_that_make_no_sense_are_refused(wrong):
     with pytest.raises(FederationError):
-        Rules(**{"clients": 3, "quorum": 2, **wrong})
+        RoundRules(**{"clients": 3, "quorum": 2, **wrong})
 
 
 def test_a_deadline_holds_for_all_processes_of_a_machine_and_begins_anew_after_it_was_started_again(root):
@@ -346,7 +346,7 @@ def test_a_deadline_holds_for_all_processes_of_a_machine_and_begins_anew_after_i
     assert folder.deadline(made, 1, 0.0) is None
     f.file_now(made, f.update_of("a", 1))
     path = folder.round_folder(made, 1) / folder.OPENED
-    opened = msgspec.json.decode(path.read_bytes(), type=folder.Opened)
+    opened = msgspec.json.decode(path.read_bytes(), type=folder.RoundOpened)
     assert folder.deadline(made, 1, opened.monotonic + 20) == opened.monotonic + 50
     path.write_bytes(msgspec.json.encode(msgspec.structs.replace(opened, boot="another")))
     assert folder.deadline(made, 1, opened.monotonic + 20) == opened.monotonic + 70
@@ -378,7 +378,7 @@ class Machine(RuleBasedStateMachine):
         root = Path(self._folder.name)
         self.made = f.federation(root, discount=0.5, max_staleness=1, keep=1)
         self.number, self.aggregates, self.records = 1, [""], []
-        self.seated: dict[str, Update] = {}
+        self.seated: dict[str, ClientUpdate] = {}
         self.used: list[set[str]] = []  # nonces by closed round
         self.refused = 0
         self.count = 0
@@ -386,7 +386,7 @@ class Machine(RuleBasedStateMachine):
     def teardown(self):
         self._folder.cleanup()
 
-    def send(self, update: Update) -> None:
+    def send(self, update: ClientUpdate) -> None:
         behind = self.aggregates[::-1].index(update.base) if update.base in self.aggregates else 99
         replayed = any(update.nonce in used for used in self.used[len(self.used) - behind :]) if behind < 99 else False
         known = self.seated.get(update.client)
@@ -453,7 +453,7 @@ class Machine(RuleBasedStateMachine):
         assert (where.round, where.base) == (self.number, self.aggregates[-1])
         path = self.made.folder / "rounds.jsonl"
         lines = path.read_bytes().splitlines() if path.exists() else []
-        assert [msgspec.json.decode(line, type=rounds.Record) for line in lines] == self.records
+        assert [msgspec.json.decode(line, type=rounds.RoundRecord) for line in lines] == self.records
 
 
 TestAnyOrder = Machine.TestCase

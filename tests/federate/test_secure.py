@@ -12,19 +12,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from slipstream.config.errors import FederationError
+from slipstream.errors import FederationError
 from slipstream.federate import secure, secure_keys, shamir
 from slipstream.federate.secure import (
     Boxes,
-    Client,
     Inbox,
     KeyList,
     Keys,
     Masked,
-    Opened,
+    OpenedSum,
+    SecureClient,
     Server,
+    SumTerms,
     Survivors,
-    Terms,
     Unmask,
     decode,
     encode,
@@ -50,10 +50,10 @@ class Sum:
     """One sum among clients, of which some stop answering before a phase; every message goes through bytes."""
 
     def __init__(self, names=FIVE, threshold=3, length=40, drops=None, vectors=None, session="run/7/policy"):
-        self.terms = Terms(session, threshold, length)
+        self.terms = SumTerms(session, threshold, length)
         self.drops = drops or {}  # client -> the first phase it is silent in
         self.server = Server(self.terms)
-        self.clients = {name: Client(self.terms, name) for name in names}
+        self.clients = {name: SecureClient(self.terms, name) for name in names}
         rng = np.random.default_rng(1)
         self.vectors = vectors or {name: rng.normal(size=length) for name in names}
         self.sent: dict[str, dict[str, bytes]] = {phase: {} for phase in PHASES}
@@ -86,7 +86,7 @@ class Sum:
         self.there = over_the_wire(self.server.survivors())
         return self.there
 
-    def unmask(self) -> Opened:
+    def unmask(self) -> OpenedSum:
         for name, client in self.answering("unmask").items():
             if name in self.there.clients:
                 self.send("unmask", name, client.unmask(self.there))
@@ -97,7 +97,7 @@ class Sum:
             getattr(self, step)()
         return self
 
-    def run(self) -> Opened:
+    def run(self) -> OpenedSum:
         return self.until("unmask").unmask()
 
 
@@ -296,7 +296,7 @@ def test_a_threshold_of_half_is_refused_by_clients_and_server_since_it_could_be_
     with pytest.raises(FederationError, match="must be more than half"):
         round_.server.list_keys()
     with pytest.raises(FederationError, match="at least 2"):
-        Client(Terms("s", 1, 4), "a")
+        SecureClient(SumTerms("s", 1, 4), "a")
 
 
 # --- tampered, replayed and malformed ---
@@ -306,7 +306,7 @@ def test_a_list_of_keys_that_was_tampered_with_is_refused():
     round_ = Sum()
     listed, client = round_.keys(), round_.clients["a"]
     a, b, *rest = listed.keys
-    stranger = Client(round_.terms, "a").keys
+    stranger = SecureClient(round_.terms, "a").keys
 
     def with_keys(*keys):
         return msgspec.structs.replace(listed, keys=keys)
@@ -353,7 +353,7 @@ def test_a_box_that_was_changed_swapped_or_made_for_another_sum_does_not_open():
 def test_clients_that_were_shown_different_lists_cannot_open_each_others_boxes():
     round_ = Sum()
     listed = round_.keys()
-    fake = Client(round_.terms, "e").keys
+    fake = SecureClient(round_.terms, "e").keys
     other = msgspec.structs.replace(listed, keys=(*listed.keys[:-1], fake))
     boxes = {name: round_.clients[name].share(listed if name in "ab" else other) for name in "abcd"}
     inbox = Inbox(listed.session, {name: boxes[name].boxes["a"] for name in "bcd"})
@@ -402,7 +402,7 @@ def test_a_client_goes_through_each_phase_once():
             round_.inboxes["a"], round_.vectors["b"]
         )  # the same masks on two vectors would tell their difference
     with pytest.raises(FederationError, match="the client is in 'keys'"):
-        Client(round_.terms, "a").unmask(round_.there)
+        SecureClient(round_.terms, "a").unmask(round_.there)
     with pytest.raises(FederationError, match="this sum is"):
         client.unmask(msgspec.structs.replace(round_.there, session="other"))
 
@@ -432,7 +432,7 @@ def test_messages_of_the_wrong_size_are_refused():
     ):
         with pytest.raises(FederationError, match="box"):
             round_.server.receive(wrong)
-    round_.clients["a"] = Client(round_.terms, "a")
+    round_.clients["a"] = SecureClient(round_.terms, "a")
     for name in "bcde":
         round_.send("boxes", name, round_.clients[name].share(round_.listed))
     inboxes = round_.server.deliver()
@@ -486,7 +486,7 @@ def test_a_message_with_changed_bytes_is_refused_or_still_a_message(data):
     assert decode(bytes(encoded)) == message
     for _ in range(3):
         encoded[data.draw(st.integers(0, len(encoded) - 1))] = data.draw(st.integers(0, 255))
-    server = Server(Terms("s", 2, 5))
+    server = Server(SumTerms("s", 2, 5))
     try:
         server.receive(decode(bytes(encoded)))
     except FederationError:

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 from rounds_harness import quick_folder
 
-from slipstream.config.errors import FederationError, ScenarioError
 from slipstream.config.load import load
 from slipstream.data.disk import replace_file
+from slipstream.errors import FederationError, ScenarioError
 from slipstream.federate import folder, secure_files
 from slipstream.federate.files import Files
-from slipstream.federate.rounds import Federation, Rules
-from slipstream.federate.secure import Client, Masked, decode, from_fixed, pack
+from slipstream.federate.rounds import Federation, RoundRules
+from slipstream.federate.secure import Masked, SecureClient, decode, from_fixed, pack
 from slipstream.federate.secure_files import PHASES, SecureFiles, advance, current_phase, make_terms, senders
-from slipstream.federate.update import Update
+from slipstream.federate.update import ClientUpdate
 
 NAMES = ("a", "b", "c", "d", "e")
 
@@ -28,7 +28,7 @@ def no_aggregate(updates, base):
 @pytest.fixture
 def made():
     with quick_folder() as root:
-        rules = Rules(5, 3, timeout_s=20.0, closing_s=10.0)
+        rules = RoundRules(5, 3, timeout_s=20.0, closing_s=10.0)
         federation = Federation(folder.run_folder(root, "run"), rules, no_aggregate, "secure mean")
         folder.join(federation)
         yield federation
@@ -37,7 +37,7 @@ def made():
 def update_of(client, number=1, base="", weight=1.0):
     rng = np.random.Generator(np.random.Philox(key=[ord(client), number]))
     arrays = {"net.weight": rng.normal(size=(16, 8)).astype(np.float32), "net.bias": rng.normal(size=3)}
-    return Update(client, number, base, f"{client}-{number}", arrays, weight, {})
+    return ClientUpdate(client, number, base, f"{client}-{number}", arrays, weight, {})
 
 
 def meet(federation, updates, transport=None):
@@ -115,7 +115,7 @@ def speak_until(federation, update, last):
     with folder.locked(federation, time.monotonic() + 5):
         folder.open_round(federation, where.round, update.client)
     terms = make_terms(federation, where, update.arrays)
-    client = Client(terms, update.client)
+    client = SecureClient(terms, update.client)
     way = SecureFiles(federation, lambda update: update.weight)
     here = folder.round_folder(federation, where.round)
     for phase, _ in PHASES:
@@ -147,7 +147,7 @@ def test_a_round_that_was_opened_before_a_restart_is_due_at_its_deadline(made, m
 @pytest.mark.parametrize("last", ["keys", "boxes", "masked"])
 def test_one_of_five_who_dies_in_any_phase_is_done_without(last):
     with quick_folder() as root:
-        rules = Rules(5, 3, timeout_s=20.0, closing_s=0.8)  # how long the others wait for the one who is dead
+        rules = RoundRules(5, 3, timeout_s=20.0, closing_s=0.8)  # how long the others wait for the one who is dead
         made = Federation(folder.run_folder(root, "run"), rules, no_aggregate, "secure mean")
         folder.join(made)
         dying = threading.Thread(target=speak_until, args=(made, update_of("e"), last))
@@ -162,7 +162,9 @@ def test_one_of_five_who_dies_in_any_phase_is_done_without(last):
 
 def test_one_who_comes_back_into_the_round_it_was_killed_in_has_dropped_out_of_it():
     with quick_folder() as root:
-        made = Federation(folder.run_folder(root, "run"), Rules(5, 3, timeout_s=20.0, closing_s=0.8), no_aggregate, "s")
+        made = Federation(
+            folder.run_folder(root, "run"), RoundRules(5, 3, timeout_s=20.0, closing_s=0.8), no_aggregate, "s"
+        )
         folder.join(made)
         speak_until(made, update_of("e"), "keys")
         told = meet(made, [update_of(client) for client in NAMES])
@@ -175,7 +177,9 @@ def test_one_who_comes_back_into_the_round_it_was_killed_in_has_dropped_out_of_i
 
 def test_one_who_comes_late_is_not_in_the_sum_and_writes_nothing_that_could_be_opened():
     with quick_folder() as root:
-        made = Federation(folder.run_folder(root, "run"), Rules(5, 3, timeout_s=0.5, closing_s=5.0), no_aggregate, "s")
+        made = Federation(
+            folder.run_folder(root, "run"), RoundRules(5, 3, timeout_s=0.5, closing_s=5.0), no_aggregate, "s"
+        )
         folder.join(made)
         told = meet(made, [update_of(client) for client in "abcd"])
         assert_close(told["a"].model.arrays, mean_of([update_of(client) for client in "abcd"]))
@@ -187,7 +191,9 @@ def test_one_who_comes_late_is_not_in_the_sum_and_writes_nothing_that_could_be_o
 
 def test_below_the_threshold_nothing_is_opened_and_the_model_stays():
     with quick_folder() as root:
-        made = Federation(folder.run_folder(root, "run"), Rules(5, 3, timeout_s=0.5, closing_s=5.0), no_aggregate, "s")
+        made = Federation(
+            folder.run_folder(root, "run"), RoundRules(5, 3, timeout_s=0.5, closing_s=5.0), no_aggregate, "s"
+        )
         folder.join(made)
         told = meet(made, [update_of(client) for client in "ab"])
         for outcome in told.values():

@@ -8,11 +8,11 @@ from flower_numbers import RECORDED, SERVER, plain, server_by_flower, server_mea
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slipstream.config.errors import FederationError
-from slipstream.data.rules import Rule
-from slipstream.federate.aggregate import Aggregator, Base, Settings, adopt
+from slipstream.data.merge_rules import Rule
+from slipstream.errors import FederationError
+from slipstream.federate.aggregate import Aggregator, Base, MergeSettings, adopt
 from slipstream.federate.server_optim import STATE, ServerStep, carried_over, maml, reptile, server_step
-from slipstream.federate.update import Update
+from slipstream.federate.update import ClientUpdate
 
 KINDS = ("fedadam", "fedyogi")
 
@@ -99,7 +99,7 @@ def test_impossible_settings_are_refused(wrong):
 def test_whoever_closes_the_next_round_goes_on_from_the_aggregate_alone(kind):
     """The state travels in the aggregate, in its own names, and no client takes it over."""
     rules = {"x": Rule("merge"), "steps": Rule("count")}
-    how = Settings("mean", server=ServerStep(kind, rate=0.5))
+    how = MergeSettings("mean", server=ServerStep(kind, rate=0.5))
     rng = np.random.default_rng(1)
     base, by_hand, state = None, None, {}
     for number in range(4):
@@ -108,7 +108,7 @@ def test_whoever_closes_the_next_round_goes_on_from_the_aggregate_alone(kind):
         for client in "ab":
             arrays = {"x": rng.normal(size=3), "steps": np.array(number, np.int64)}
             means.append(arrays["x"])
-            one.accumulate(Update(client, number, "", client, arrays))
+            one.accumulate(ClientUpdate(client, number, "", client, arrays))
         merged, report = one.finalise()
         new = {"x": np.mean(means, axis=0)}
         by_hand, state = server_step(how.server, by_hand, new, state)

@@ -10,10 +10,10 @@ from learning import build, scenario_of, tiny
 from slipstream.algos.adam import SCALE, FlatAdam
 from slipstream.algos.protocol import Progress
 from slipstream.collect.slab import copy_rollout
-from slipstream.config.errors import ScenarioError
+from slipstream.errors import ScenarioError
 from slipstream.nets.torsos import Arithmetic, Mlp, arithmetic
-from slipstream.train.experiment import train
-from slipstream.train.metrics import read_rows
+from slipstream.run.loop import train
+from slipstream.run.metrics import read_rows
 
 BF16, FP16 = Arithmetic(torch.bfloat16), Arithmetic(torch.float16)
 

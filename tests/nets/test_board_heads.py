@@ -12,8 +12,8 @@ from slipstream.algos.ppo import Ppo
 from slipstream.algos.state import load_module
 from slipstream.config.algos import PpoConfig
 from slipstream.config.drmario import DrMarioConfig
-from slipstream.config.errors import ScenarioError
 from slipstream.config.load import load
+from slipstream.errors import ScenarioError
 from slipstream.evaluate.judge import judge
 from slipstream.nets.actor import Actor, ActorSpec, act, tensors
 from slipstream.nets.board_heads import NETWORKS
@@ -21,8 +21,8 @@ from slipstream.nets.board_torsos import facts, image
 from slipstream.nets.boards import PIECES, BoardSpec
 from slipstream.nets.heads import FORBIDDEN
 from slipstream.nets.shards import SHARD, in_shards
-from slipstream.train.experiment import resume, train
-from slipstream.train.saved_cast import load_cast
+from slipstream.run.loop import resume, train
+from slipstream.run.saved_cast import load_cast
 from slipstream.worlds.registry import make_worlds
 from slipstream.worlds.vec_env import EnvOptions
 

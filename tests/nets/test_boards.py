@@ -8,10 +8,10 @@ from slipstream.algos.batch import make_actor, make_critic
 from slipstream.algos.ppo import Ppo
 from slipstream.config.algos import PpoConfig
 from slipstream.config.drmario import DrMarioConfig
-from slipstream.config.errors import ScenarioError
 from slipstream.config.load import load
+from slipstream.errors import ScenarioError
 from slipstream.nets.actor import tensors
-from slipstream.nets.boards import Board, ColumnTorso
+from slipstream.nets.boards import ColumnTorso, PlacementFeatures
 from slipstream.nets.heads import FORBIDDEN
 from slipstream.worlds.registry import make_worlds
 from slipstream.worlds.vec_env import EnvOptions
@@ -106,7 +106,7 @@ def test_a_placement_is_described_by_what_is_around_it():
     """Against the board itself, cell by cell."""
     obs, mask, _, actor = position()
     board = actor.board
-    assert isinstance(board, Board)
+    assert isinstance(board, PlacementFeatures)
     x = actor.inputs(tensors(obs, torch.device("cpu")))
     found = board.candidates(x, mask)
     rng = np.random.default_rng(0)

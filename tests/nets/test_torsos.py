@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from slipstream import _core
-from slipstream.nets.torsos import Layout, Linear, Mlp, fastest_threads, flatten, layer_by_layer, run
+from slipstream.nets.torsos import Linear, Mlp, MlpLayout, fastest_threads, flatten, layer_by_layer, run
 
 WIDTHS = (1, 5, 13, 16, 17, 255, 300)
 ROWS = (1, 5, 6, 7, 47, 48, 49, 256, 600)
@@ -61,7 +61,7 @@ def passes(run, x: Tensor, parameters: list[Tensor], grad_out: Tensor) -> Passes
     return Passes(out.detach(), torch.autograd.grad(out, [x, *parameters], grad_out))
 
 
-def by_float64(layout: Layout, x: Tensor, parameters: Sequence[Tensor], grad_out: Tensor) -> Passes:
+def by_float64(layout: MlpLayout, x: Tensor, parameters: Sequence[Tensor], grad_out: Tensor) -> Passes:
     wide = [p.detach().double().requires_grad_() for p in parameters]
     return passes(lambda x: layer_by_layer(layout, x, wide), x.double(), wide, grad_out.double())
 
@@ -97,7 +97,7 @@ def check_smooth(sizes, rows: int, activated: bool, seed: int) -> None:
     parameters = list(net.parameters())
     native = passes(net, x, parameters, grad_out)
     slow = by_float64(net._layout, x, parameters, grad_out)
-    straight = Layout(tuple(sizes), "identity", "identity")
+    straight = MlpLayout(tuple(sizes), "identity", "identity")
     bound = by_float64(straight, x.abs(), [p.detach().abs() for p in parameters], grad_out.abs())
     for a, b, sums in zip(native.all(), slow.all(), bound.all(), strict=True):
         assert ((a - b).abs() <= 1e-5 * sums).all()  # 4 % over 4e-6 was seen once in thousands
@@ -421,7 +421,7 @@ def test_weights_on_another_device_than_x_are_refused():
 )
 def test_shapes_that_cannot_be_are_refused(widths, hidden, last, words):
     with pytest.raises(ValueError, match=words):
-        Layout(tuple(widths), hidden, last)
+        MlpLayout(tuple(widths), hidden, last)
 
 
 def test_passes_need_a_weight_and_a_bias_for_every_layer():

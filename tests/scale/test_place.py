@@ -16,16 +16,16 @@ from interrupted import learned_by
 from learning import digest
 
 from slipstream.cli.main import main
-from slipstream.collect.memory import EXTRA_BYTES, Shelf, ShelfPlan, make_memory
-from slipstream.config.errors import ReplayRefusedError, ReplayTimeoutError
-from slipstream.data.address import parse_address
+from slipstream.collect.memory import EXTRA_BYTES, ShelfPlan, WorkerBuffers, make_memory
+from slipstream.data import checkpoint
 from slipstream.data.layout import layout_of
-from slipstream.data.link import ask
-from slipstream.data.wire import Statistics
-from slipstream.train import checkpoint
-from slipstream.train.experiment import train
-from slipstream.train.place import HERE, Place
-from slipstream.train.replay_service import OwnService
+from slipstream.errors import ReplayRefusedError, ReplayTimeoutError
+from slipstream.replay.link import ask
+from slipstream.replay.messages import AskStatistics
+from slipstream.replay.process import OwnService
+from slipstream.run.backends import LOCAL, Backends
+from slipstream.run.loop import train
+from slipstream.runtime.address import parse_address
 
 
 @pytest.mark.parametrize("words", [["train", "head_on"], ["federate", "head_on"]])
@@ -46,8 +46,8 @@ def test_an_address_without_on_ray_is_refused(tmp_path, monkeypatch, capsys):
 PLAN = ShelfPlan(2, {"a": layout_of({"x": np.zeros((3, 2), np.float32)})}, slots=2, extra_bytes=1000, state_bytes=100)
 
 
-def shelf() -> Shelf:
-    return Shelf(make_memory("test", PLAN.size)[1], PLAN)
+def shelf() -> WorkerBuffers:
+    return WorkerBuffers(make_memory("test", PLAN.size)[1], PLAN)
 
 
 def test_a_slot_holds_what_another_held():
@@ -86,7 +86,7 @@ def test_a_slot_that_claims_another_length_is_refused(claim):
 def test_a_service_by_tcp_keeps_the_bits_and_comes_back_at_another_port(tmp_path):
     host = OwnService(host="127.0.0.1", token="a word of 16 letters and more")
     digests = []
-    for name, place, kind in (("local", HERE, "local"), ("far", Place(make_service=lambda: host), "service")):
+    for name, place, kind in (("local", LOCAL, "local"), ("far", Backends(make_service=lambda: host), "service")):
         asked = learned_by("sac", "probe_target", **{"replay.kind": kind})
         run = train(asked, out=tmp_path / name, models=tmp_path / "models", place=place).run
         saved = checkpoint.load_latest(run / "checkpoints").checkpoint.arrays
@@ -101,6 +101,6 @@ def test_a_service_by_tcp_keeps_the_bits_and_comes_back_at_another_port(tmp_path
             time.sleep(0.01)
         assert parse_address(again.revive()).host == "127.0.0.1"
         with pytest.raises((ReplayRefusedError, ReplayTimeoutError)):
-            ask(again.address, "another word of 16 letters", Statistics(check=False))
+            ask(again.address, "another word of 16 letters", AskStatistics(check=False))
     finally:
         again.close()

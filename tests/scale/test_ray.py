@@ -28,11 +28,17 @@ from interrupted import StopAfter, learned_by  # noqa: E402
 from learning import TINY, digest, scenario_of, tiny  # noqa: E402
 from ray.cluster_utils import Cluster  # noqa: E402
 
-from slipstream.collect.pool import Hand, Pool  # noqa: E402
-from slipstream.config.errors import ScenarioError, WorkerDied  # noqa: E402
+from slipstream.collect.pool import Hand, WorkerPool  # noqa: E402
 from slipstream.config.load import from_plain, load, override, to_plain  # noqa: E402
 from slipstream.config.scenario import Scenario  # noqa: E402
 from slipstream.config.sweep import load_sweep  # noqa: E402
+from slipstream.data import checkpoint  # noqa: E402
+from slipstream.errors import ScenarioError, WorkerDied  # noqa: E402
+from slipstream.run.backends import LOCAL, Backends  # noqa: E402
+from slipstream.run.loop import resume, train  # noqa: E402
+from slipstream.run.metrics import metrics_hash, read_rows  # noqa: E402
+from slipstream.run.progress import Quiet  # noqa: E402
+from slipstream.run.replicas import plan, supervise, write_plan  # noqa: E402
 from slipstream.scale import sweep  # noqa: E402
 from slipstream.scale.actors import Actors  # noqa: E402
 from slipstream.scale.cluster import joined, listeners  # noqa: E402
@@ -42,15 +48,9 @@ from slipstream.scale.pool import Forks, ProcessPool  # noqa: E402
 from slipstream.scale.process_actors import Nodes, replica_on_node  # noqa: E402
 from slipstream.scale.replay_actor import ServiceOnNode  # noqa: E402
 from slipstream.scale.slabs import Gate  # noqa: E402
-from slipstream.train import checkpoint  # noqa: E402
-from slipstream.train.experiment import resume, train  # noqa: E402
-from slipstream.train.metrics import metrics_hash, read_rows  # noqa: E402
-from slipstream.train.place import HERE, Place  # noqa: E402
-from slipstream.train.progress import Quiet  # noqa: E402
-from slipstream.train.replicas import plan, supervise, write_plan  # noqa: E402
 
 SAID: list[str] = []
-ON_RAY = Place(Actors, lambda: ServiceOnNode(SAID.append), LearnerOnNode, nodes=3)
+ON_RAY = Backends(Actors, lambda: ServiceOnNode(SAID.append), LearnerOnNode, nodes=3)
 PPO = {**TINY, "world.max_episode_steps": 12, "log.log_episodes": True}
 LAGGED = {"collect.overlap": "deterministic", "collect.lag": 2, "world.max_episode_steps": 12}
 
@@ -72,17 +72,17 @@ def cluster():
 def accepted(monkeypatch):
     """The numbers of all slabs that were taken in, by worker."""
     numbers: dict[int, list[int]] = defaultdict(list)
-    take_in = Pool._take_in
+    take_in = WorkerPool._take_in
 
-    def audited(pool: Pool, hand: Hand, ready: Any) -> None:
+    def audited(pool: WorkerPool, hand: Hand, ready: Any) -> None:
         take_in(pool, hand, ready)
         numbers[hand.index].append(ready.number)
 
-    monkeypatch.setattr(Pool, "_take_in", audited)
+    monkeypatch.setattr(WorkerPool, "_take_in", audited)
     return numbers
 
 
-def run(scenario: Scenario, folder: Path, display: Any = None, place: Place = ON_RAY, **collect: Any) -> Path:
+def run(scenario: Scenario, folder: Path, display: Any = None, place: Backends = ON_RAY, **collect: Any) -> Path:
     changed = override(scenario, {f"collect.{key}": value for key, value in collect.items()})
     shown = display or Quiet()
     result = train(changed, out=folder, models=folder.parent / "models", display=shown, place=place)
@@ -147,7 +147,7 @@ class After(Quiet):
     ids=["ppo", "appo_lag", "sac"],
 )
 def test_actors_on_three_nodes_learn_the_bits_of_no_workers_at_all(make, cluster, accepted, tmp_path):
-    alone = run(make(), tmp_path / "alone", place=HERE)
+    alone = run(make(), tmp_path / "alone", place=LOCAL)
     places: list[str] = []
     display = After(2, lambda: places.extend(bundle_nodes()))
     spread = run(make(), tmp_path / "spread", display, workers=3)
@@ -161,7 +161,7 @@ def test_a_replay_service_on_a_node_keeps_the_bits_and_is_revived(cluster, tmp_p
     short = {"world.max_episode_steps": 12}
     scenario = learned_by("sac", "head_on", short, **{"replay.n_step": 3})
     served = learned_by("sac", "head_on", short, **{"replay.n_step": 3, "replay.kind": "service"})
-    alone = run(scenario, tmp_path / "alone", place=HERE)
+    alone = run(scenario, tmp_path / "alone", place=LOCAL)
     SAID.clear()
     far = run(served, tmp_path / "far", workers=2)
     assert fingerprint(far)[0] == fingerprint(alone)[0]
@@ -183,7 +183,7 @@ def test_sac_on_pendulum_with_the_replay_on_a_node_has_the_weights_of_a_local_ru
     changes = {"timesteps": 640, "collect.num_worlds": 4, "collect.rollout_length": 16, "algo.learning_starts": 64}
     changes |= {"evaluate.evaluation_interval": 5, "evaluate.evaluation_duration": 2, "learner_threads": 1}
     changes |= {"algo.hidden": [16], "device": "cpu"}
-    alone = run(load("pendulum", {"algo": "sac", **changes}), tmp_path / "alone", place=HERE)
+    alone = run(load("pendulum", {"algo": "sac", **changes}), tmp_path / "alone", place=LOCAL)
     served = load("pendulum", {"algo": "sac", **changes, "algo.replay.kind": "service"})
     far = run(served, tmp_path / "far", workers=2)
     both = [checkpoint.load_latest(folder / "checkpoints").checkpoint.arrays for folder in (alone, far)]
@@ -200,7 +200,7 @@ def test_a_curriculum_reaches_actors_and_a_run_goes_on_with_local_workers(cluste
     convoy = {"world.task": "convoy_lock", "world.max_episode_steps": 7, **phases}
     phases_of_five = {"collect.rollout_length": 5, "timesteps": 160, "algo.minibatch_size": 10}
     scenario = scenario_of("gaplock_curriculum", {**TINY, **phases_of_five, **convoy})
-    alone = run(scenario, tmp_path / "alone", place=HERE)
+    alone = run(scenario, tmp_path / "alone", place=LOCAL)
     half = run(scenario, tmp_path / "half", StopAfter(3), workers=2)
     resume(half, models=tmp_path / "models")
     assert fingerprint(half) == fingerprint(alone)
@@ -211,7 +211,7 @@ def test_a_curriculum_reaches_actors_and_a_run_goes_on_with_local_workers(cluste
 def test_evaluations_on_nodes_have_the_numbers_of_the_runs_own_though_one_is_lost(blow, cluster, tmp_path):
     changes = {**PPO, "evaluate.evaluation_interval": 2, "evaluate.evaluation_duration": 5, "collect.deadline_s": 10.0}
     scenario = scenario_of("head_on", changes)
-    alone = run(scenario, tmp_path / "alone", place=HERE)
+    alone = run(scenario, tmp_path / "alone", place=LOCAL)
     playing: list[int] = []
 
     def strike() -> None:
@@ -277,7 +277,7 @@ def test_more_workers_than_the_cluster_has_cpus_are_refused(cluster, tmp_path, m
 @pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGSTOP])
 def test_an_actor_that_is_killed_or_stalls_is_replaced_and_changes_nothing(blow, cluster, accepted, tmp_path):
     scenario = scenario_of("head_on", PPO)
-    alone = run(scenario, tmp_path / "alone", place=HERE)
+    alone = run(scenario, tmp_path / "alone", place=LOCAL)
     display = After(3, lambda: os.kill(actors()[0].pid, blow))
     struck = run(scenario, tmp_path / "struck", display, workers=2, deadline_s=3.0)
     assert fingerprint(struck) == fingerprint(alone)
@@ -289,7 +289,7 @@ def test_an_actor_that_is_killed_or_stalls_is_replaced_and_changes_nothing(blow,
 @pytest.mark.parametrize("kind", ["ppo", "appo"])
 def test_a_run_whose_node_is_killed_goes_on_elsewhere_with_the_same_bits(kind, cluster, accepted, tmp_path):
     scenario = scenario_of("head_on", PPO) if kind == "ppo" else learned_by("appo", "head_on", LAGGED)
-    alone = run(scenario, tmp_path / "alone", place=HERE)
+    alone = run(scenario, tmp_path / "alone", place=LOCAL)
     doomed = cluster.add_node(num_cpus=2)
     began = time.monotonic()
     display = After(3, lambda: cluster.remove_node(doomed, allow_graceful=False))
@@ -406,7 +406,7 @@ def test_listeners_beyond_loopback_are_found_and_named():
 
 def test_learners_in_step_as_actors_learn_the_bits_of_those_on_this_machine(cluster, tmp_path):
     scenario = override(scenario_of("head_on", PPO), {"learners": 2})
-    here = run(scenario, tmp_path / "here", place=HERE)
+    here = run(scenario, tmp_path / "here", place=LOCAL)
     there = run(scenario, tmp_path / "there", workers=2)
     assert fingerprint(there) == fingerprint(here)
 

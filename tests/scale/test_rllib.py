@@ -25,8 +25,8 @@ from ray.rllib.examples.rl_modules.classes.action_masking_rlm import ActionMaski
 from ray.rllib.utils.pre_checks.env import check_multiagent_environments
 from ray.tune.registry import ENV_CREATOR, _global_registry
 
-from slipstream.config.errors import ScenarioError
 from slipstream.config.load import dump, load, override
+from slipstream.errors import ScenarioError
 from slipstream.scale.cluster import joined
 from slipstream.scale.rllib import SlipstreamMultiAgentEnv, register
 from slipstream.worlds.pettingzoo_env import SlipstreamParallelEnv

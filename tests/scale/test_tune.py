@@ -18,10 +18,10 @@ from ray import tune
 from ray.tune.schedulers import ASHAScheduler, PopulationBasedTraining
 
 from slipstream.config.load import load
+from slipstream.run.folder import SCENARIO_FILE
+from slipstream.run.metrics import read_rows
 from slipstream.scale.cluster import joined
 from slipstream.scale.tune import trainable
-from slipstream.train.metrics import read_rows
-from slipstream.train.run_folder import SCENARIO_FILE
 
 STEPS, REPORTS = 2048, 4
 SMALL = {

@@ -15,8 +15,8 @@ from players import Random, everyone, judged, world_spec
 
 from slipstream.config.foreign import GymnasiumConfig
 from slipstream.config.load import load
-from slipstream.train import experiment
-from slipstream.train.dataset_file import read_dataset
+from slipstream.data.dataset_file import read_dataset
+from slipstream.run import loop as experiment
 
 TASK = {task.name: task for task in TASKS}
 SEEDS = (11, 12, 13)

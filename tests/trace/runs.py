@@ -109,7 +109,7 @@ def _bytes(name: str, array: np.ndarray[Any, Any]) -> bytes:
 
 
 def _is_of_the_clock(key: str) -> bool:
-    from slipstream.train.metrics import is_time_key
+    from slipstream.run.metrics import is_time_key
 
     return is_time_key(key)
 

@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from slipstream.view.charts import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Chart, Line, draw_png, short, svg
+from slipstream.view.charts import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Chart, ChartLine, draw_png, short, svg
 
 
 def points(drawn, tag="polyline"):
@@ -14,7 +14,7 @@ def points(drawn, tag="polyline"):
 
 
 def test_a_line_goes_through_its_values():
-    drawn = points(svg(Chart("x", (Line("a", [0, 50, 100], [-1.0, 0.0, 1.0]),))))
+    drawn = points(svg(Chart("x", (ChartLine("a", [0, 50, 100], [-1.0, 0.0, 1.0]),))))
     inner = (HEIGHT - TOP - BOTTOM) / 1.1  # the axis has a twentieth more on both ends
     middle = TOP + (HEIGHT - TOP - BOTTOM) / 2
     assert drawn[:, 0] == pytest.approx([LEFT, (LEFT + WIDTH - RIGHT) / 2, WIDTH - RIGHT], abs=0.06)
@@ -22,53 +22,53 @@ def test_a_line_goes_through_its_values():
 
 
 def test_a_band_goes_round_its_line_and_one_without_ends_is_not_drawn():
-    drawn = svg(Chart("x", (Line("a", [0, 1], [1.0, 2.0], [0.0, 1.0], [2.0, 3.0]),)))
+    drawn = svg(Chart("x", (ChartLine("a", [0, 1], [1.0, 2.0], [0.0, 1.0], [2.0, 3.0]),)))
     line, around = points(drawn), points(drawn, "polygon")
     assert len(around) == 4
     assert (around[:2, 1] < line[:, 1]).all()  # up is small
     assert (around[2:, 1] > line[::-1, 1]).all()
     nan = float("nan")
-    assert "<polygon" not in svg(Chart("x", (Line("a", [0, 1], [1.0, 2.0], [nan, nan], [nan, nan]),)))
+    assert "<polygon" not in svg(Chart("x", (ChartLine("a", [0, 1], [1.0, 2.0], [nan, nan], [nan, nan]),)))
 
 
 def test_charts_with_the_same_end_have_the_same_steps_and_a_share_goes_from_zero_to_one():
-    early = points(svg(Chart("x", (Line("a", [0, 50], [1.0, 2.0]),), end=100)))
+    early = points(svg(Chart("x", (ChartLine("a", [0, 50], [1.0, 2.0]),), end=100)))
     assert early[:, 0] == pytest.approx([LEFT, (LEFT + WIDTH - RIGHT) / 2], abs=0.06)
     inner = (HEIGHT - TOP - BOTTOM) / 1.1
     for value in (0.0, 0.5, 1.0):  # never alone in the middle of an axis from -1 to 1
-        drawn = points(svg(Chart("x", (Line("a", [0, 1], [value, value]),), share=True)))
+        drawn = points(svg(Chart("x", (ChartLine("a", [0, 1], [value, value]),), share=True)))
         assert drawn[:, 1] == pytest.approx([TOP + (HEIGHT - TOP - BOTTOM) / 2 + inner * (0.5 - value)] * 2, abs=0.06)
 
 
 def test_what_stays_at_zero_is_drawn_at_the_bottom():
-    drawn = points(svg(Chart("x", (Line("a", [0, 1], [0.0, 0.0]),))))
+    drawn = points(svg(Chart("x", (ChartLine("a", [0, 1], [0.0, 0.0]),))))
     assert (drawn[:, 1] > HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) / 10).all()
 
 
 def test_a_line_is_dashed_from_where_it_is_no_longer_of_all():
-    drawn = svg(Chart("x", (Line("a", [0, 1, 2, 3], [1.0, 2.0, 3.0, 4.0], dashed_from=1),)))
+    drawn = svg(Chart("x", (ChartLine("a", [0, 1, 2, 3], [1.0, 2.0, 3.0, 4.0], dashed_from=1),)))
     whole, rest = points(drawn), points(drawn.replace("c0 dashed", "c0").replace("<polyline", "<gone", 1))
     assert (len(whole), len(rest)) == (2, 3)
     assert whole[-1] == pytest.approx(rest[0])  # no gap
-    assert "dashed" not in svg(Chart("x", (Line("a", [0, 1], [1.0, 2.0], dashed_from=1),)))
+    assert "dashed" not in svg(Chart("x", (ChartLine("a", [0, 1], [1.0, 2.0], dashed_from=1),)))
 
 
 @pytest.mark.parametrize("values", [[], [float("nan")], [5.0], [0.0, 0.0], [1e-300, 2e-300], [-1e300, 1e300]])
 def test_any_values_can_be_drawn(values):
-    drawn = svg(Chart("x", (Line("a", list(range(len(values))), values),)))
+    drawn = svg(Chart("x", (ChartLine("a", list(range(len(values))), values),)))
     assert "nan" not in drawn
     assert "inf" not in drawn
 
 
 def test_a_long_line_is_thinned_and_keeps_its_last_value():
     values = [float(k) for k in range(100_001)]
-    drawn = points(svg(Chart("x", (Line("a", values, values),))))
+    drawn = points(svg(Chart("x", (ChartLine("a", values, values),))))
     assert len(drawn) <= 402
     assert drawn[-1, 0] == WIDTH - RIGHT
 
 
 def test_names_are_escaped():
-    drawn = svg(Chart('"><script>', (Line("<b>", [0, 1], [0.0, 1.0]),)))
+    drawn = svg(Chart('"><script>', (ChartLine("<b>", [0, 1], [0.0, 1.0]),)))
     assert "<script>" not in drawn
     assert "<b>" not in drawn
     assert drawn.count('"') % 2 == 0
@@ -84,7 +84,7 @@ def test_numbers_on_axes_are_short(value, text):
 def test_a_picture_holds_all_charts(tmp_path):
     from PIL import Image
 
-    line = Line("a", [0, 1], [0.0, 1.0], [0.0, 0.5], [0.5, 2.0])
+    line = ChartLine("a", [0, 1], [0.0, 1.0], [0.0, 0.5], [0.5, 2.0])
     draw_png([Chart("one", (line,))], tmp_path / "1.png")
     draw_png([Chart(str(k), (line,)) for k in range(4)], tmp_path / "4.png")
     one, four = Image.open(tmp_path / "1.png").size, Image.open(tmp_path / "4.png").size

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from made_runs import make_run
 
-from slipstream.config.errors import RunFolderError
+from slipstream.errors import RunFolderError
+from slipstream.run.folder import open_existing
 from slipstream.stats import iqm
-from slipstream.train.run_folder import open_existing
 from slipstream.view.compare import as_record, bands, compare
 from slipstream.view.marl_eval import as_marl_eval
 

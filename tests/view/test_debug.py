@@ -11,9 +11,9 @@ from screens import drive, text_of, until
 
 from slipstream.cli.debug import make_app, with_worlds
 from slipstream.cli.main import main
-from slipstream.config.errors import ScenarioError
-from slipstream.train.experiment import resume, train
-from slipstream.train.metrics import metrics_hash
+from slipstream.errors import ScenarioError
+from slipstream.run.loop import resume, train
+from slipstream.run.metrics import metrics_hash
 from slipstream.view.tui import panels, stage
 from slipstream.view.tui.debug import DebugApp
 

@@ -15,10 +15,10 @@ from learning import TINY, python
 
 from slipstream.cli.main import main
 from slipstream.config.load import load
-from slipstream.train import run_folder
-from slipstream.train.experiment import resume, train
-from slipstream.train.metrics import MetricsWriter, cut_back, metrics_hash, read_rows
-from slipstream.train.progress import Quiet
+from slipstream.run import folder as run_folder
+from slipstream.run.loop import resume, train
+from slipstream.run.metrics import MetricsWriter, cut_back, metrics_hash, read_rows
+from slipstream.run.progress import Quiet
 from slipstream.view.exporter import export
 from slipstream.view.exporters import Exporter, Tensorboard, Wandb, wandb_mode
 
@@ -275,7 +275,7 @@ import sys
 from pathlib import Path
 from learning import TINY
 from slipstream.config.load import load
-from slipstream.train.experiment import train
+from slipstream.run.loop import train
 from slipstream.view.exporters import Exporter, Tensorboard
 
 def watch(event, args):

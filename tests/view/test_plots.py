@@ -4,11 +4,11 @@ import math
 
 import pytest
 
-from slipstream.view.tui.plots import AXIS, Line, bar, curve, number, printable, shares, sparkline, steps_short
+from slipstream.view.tui.plots import AXIS, PlotLine, bar, curve, number, printable, shares, sparkline, steps_short
 
 
 def spark(values, width, steps=None, over=None):
-    line = Line("a", range(len(values)) if steps is None else steps, values)
+    line = PlotLine("a", range(len(values)) if steps is None else steps, values)
     first, last = over or (0, max(1, len(values) - 1))
     return sparkline(line, first, last, width).plain
 
@@ -45,7 +45,7 @@ def dots(plot):
 
 def test_a_straight_line_is_drawn_from_the_lower_left_to_the_upper_right():
     steps = list(range(0, 1001))
-    found = dots(curve([Line("x", steps, [2.0 * step for step in steps])], AXIS + 20, 7))
+    found = dots(curve([PlotLine("x", steps, [2.0 * step for step in steps])], AXIS + 20, 7))
     assert (0, 0) in found
     assert (39, 19) in found  # 20 columns of two dots, five rows of four
     for x, y in found:
@@ -53,16 +53,16 @@ def test_a_straight_line_is_drawn_from_the_lower_left_to_the_upper_right():
 
 
 def test_a_gap_in_a_curve_is_bridged():
-    found = dots(curve([Line("x", [0, 1000], [0.0, 1.0])], AXIS + 20, 7))
+    found = dots(curve([PlotLine("x", [0, 1000], [0.0, 1.0])], AXIS + 20, 7))
     assert {x for x, _ in found} == set(range(40))
 
 
 def test_a_curve_names_its_lines_its_range_and_its_steps():
-    text = curve([Line("mean", [10, 2_000_000], [-1.5, 2.25])], 60, 8).plain
+    text = curve([PlotLine("mean", [10, 2_000_000], [-1.5, 2.25])], 60, 8).plain
     for word in ("mean 2.25", "-1.5", "2.25", "2M steps"):
         assert word in text
     assert "no data yet" in curve([], 60, 8).plain
-    assert "nothing finite" in curve([Line("x", [1], [math.inf])], 60, 8).plain
+    assert "nothing finite" in curve([PlotLine("x", [1], [math.inf])], 60, 8).plain
 
 
 def test_parts_of_a_whole_fill_the_bar_in_proportion():

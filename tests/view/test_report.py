@@ -7,8 +7,8 @@ from html.parser import HTMLParser
 import pytest
 from made_runs import make_run
 
+from slipstream.run.folder import FRAMES_FOLDER, JUDGEMENT_FILE, LOG_FILE, Track, open_existing, write_track
 from slipstream.stats import Interval, wilson
-from slipstream.train.run_folder import FRAMES_FOLDER, JUDGEMENT_FILE, LOG_FILE, Track, open_existing, write_track
 from slipstream.view import report, story
 from slipstream.view.judgement import Judged
 from slipstream.view.report import write_report

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 from made_runs import make_run
 
-from slipstream.train.run_folder import EVENTS_FILE, METRICS_FILE
+from slipstream.run.folder import EVENTS_FILE, METRICS_FILE
 from slipstream.view import reports
 from slipstream.view.reports import read_evaluations, read_events, read_reports
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from learning import TINY
 
-from slipstream.config.errors import RunFolderError
 from slipstream.config.load import load
-from slipstream.train import run_folder
-from slipstream.train.experiment import resume, train
+from slipstream.errors import RunFolderError
+from slipstream.run import folder as run_folder
+from slipstream.run.loop import resume, train
 from slipstream.view import run as view_run
 from slipstream.view.run import RunReader, about, command_of, find_runs, state_of
 
@@ -95,7 +95,7 @@ def test_a_writer_that_was_killed_has_stopped(tmp_path):
     run = make(tmp_path)
     run.close()
     script = (
-        "import sys, time; from pathlib import Path; from slipstream.train.run_folder import open_existing;"
+        "import sys, time; from pathlib import Path; from slipstream.run.folder import open_existing;"
         "kept = open_existing(Path(sys.argv[1])); print('locked', flush=True); time.sleep(60)"
     )
     child = subprocess.Popen([sys.executable, "-c", script, str(run.path)], stdout=subprocess.PIPE)

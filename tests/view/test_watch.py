@@ -19,12 +19,12 @@ from screens import drive, text_of, until
 
 from slipstream.cli import watch as watch_verb
 from slipstream.cli.main import main
-from slipstream.config.errors import SlipstreamError
 from slipstream.config.load import load
-from slipstream.train.experiment import train
-from slipstream.train.metrics import metrics_hash
-from slipstream.train.run_folder import LOCK_FILE
-from slipstream.view.tui.watch import TITLES, Clocks, Leave, WatchApp, cpu_s, is_due
+from slipstream.errors import SlipstreamError
+from slipstream.run.folder import LOCK_FILE
+from slipstream.run.loop import train
+from slipstream.run.metrics import metrics_hash
+from slipstream.view.tui.watch import TITLES, Clocks, LeaveScreen, WatchApp, cpu_s, is_due
 from slipstream.worlds.drmario.best_times import Clear, record
 from slipstream.worlds.drmario.registry import signature
 
@@ -438,10 +438,10 @@ def test_leaving_asks_what_becomes_of_training_and_lets_it_go_on(run):
     async def steps(pilot):
         await pilot.press("q")
         await pilot.pause()
-        assert isinstance(app.screen, Leave)
+        assert isinstance(app.screen, LeaveScreen)
         await pilot.press("escape")
         await pilot.pause()
-        assert not isinstance(app.screen, Leave)
+        assert not isinstance(app.screen, LeaveScreen)
         await pilot.press("q", "g")
 
     drive(app, steps)

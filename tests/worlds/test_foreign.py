@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pettingzoo import AECEnv, ParallelEnv
 
-from slipstream.config.errors import ScenarioError, WorldContractError
 from slipstream.config.foreign import GymnasiumConfig, PettingZooConfig
+from slipstream.errors import ScenarioError, WorldContractError
 from slipstream.worlds import foreign
 from slipstream.worlds.action_space import to_space
 from slipstream.worlds.check import check_world

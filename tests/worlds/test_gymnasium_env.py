@@ -13,9 +13,9 @@ from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers.vector import NormalizeObservation, RecordEpisodeStatistics
 
-from slipstream.config.errors import ScenarioError, WorldContractError
 from slipstream.config.foreign import PettingZooConfig
 from slipstream.config.load import list_scenarios
+from slipstream.errors import ScenarioError, WorldContractError
 from slipstream.worlds.gymnasium_env import SlipstreamEnv, SlipstreamVectorEnv, gymnasium_id
 from slipstream.worlds.pettingzoo_env import SlipstreamParallelEnv
 

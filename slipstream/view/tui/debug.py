@@ -16,12 +16,12 @@ from textual.screen import ModalScreen
 from textual.timer import Timer
 from textual.widgets import Static
 
+from slipstream.spec import WorldSpec
 from slipstream.view.tui import panels
 from slipstream.view.tui.plots import QUIET, number, printable
 from slipstream.view.tui.stage import FASTER, Loop, MakeOneWorld, Scene, Stage, Work
 from slipstream.view.tui.watch import Help
 from slipstream.worlds.registry import characters, tile
-from slipstream.worlds.spec import WorldSpec
 
 # The loop shares the interpreter with the view: a picture is drawn this often, and for this part of the time at most.
 REDRAW_S, DRAWING = 0.12, 0.25

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from slipstream.train.progress import clock
+from slipstream.run.progress import clock
 from slipstream.view.run import RunReader
 from slipstream.view.tui.plots import number, printable
 

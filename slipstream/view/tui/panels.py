@@ -14,10 +14,10 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from slipstream.spec import ObsBlock, WorldSpec
 from slipstream.view.tui.plots import QUIET, bar, number, printable
-from slipstream.view.tui.stage import Ended, Scene, Stage, mean_and_median
+from slipstream.view.tui.stage import EpisodeEnded, Scene, Stage, mean_and_median
 from slipstream.worlds.registry import headline
-from slipstream.worlds.spec import ObsBlock, WorldSpec
 
 Piece = tuple[str, str] | Text  # words and their style
 NAMES = 24  # columns of the names of figures
@@ -119,7 +119,7 @@ def phase_counts(names: Sequence[str], phases: Sequence[int]) -> str:
     return " · ".join(f"{_whole(name)}\u00a0{counts[i]}" for i, name in enumerate(names))
 
 
-def phase_success(spec: WorldSpec, ended: Sequence[Ended]) -> str:
+def phase_success(spec: WorldSpec, ended: Sequence[EpisodeEnded]) -> str:
     """By phase, the share of the latest episodes that succeeded, and of how many."""
     if "success" not in spec.stats:
         return "–"

@@ -22,7 +22,7 @@ AXIS = 9  # characters left of a curve, for its scale
 _DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 
 
-class Line(NamedTuple):
+class PlotLine(NamedTuple):
     """One curve of a plot."""
 
     name: str
@@ -54,7 +54,7 @@ def printable(text: str) -> str:
     return "".join(letter if letter.isprintable() else " " for letter in text)
 
 
-def sparkline(line: Line, first: int, last: int, width: int, style: str = "cyan") -> Text:
+def sparkline(line: PlotLine, first: int, last: int, width: int, style: str = "cyan") -> Text:
     """The line in one row from step `first` to `last`, each character the mean of what falls there.
 
     What is reported now and then keeps its height until the next report; before its first one and after its newest
@@ -74,7 +74,7 @@ def sparkline(line: Line, first: int, last: int, width: int, style: str = "cyan"
     return Text(text, style=style)
 
 
-def curve(lines: Sequence[Line], width: int, height: int) -> Text:
+def curve(lines: Sequence[PlotLine], width: int, height: int) -> Text:
     """Curves over steps with their scale on the left, the steps below and the names above."""
     lines = [line for line in lines if line.steps]
     columns, rows = max(8, width - AXIS), max(2, height - 2)
@@ -133,7 +133,7 @@ def bar(share: float, width: int, style: str = "cyan") -> Text:
     return Text(done, style=style, no_wrap=True).append("·" * (width - len(done)), style=QUIET)
 
 
-def _bins(line: Line, first: int, last: int, count: int) -> list[float | None]:
+def _bins(line: PlotLine, first: int, last: int, count: int) -> list[float | None]:
     """The line's mean at so many even distances; None where it has nothing."""
     sums, counts = [0.0] * count, [0] * count
     scale = (count - 1) / (last - first)

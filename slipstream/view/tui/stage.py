@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slipstream.collect.teams import Team, judged_agents
-from slipstream.train.signals import Interrupts
-from slipstream.worlds.spec import WorldSpec
+from slipstream.run.signals import Interrupts
+from slipstream.spec import WorldSpec
 from slipstream.worlds.vec_env import F32, F64, Backdrop, VecEnv
 
 FASTER = 60  # steps that "fast" lets go at once
@@ -46,7 +46,7 @@ class Focus(NamedTuple):
     acting: list[bool]
 
 
-class Ended(NamedTuple):
+class EpisodeEnded(NamedTuple):
     """An episode that is over."""
 
     total: float  # return of the agents that a run is judged by
@@ -76,7 +76,7 @@ Pair = tuple[Sequence[Timed], Sequence[Timed]]  # steps of the loop, and of one 
 MakeOneWorld = Callable[[Sequence[Team]], OneWorld]  # with the players that act in the loop
 
 
-class Speed(NamedTuple):
+class ShownSpeed(NamedTuple):
     """How fast worlds are stepped, without pauses and without updates."""
 
     steps_per_s: float  # over all worlds
@@ -97,9 +97,9 @@ class Scene(NamedTuple):
     frames: dict[int, F64]  # of the worlds that were asked for
     backdrops: dict[int, Backdrop | None]
     focus: Focus
-    ended: tuple[Ended, ...]  # the latest episodes
+    ended: tuple[EpisodeEnded, ...]  # the latest episodes
     over: int  # episodes that have ended
-    speed: Speed
+    speed: ShownSpeed
 
 
 class Stage:
@@ -123,7 +123,7 @@ class Stage:
         self._left_at: float | None = None
         self._busy: deque[Timed] = deque(maxlen=TIMED)
         self._learned_s = self._collected_s = 0.0
-        self._ended: deque[Ended] = deque(maxlen=ENDED)
+        self._ended: deque[EpisodeEnded] = deque(maxlen=ENDED)
         self._over = 0
         self._make_one = make_one
         self._one: OneWorld | None = None
@@ -255,7 +255,7 @@ class Stage:
         for i in np.flatnonzero(env.episode_done).tolist():
             stats = tuple(env.episode_stats[i].tolist())
             total = float(env.episode_return[i, self._judged].sum())
-            self._ended.append(Ended(total, int(env.episode_length[i]), stats, int(self._phases[i])))
+            self._ended.append(EpisodeEnded(total, int(env.episode_length[i]), stats, int(self._phases[i])))
             self._episodes[i] += 1
             self._over += 1
             self._lengths[i] = self._returns[i] = self._part_sums[i] = 0  # the next episode has begun
@@ -336,14 +336,14 @@ class Stage:
             speed=self._speed(),
         )
 
-    def _speed(self) -> Speed:
+    def _speed(self) -> ShownSpeed:
         seconds = sum(step.seconds for step in self._busy)
         if seconds == 0.0:
-            return Speed(0.0, 0.0, 0.0, None)
+            return ShownSpeed(0.0, 0.0, 0.0, None)
         ticks = sum(step.ticks for step in self._busy)
         steps = len(self._busy) * self._env.num_worlds
         learning = self._learned_s / (self._learned_s + self._collected_s)
-        return Speed(steps / seconds, ticks / seconds, learning, gain(self._pairs, self._env.num_worlds))
+        return ShownSpeed(steps / seconds, ticks / seconds, learning, gain(self._pairs, self._env.num_worlds))
 
 
 def gain(pairs: Sequence[Pair], worlds: int) -> float | None:

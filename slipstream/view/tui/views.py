@@ -10,13 +10,13 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from slipstream.train.progress import clock
+from slipstream.run.progress import clock
 from slipstream.view.history import Curve
 from slipstream.view.run import RunReader
-from slipstream.view.tui.plots import QUIET, Line, bar, curve, number, printable, shares, sparkline, steps_short
+from slipstream.view.tui.plots import QUIET, PlotLine, bar, curve, number, printable, shares, sparkline, steps_short
 
 View = Callable[[RunReader, int, int], RenderableType]  # of a reader, in so many columns and rows
-Plot = tuple[str, list[Line]]  # with its title
+Plot = tuple[str, list[PlotLine]]  # with its title
 WIDE = 110  # columns from which two plots stand side by side
 LEAST_PLOT = 7  # rows of a plot that stands above another
 RECENT = 100  # reports that "of late" means
@@ -209,11 +209,11 @@ def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
     return table
 
 
-def _line(name: str, found: Curve) -> Line:
-    return Line(name, found.steps, found.values)
+def _line(name: str, found: Curve) -> PlotLine:
+    return PlotLine(name, found.steps, found.values)
 
 
-def _lines(reader: RunReader, keys: Sequence[tuple[str, str]]) -> list[Line]:
+def _lines(reader: RunReader, keys: Sequence[tuple[str, str]]) -> list[PlotLine]:
     return [_line(name, reader.history.curves[key]) for name, key in keys if key in reader.history.curves]
 
 

@@ -18,8 +18,8 @@ from textual.events import Resize
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
-from slipstream.config.errors import RunFolderError
-from slipstream.train.run_folder import LOCK_FILE
+from slipstream.errors import RunFolderError
+from slipstream.run.folder import LOCK_FILE
 from slipstream.view.run import RunReader
 from slipstream.view.tui.plots import QUIET
 from slipstream.view.tui.views import VIEWS, headline, metric_names, metrics
@@ -83,7 +83,7 @@ class Help(ModalScreen[None]):
         yield Static(Text(self._keys + "\n\nEsc goes back"), id="box")
 
 
-class Leave(ModalScreen[str]):
+class LeaveScreen(ModalScreen[str]):
     """What is to become of the training that this view was started with."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -250,7 +250,7 @@ class WatchApp(App[Left]):
         elif self.training is None or self.training.poll() is not None:
             self.exit("left")
         else:
-            self.push_screen(Leave(), self._chosen)
+            self.push_screen(LeaveScreen(), self._chosen)
 
     def _chosen(self, answer: str | None) -> None:
         if answer == "left":

@@ -28,7 +28,7 @@ Window = tuple[int, int]  # first step and the one after the last
 
 
 @dataclass(frozen=True)
-class Rules:
+class AlertRules:
     """What counts as a conflict, as an alert, and as the two belonging together."""
 
     separation_nm: float = 5.0
@@ -78,7 +78,7 @@ class Series(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Events:
+class AlertCounts:
     """What is counted in an episode, and added up over episodes."""
 
     episodes: int = 0
@@ -120,8 +120,8 @@ class Detection(NamedTuple):
     """One episode through the detector."""
 
     series: Series
-    events: Events
-    counterfactual: Events | None  # the same alerts against the conflicts of the episode flown by no-op
+    events: AlertCounts
+    counterfactual: AlertCounts | None  # the same alerts against the conflicts of the episode flown by no-op
     losses: tuple[LossOfSeparation, ...]
     path: Path
     oscillation: float
@@ -130,9 +130,9 @@ class Detection(NamedTuple):
 # --- an episode ---
 
 
-def detect(flight: Flight, rules: Rules | None = None, unflown: Flight | None = None) -> Detection:
+def detect(flight: Flight, rules: AlertRules | None = None, unflown: Flight | None = None) -> Detection:
     """Everything about one episode; `unflown` is the same one flown by no-op, for the counterfactual."""
-    rules = rules or Rules()
+    rules = rules or AlertRules()
     series, causes = read_series(flight, rules)
     losses = losses_of_separation(flight, series.separation_nm, rules)
     events = replace(
@@ -154,7 +154,7 @@ def detect(flight: Flight, rules: Rules | None = None, unflown: Flight | None = 
     return Detection(series, events, against, losses, path(flight), oscillation(flight, rules))
 
 
-def read_series(flight: Flight, rules: Rules) -> tuple[Series, list[Cause]]:
+def read_series(flight: Flight, rules: AlertRules) -> tuple[Series, list[Cause]]:
     """Conflicts and alerts step by step, and the orders that alerted."""
     truth, dcpa = conflicts(flight, rules)
     raw, causes = alerting_orders(flight, rules)
@@ -164,7 +164,7 @@ def read_series(flight: Flight, rules: Rules) -> tuple[Series, list[Cause]]:
     return Series(truth, alert, ordered, dcpa, least_separation(flight)[1:]), causes
 
 
-def conflicts(flight: Flight, rules: Rules) -> tuple[Flags, F64]:
+def conflicts(flight: Flight, rules: AlertRules) -> tuple[Flags, F64]:
     """Per step, whether a pair that still flies will pass too close within the horizon, and the least distance."""
     dcpa = _least_over_pairs(flight, flight.active, lambda a, b: closest_approach(a, b, rules.horizon_s).dcpa_nm)[1:]
     return dcpa < rules.separation_nm, dcpa
@@ -193,7 +193,7 @@ class Cause(NamedTuple):
     tcpa_s: float
 
 
-def alerting_orders(flight: Flight, rules: Rules) -> tuple[Flags, list[Cause]]:
+def alerting_orders(flight: Flight, rules: AlertRules) -> tuple[Flags, list[Cause]]:
     """Steps with an order that is large, no turn to the waypoint, and has a threat; the first such order of each."""
     steps, aircraft = flight.orders.shape[:2]
     raw, causes = np.zeros(steps, np.bool_), []
@@ -211,7 +211,7 @@ def alerting_orders(flight: Flight, rules: Rules) -> tuple[Flags, list[Cause]]:
     return raw, causes
 
 
-def _turns_to_waypoint(flight: Flight, k: int, i: int, rules: Rules) -> bool:
+def _turns_to_waypoint(flight: Flight, k: int, i: int, rules: AlertRules) -> bool:
     lat, lon, heading, _ = flight.states[k, i]
     to_lat, to_lon = flight.waypoints[i]
     east = _turn(to_lon - lon) * math.cos(math.radians(0.5 * (lat + to_lat)))
@@ -225,7 +225,7 @@ def _turn(degrees: float) -> float:
     return (degrees + 180.0) % 360.0 - 180.0
 
 
-def _threat(flight: Flight, k: int, i: int, rules: Rules) -> Cause | None:
+def _threat(flight: Flight, k: int, i: int, rules: AlertRules) -> Cause | None:
     """Whom this aircraft would pass most closely within the horizon."""
     others = [j for j in np.flatnonzero(flight.active[k]) if j != i]
     if not others:
@@ -235,7 +235,7 @@ def _threat(flight: Flight, k: int, i: int, rules: Rules) -> Cause | None:
     return Cause(k, i, int(others[worst]), float(passing.dcpa_nm[worst]), float(passing.tcpa_s[worst]))
 
 
-def _escaped(flight: Flight, cause: Cause, rules: Rules) -> bool:
+def _escaped(flight: Flight, cause: Cause, rules: AlertRules) -> bool:
     k, i, j = cause.step, cause.agent, cause.intruder
     if not (flight.active[k + 1, i] and flight.active[k + 1, j]):
         return False
@@ -288,7 +288,7 @@ def match(truths: Sequence[Window], alerts: Sequence[Window], least: float) -> l
     return pairs
 
 
-def count(truth: Flags, series: Series, decision_s: float, rules: Rules) -> Events:
+def count(truth: Flags, series: Series, decision_s: float, rules: AlertRules) -> AlertCounts:
     """Match the alerts of an episode with conflicts, its own or those of the episode flown by no-op."""
     steps = max(len(truth), len(series.alert))
     g, a, ordered = (_padded(x, steps) for x in (truth, series.alert, series.ordered))
@@ -303,7 +303,7 @@ def count(truth: Flags, series: Series, decision_s: float, rules: Rules) -> Even
     apart = np.concatenate([series.separation_nm, np.full(steps - len(series.separation_nm), np.inf)])
     matched = [truths[k] for k, _ in pairs]
     resolved = [_least_after(apart, end, after) > rules.separation_nm for _, end in matched]
-    return Events(
+    return AlertCounts(
         episodes=1,
         steps=steps,
         hours=steps * decision_s / 3600.0,
@@ -333,7 +333,7 @@ def _least_after(apart: F64, end: int, steps: int) -> float:
     return float((tail if len(tail) else apart[-steps:]).min())
 
 
-def losses_of_separation(flight: Flight, apart: F64, rules: Rules) -> tuple[LossOfSeparation, ...]:
+def losses_of_separation(flight: Flight, apart: F64, rules: AlertRules) -> tuple[LossOfSeparation, ...]:
     """Runs of samples with somebody too close."""
     found = []
     for start, end in windows(apart < rules.separation_nm):
@@ -363,7 +363,7 @@ def path(flight: Flight) -> Path:
     )
 
 
-def oscillation(flight: Flight, rules: Rules) -> float:
+def oscillation(flight: Flight, rules: AlertRules) -> float:
     """How restless the orders are: half the rate at which the mean turn changes sides, half its mean change."""
     flying = flight.active[:-1]
     steps = np.flatnonzero(flying.any(1))
@@ -381,10 +381,10 @@ def oscillation(flight: Flight, rules: Rules) -> float:
 # --- episodes ---
 
 
-def pool(events: Sequence[Events]) -> Events:
+def pool(events: Sequence[AlertCounts]) -> AlertCounts:
     """Counts of several episodes together."""
-    names = [field.name for field in fields(Events)]
-    return Events(**{name: sum((getattr(e, name) for e in events), getattr(Events, name)) for name in names})
+    names = [field.name for field in fields(AlertCounts)]
+    return AlertCounts(**{name: sum((getattr(e, name) for e in events), getattr(AlertCounts, name)) for name in names})
 
 
 def share(part: float, whole: float) -> float:
@@ -392,7 +392,7 @@ def share(part: float, whole: float) -> float:
     return part / whole if whole else math.nan
 
 
-def scores(events: Events) -> dict[str, float]:
+def scores(events: AlertCounts) -> dict[str, float]:
     """Pooled counts as figures by name; NaN where undefined."""
     e = events
     return {

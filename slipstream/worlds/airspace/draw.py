@@ -16,7 +16,7 @@ from slipstream.worlds.canvas import COLORS
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from slipstream.worlds.spec import WorldSpec
+    from slipstream.spec import WorldSpec
     from slipstream.worlds.vec_env import Backdrop
 
 F64 = NDArray[np.float64]

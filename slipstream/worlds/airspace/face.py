@@ -6,7 +6,7 @@ from typing import Any
 
 from slipstream import _core
 from slipstream.config.airspace import AirspaceConfig
-from slipstream.config.errors import ScenarioError
+from slipstream.errors import ScenarioError
 from slipstream.worlds.native import fields, fill
 from slipstream.worlds.vec_env import EnvOptions, NativeVecEnv
 

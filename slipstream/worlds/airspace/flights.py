@@ -10,11 +10,11 @@ from itertools import combinations
 import numpy as np
 
 from slipstream.config.airspace import AirspaceConfig
+from slipstream.spec import WorldSpec
 from slipstream.worlds.airspace import alerts, risk
-from slipstream.worlds.airspace.alerts import F64, Flight, Rules
+from slipstream.worlds.airspace.alerts import F64, AlertRules, Flight
 from slipstream.worlds.airspace.geometry import separation_nm
 from slipstream.worlds.recorded import Recorded
-from slipstream.worlds.spec import WorldSpec
 
 MPS_PER_KT = 0.514444
 # Of the published log, in its order, where a reward has such a part.
@@ -48,9 +48,9 @@ def _to_waypoint(states: F64, waypoints: F64) -> F64:
     return separation_nm(states, goals)
 
 
-def rules_of(config: AirspaceConfig) -> Rules:
+def rules_of(config: AirspaceConfig) -> AlertRules:
     """The detector's parameters for a scene."""
-    return Rules(separation_nm=config.separation_nm, threat_nm=max(6.0, config.separation_nm))
+    return AlertRules(separation_nm=config.separation_nm, threat_nm=max(6.0, config.separation_nm))
 
 
 def analyse(

@@ -21,23 +21,23 @@ CONVERGING = ((20.0, 2.6, 2.2), (140.0, -2.4, 2.5), (260.0, 2.3, -2.6), (320.0, 
 IN_TRAIL = {"position_jitter_nm": 0.2, "heading_jitter_deg": 0.5, "speed_jitter_kt": 2}
 
 
-class Place(NamedTuple):
+class MapPoint(NamedTuple):
     """A place on the map."""
 
     lat_deg: float
     lon_deg: float
 
-    def offset(self, north_nm: float, east_nm: float) -> Place:
+    def offset(self, north_nm: float, east_nm: float) -> MapPoint:
         """The place so far from here."""
         across = NM_PER_DEG * math.cos(math.radians(self.lat_deg))
-        return Place(self.lat_deg + north_nm / NM_PER_DEG, self.lon_deg + east_nm / across)
+        return MapPoint(self.lat_deg + north_nm / NM_PER_DEG, self.lon_deg + east_nm / across)
 
-    def along(self, heading_deg: float, distance_nm: float) -> Place:
+    def along(self, heading_deg: float, distance_nm: float) -> MapPoint:
         """The place so far in a direction."""
         heading = math.radians(heading_deg)
         return self.offset(distance_nm * math.cos(heading), distance_nm * math.sin(heading))
 
-    def heading_to(self, other: Place) -> float:
+    def heading_to(self, other: MapPoint) -> float:
         """The direction of another place, to a thousandth of a degree."""
         east = (other.lon_deg - self.lon_deg) * math.cos(math.radians(self.lat_deg))
         return round(math.degrees(math.atan2(east, other.lat_deg - self.lat_deg)) % 360.0, 3)
@@ -46,19 +46,19 @@ class Place(NamedTuple):
 class Leg(NamedTuple):
     """An aircraft to be: from where, in which direction, to where."""
 
-    start: Place
+    start: MapPoint
     heading_deg: float
-    waypoint: Place
+    waypoint: MapPoint
 
 
-PUBLISHED, DRESDEN = Place(52.0, 4.0), Place(51.0, 13.7)
+PUBLISHED, DRESDEN = MapPoint(52.0, 4.0), MapPoint(51.0, 13.7)
 
 
 def head_on(
     approach_nm: float = 18.0, cas_kt: float = 250.0, center_lat_deg: float = 52.0, center_lon_deg: float = 4.0
 ) -> Values:
     """Two aircraft fly straight at each other and meet in the middle, `approach_nm` ahead of each."""
-    center = Place(center_lat_deg, center_lon_deg)
+    center = MapPoint(center_lat_deg, center_lon_deg)
     return _scene("Two aircraft fly straight at each other.", _across(center, (0.0, 180.0), approach_nm), cas_kt)
 
 
@@ -73,7 +73,7 @@ def parallel(
     center_lon_deg: float = 4.0,
 ) -> Values:
     """Aircraft in trail, northbound; each is `faster_kt` faster than the one ahead, and 0 leaves nothing to do."""
-    legs = _trail(Place(center_lat_deg, center_lon_deg), aircraft, gap_nm, start_nm, waypoint_nm)
+    legs = _trail(MapPoint(center_lat_deg, center_lon_deg), aircraft, gap_nm, start_nm, waypoint_nm)
     return _in_trail(f"{aircraft} aircraft in trail, {gap_nm:g} NM gaps.", [legs], cas_kt, faster_kt)
 
 
@@ -86,7 +86,7 @@ def t_formation(
     center_lon_deg: float = 4.0,
 ) -> Values:
     """Two aircraft in trail, `offset_nm` east of the middle, cross the track of a third at a right angle."""
-    center = Place(center_lat_deg, center_lon_deg)
+    center = MapPoint(center_lat_deg, center_lon_deg)
     first, second = (center.offset(-share * stem_nm, offset_nm) for share in (1.0, 0.6))
     legs = [
         *_across(center, (90.0,), arm_nm),
@@ -104,7 +104,7 @@ def canonical_crossing(
     center_lon_deg: float = 4.0,
 ) -> Values:
     """Aircraft from all sides, evenly spread, meet in the middle."""
-    center = Place(center_lat_deg, center_lon_deg)
+    center = MapPoint(center_lat_deg, center_lon_deg)
     legs = _across(center, [360.0 * k / aircraft for k in range(aircraft)], radius_nm)
     text = f"{aircraft} aircraft from all sides meet in the middle, {radius_nm:g} NM ahead of each."
     return _scene(text, legs, cas_kt, first=0)
@@ -116,7 +116,7 @@ def converging(
     """Four aircraft converge on neighbouring waypoints, each from `radius_nm` away."""
     legs = []
     for inbound, north, east in CONVERGING:
-        waypoint = Place(center_lat_deg, center_lon_deg).offset(north, east)
+        waypoint = MapPoint(center_lat_deg, center_lon_deg).offset(north, east)
         start = waypoint.along(inbound + 180.0, radius_nm)
         legs.append(Leg(start, start.heading_to(waypoint), waypoint))
     return _scene(f"Four aircraft converge on neighbouring waypoints from {radius_nm:g} NM away.", legs, cas_kt)
@@ -131,7 +131,7 @@ def chase(
     center_lon_deg: float = 13.7,
 ) -> Values:
     """Four aircraft in trail: two and two, three and one, or all; each is `faster_kt` faster than the one ahead."""
-    center = Place(center_lat_deg, center_lon_deg)
+    center = MapPoint(center_lat_deg, center_lon_deg)
     lanes = {"2x2": ((2, -8.0), (2, 8.0)), "3p1": ((3, 0.0), (1, 15.0)), "4all": ((4, 0.0),)}[layout]
     trails = [_trail(center.offset(0.0, east), number, gap_nm, 18.0, 12.0) for number, east in lanes]
     return _in_trail(f"Four aircraft in trail ({layout}), {gap_nm:g} NM gaps.", trails, cas_kt, faster_kt)
@@ -145,7 +145,7 @@ def cross(
     center_lon_deg: float = 13.7,
 ) -> Values:
     """Four aircraft cross at right angles: two pairs, three and one that passes, or all in one point."""
-    center = Place(center_lat_deg, center_lon_deg)
+    center = MapPoint(center_lat_deg, center_lon_deg)
     if layout == "2x2":
         legs = [leg for east in (-12.0, 12.0) for leg in _across(center.offset(0.0, east), (0.0, 90.0), radius_nm)]
     elif layout == "3p1":
@@ -165,7 +165,7 @@ def merge(
     center_lon_deg: float = 13.7,
 ) -> Values:
     """Four aircraft merge onto waypoints: two pairs, three and one alone, or all onto one."""
-    center = Place(center_lat_deg, center_lon_deg)
+    center = MapPoint(center_lat_deg, center_lon_deg)
     if layout == "2x2":
         west, east = center.offset(0.0, -15.0), center.offset(0.0, 15.0)
         legs = [*_onto(west, (352.5, 7.5), radius_nm), *_onto(east, (172.5, 187.5), radius_nm)]
@@ -209,17 +209,17 @@ GENERATORS = {
 }
 
 
-def _across(center: Place, headings: Iterable[float], radius_nm: float) -> list[Leg]:
+def _across(center: MapPoint, headings: Iterable[float], radius_nm: float) -> list[Leg]:
     """Aircraft that meet at a place and fly on as far as they came."""
     return [Leg(center.along(h + 180.0, radius_nm), h, center.along(h, radius_nm)) for h in headings]
 
 
-def _onto(waypoint: Place, headings: Iterable[float], radius_nm: float) -> list[Leg]:
+def _onto(waypoint: MapPoint, headings: Iterable[float], radius_nm: float) -> list[Leg]:
     """Aircraft that fly to a place from so far away."""
     return [Leg(waypoint.along(h + 180.0, radius_nm), h, waypoint) for h in headings]
 
 
-def _trail(center: Place, number: int, gap_nm: float, start_nm: float, waypoint_nm: float) -> list[Leg]:
+def _trail(center: MapPoint, number: int, gap_nm: float, start_nm: float, waypoint_nm: float) -> list[Leg]:
     """Northbound, the last first."""
     waypoint = center.offset(waypoint_nm, 0.0)
     return [Leg(center.offset(k * gap_nm - start_nm, 0.0), 0.0, waypoint) for k in range(number)]
@@ -236,7 +236,7 @@ def _in_trail(text: str, trails: list[list[Leg]], cas_kt: float, faster_kt: floa
 def _scene(text: str, legs: list[Leg], cas_kt: float, *, first: int = 1, speeds: list[float] | None = None) -> Values:
     aircraft = []
     for number, leg, speed in zip(count(first), legs, speeds or [cas_kt] * len(legs), strict=False):
-        start, waypoint = (Place(*(_neat(x) for x in place)) for place in (leg.start, leg.waypoint))
+        start, waypoint = (MapPoint(*(_neat(x) for x in place)) for place in (leg.start, leg.waypoint))
         aircraft.append(
             {
                 "id": f"A{number}",

@@ -8,13 +8,13 @@ import numpy as np
 from rich.text import Text
 
 from slipstream import _core
-from slipstream.config.errors import ScenarioError
 from slipstream.config.horizontal_cr import HorizontalCrConfig
+from slipstream.errors import ScenarioError
+from slipstream.spec import WorldSpec
 from slipstream.worlds.airspace.letters import radar
 from slipstream.worlds.airspace.render import Traffic, traffic_renderer
 from slipstream.worlds.canvas import Renderer
 from slipstream.worlds.native import fields, fill
-from slipstream.worlds.spec import WorldSpec
 from slipstream.worlds.vec_env import F64, Backdrop, EnvOptions, NativeVecEnv
 
 HEADLINE = ("intrusions", "min_separation_nm", "reached", "extra_distance_nm", "clean")

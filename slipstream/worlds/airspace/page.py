@@ -8,11 +8,11 @@ import json
 import numpy as np
 
 from slipstream.config.airspace import AirspaceConfig
+from slipstream.spec import WorldSpec
 from slipstream.worlds.airspace import alerts
 from slipstream.worlds.airspace.flights import flight_of, rules_of
 from slipstream.worlds.canvas import COLORS
 from slipstream.worlds.recorded import Recorded
-from slipstream.worlds.spec import WorldSpec
 
 
 def episode_page(config: AirspaceConfig, spec: WorldSpec, played: Recorded, title: str) -> str:

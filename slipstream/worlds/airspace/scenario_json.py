@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-from slipstream.config.errors import ScenarioError
 from slipstream.config.records import from_value
+from slipstream.errors import ScenarioError
 
 
 class Waypoint(msgspec.Struct, frozen=True):

@@ -12,7 +12,7 @@ from slipstream import _core
 from slipstream.config.airspace import AircraftConfig, AirspaceConfig
 from slipstream.worlds.airspace.face import native_config
 from slipstream.worlds.airspace.geometry import separation_nm
-from slipstream.worlds.shift import Reach, Shift, Shifts, Skipped
+from slipstream.worlds.shift import Reach, Shift, Shifts, SkippedShift
 from slipstream.worlds.vec_env import EnvOptions
 
 MIN_START_NM = 6.0  # nobody starts closer to anybody than this
@@ -52,7 +52,7 @@ ALL = Sizes(
 def shifts(config: AirspaceConfig, full: bool) -> Shifts:
     """One aircraft changed at a time, and the wind; what would start closer than 6 NM or cannot fly is skipped."""
     found: list[Shift] = []
-    skipped: list[Skipped] = []
+    skipped: list[SkippedShift] = []
     sizes = ALL if full else FEW
     for who in range(len(config.aircraft)):
         for shift in _of_one(config, who, sizes):
@@ -60,7 +60,7 @@ def shifts(config: AirspaceConfig, full: bool) -> Shifts:
             if reason is None:
                 found.append(shift)
             else:
-                skipped.append(Skipped(shift.name, reason))
+                skipped.append(SkippedShift(shift.name, reason))
     return Shifts((*found, *_types_of_all(config), *_winds(config)), tuple(skipped))
 
 

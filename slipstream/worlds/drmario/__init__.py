@@ -8,7 +8,7 @@ from slipstream.worlds.drmario.engine import Engine, Frame, Terminal, Versus, ge
 from slipstream.worlds.drmario.face import make, unseen
 from slipstream.worlds.drmario.generators import GENERATORS
 from slipstream.worlds.drmario.letters import characters, tile
-from slipstream.worlds.drmario.planning import Plan, plan
+from slipstream.worlds.drmario.planning import PlacementPlan, plan
 from slipstream.worlds.drmario.render import make_renderer, picture
 from slipstream.worlds.drmario.shifts import shifts
 from slipstream.worlds.drmario.time_floors import time_goals, with_time_goals
@@ -30,7 +30,7 @@ __all__ = [
     "SURVIVAL",
     "Engine",
     "Frame",
-    "Plan",
+    "PlacementPlan",
     "Terminal",
     "Versus",
     "characters",

@@ -24,8 +24,8 @@ from msgspec import Meta
 from numpy.typing import ArrayLike
 
 from slipstream.config.drmario import FRAMES_PER_SECOND, SEEDS, DrMarioConfig, GamesConfig, Speed
-from slipstream.config.errors import ScenarioError, SlipstreamError, TrainingError
 from slipstream.config.records import from_value
+from slipstream.errors import ScenarioError, SlipstreamError, TrainingError
 from slipstream.worlds.drmario.engine import HIGHEST_LEVEL, Terminal
 from slipstream.worlds.drmario.planning import UNREACHABLE, plan_engine
 from slipstream.worlds.drmario.registry import signature

@@ -25,9 +25,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slipstream.config.drmario import DrMarioConfig
-from slipstream.config.errors import ScenarioError, SlipstreamError
+from slipstream.errors import ScenarioError, SlipstreamError
+from slipstream.spec import WorldSpec
 from slipstream.worlds.drmario.engine import Engine, Pose
-from slipstream.worlds.drmario.planning import UNREACHABLE, Plan
+from slipstream.worlds.drmario.planning import UNREACHABLE, PlacementPlan
 from slipstream.worlds.drmario.position import (
     EMPTY,
     SPAWN,
@@ -42,7 +43,6 @@ from slipstream.worlds.drmario.position import (
     threshold,
     with_pill,
 )
-from slipstream.worlds.spec import WorldSpec
 from slipstream.worlds.vec_env import U8
 
 TO_DEVICE, TO_HOST = 0xA5, 0x5A
@@ -87,7 +87,7 @@ def encode(mark: int, packet: Packet) -> bytes:
     return body + bytes((crc8(body),))
 
 
-class Decoder:
+class PacketDecoder:
     """Finds packets in bytes as they come, in any pieces."""
 
     def __init__(self, mark: int) -> None:
@@ -142,7 +142,7 @@ def virtual_time() -> Clock:
     return Clock(lambda: passed[0], sleep)
 
 
-class Traffic(NamedTuple):
+class WireTraffic(NamedTuple):
     """What went over a wire."""
 
     frames: int
@@ -159,15 +159,15 @@ class Bridge:
         self, wire: Wire, clock: Clock = REAL_TIME, *, answer_within_s: float = 0.008, attempts: int = 3
     ) -> None:
         self._wire, self._clock, self._within_s, self._attempts = wire, clock, answer_within_s, attempts
-        self._answers = Decoder(TO_HOST)
+        self._answers = PacketDecoder(TO_HOST)
         self._start_s: float | None = None
         self._frames = self._missed = self._resent = 0
         self._latest_s = 0.0
 
     @property
-    def traffic(self) -> Traffic:
+    def traffic(self) -> WireTraffic:
         """So far."""
-        return Traffic(self._frames, self._missed, self._latest_s, self._resent, self._answers.passed_over)
+        return WireTraffic(self._frames, self._missed, self._latest_s, self._resent, self._answers.passed_over)
 
     def press(self, buttons: int) -> None:
         """Hold these buttons for the next frame; returns when the device says that the console has them."""
@@ -247,7 +247,7 @@ class Loopback:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.locked: list[Pose] = []  # where pills came to rest
-        self._packets, self._last, self._answers = Decoder(TO_DEVICE), -1, b""
+        self._packets, self._last, self._answers = PacketDecoder(TO_DEVICE), -1, b""
 
     def write(self, data: bytes, /) -> int:
         """Play what the packets say."""
@@ -297,7 +297,7 @@ class Pad(Protocol):
         """Hold these for the next frame; returns when the console has them."""
 
 
-class Followed:
+class ShadowGame:
     """A bridge to a console that nobody sees, and the same game played along here: what it must look like by now.
 
     Level, speed, seed and the first frame must be the console's; a frame that goes missing puts it out of step.
@@ -322,7 +322,7 @@ def player(act: Act, config: DrMarioConfig, spec: WorldSpec, *, level: int, spee
         nonlocal viruses, used
         viruses = count_viruses(position.board) if viruses is None else viruses
         shown = observation(
-            spec, config.planes, position, Plan(frames, lambda _: b""), speed=speed, level=level,
+            spec, config.planes, position, PlacementPlan(frames, lambda _: b""), speed=speed, level=level,
             viruses_at_first=viruses, pills_used=min(1.0, used / config.max_pills),
         )  # fmt: skip
         used += 1

@@ -15,8 +15,8 @@ import msgspec
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-from slipstream.config.errors import ScenarioError
 from slipstream.config.records import from_json
+from slipstream.errors import ScenarioError
 from slipstream.worlds.drmario.pixels import (
     HEIGHT,
     LETTERS,

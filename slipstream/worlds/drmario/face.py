@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from slipstream import _core
 from slipstream.config import drmario as schema
-from slipstream.config.errors import ScenarioError
+from slipstream.errors import ScenarioError
 from slipstream.worlds.drmario.registry import registry_seeds
 from slipstream.worlds.native import fill
 from slipstream.worlds.vec_env import EnvOptions, NativeVecEnv

@@ -15,9 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slipstream.config.drmario import SPEEDS, DrMarioConfig
-from slipstream.config.errors import ScenarioError
+from slipstream.errors import ScenarioError
+from slipstream.spec import WorldSpec
 from slipstream.worlds.drmario.engine import Engine, Terminal
-from slipstream.worlds.drmario.planning import UNREACHABLE, Plan, plan_engine
+from slipstream.worlds.drmario.planning import UNREACHABLE, PlacementPlan, plan_engine
 from slipstream.worlds.drmario.position import (
     COLOUR_NAMES,
     EMPTY,
@@ -33,7 +34,6 @@ from slipstream.worlds.drmario.position import (
     threshold,
 )
 from slipstream.worlds.outcome import Look, Outcome
-from slipstream.worlds.spec import WorldSpec
 from slipstream.worlds.vec_env import U8
 
 Row = Mapping[str, NDArray[Any]]
@@ -43,7 +43,7 @@ NEEDED = ("colour", "virus", "joined")
 _HALVES = {"joined_up": 0x50, "joined_down": 0x40, "joined_left": 0x70, "joined_right": 0x60}
 
 
-class Seen(NamedTuple):
+class SeenPosition(NamedTuple):
     """A position as an observation shows it."""
 
     board: U8  # [16, 8]
@@ -68,7 +68,7 @@ def look_ahead(config: DrMarioConfig, spec: WorldSpec) -> Look:
     return look
 
 
-def read(obs: Row, config: DrMarioConfig, spec: WorldSpec) -> Seen:
+def read(obs: Row, config: DrMarioConfig, spec: WorldSpec) -> SeenPosition:
     """What an observation says about the game."""
     names = {block.name: block.features for block in spec.obs}
     plane = dict(zip(names["planes"], obs["planes"], strict=True))
@@ -81,7 +81,7 @@ def read(obs: Row, config: DrMarioConfig, spec: WorldSpec) -> Seen:
         here = plane[name] != 0
         board[here] = (kind | colour)[here]
     left = int(plane["virus"].sum())
-    return Seen(
+    return SeenPosition(
         board=board,
         pill=int(obs["pills"][:IDS].argmax()),
         preview=int(obs["pills"][IDS:].argmax()),
@@ -93,7 +93,7 @@ def read(obs: Row, config: DrMarioConfig, spec: WorldSpec) -> Seen:
     )
 
 
-def _follow(seen: Seen, choice: int, config: DrMarioConfig, spec: WorldSpec) -> Outcome:
+def _follow(seen: SeenPosition, choice: int, config: DrMarioConfig, spec: WorldSpec) -> Outcome:
     engine = Engine.from_state(
         level=seen.level, speed=seen.speed, board=seen.board, reserve=[0, seen.pill, seen.preview, *[0] * 125],
         frame_counter=int(seen.odd),
@@ -117,7 +117,12 @@ def _follow(seen: Seen, choice: int, config: DrMarioConfig, spec: WorldSpec) -> 
 
 
 def _shown(
-    position: Position, reach: Plan, seen: Seen, pills_used: float, config: DrMarioConfig, spec: WorldSpec
+    position: Position,
+    reach: PlacementPlan,
+    seen: SeenPosition,
+    pills_used: float,
+    config: DrMarioConfig,
+    spec: WorldSpec,
 ) -> dict[str, NDArray[Any]]:
     """The nine observations of a position whose next pill is not known."""
     numbers = aux(

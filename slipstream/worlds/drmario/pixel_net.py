@@ -24,8 +24,8 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from slipstream.config.errors import CheckpointError
 from slipstream.config.records import from_json
+from slipstream.errors import CheckpointError
 from slipstream.worlds.drmario.pixels import (
     BOTTLE,
     CELL,

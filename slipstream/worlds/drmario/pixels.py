@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from PIL import ImageColor
 
 from slipstream.config.drmario import SEEDS, DrMarioConfig
-from slipstream.config.errors import ScenarioError
+from slipstream.errors import ScenarioError
 from slipstream.worlds.canvas import Canvas, View
 from slipstream.worlds.drmario.engine import Engine, generate, seed_at
 from slipstream.worlds.drmario.face import make

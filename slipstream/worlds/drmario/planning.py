@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from slipstream import _core
-from slipstream.config.errors import ScenarioError
+from slipstream.errors import ScenarioError
 from slipstream.worlds.drmario.engine import Engine, _board
 
 U16 = NDArray[np.uint16]
@@ -17,7 +17,7 @@ UNREACHABLE = 0xFFFF
 PLACEMENTS = 512
 
 
-class Plan(NamedTuple):
+class PlacementPlan(NamedTuple):
     """Fewest frames to lock at each placement, and the buttons that do it."""
 
     cost_to_lock: U16  # [512]; UNREACHABLE: it cannot be reached
@@ -36,7 +36,7 @@ def plan(
     hor_velocity: int = 0,
     held: int = 0,
     use_ab: bool = False,
-) -> Plan:
+) -> PlacementPlan:
     """Plan for a pill under control, exactly.
 
     A placement is o * 128 + 8 * r + c: the cell of the first half, r from the top; the second half is to the right
@@ -65,10 +65,10 @@ def plan(
         )
     cells, pose, odd = _board(board), (row, col, rot), parity & 1 == 0
     state = (cells, pose, threshold, odd, speed_counter, hor_velocity, held, use_ab)
-    return Plan(_core.drmario_plan(*state), lambda action: _core.drmario_script(*state, action))
+    return PlacementPlan(_core.drmario_plan(*state), lambda action: _core.drmario_script(*state, action))
 
 
-def plan_engine(engine: Engine, *, use_ab: bool = False) -> Plan:
+def plan_engine(engine: Engine, *, use_ab: bool = False) -> PlacementPlan:
     """Plan for the pill a game has under control now."""
     row, col, rot = engine.pill
     return plan(

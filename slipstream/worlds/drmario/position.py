@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slipstream.config.drmario import SPEEDS
+from slipstream.spec import WorldSpec
 from slipstream.worlds.drmario.engine import Engine, Pose
-from slipstream.worlds.drmario.planning import PLACEMENTS, UNREACHABLE, Plan, plan
-from slipstream.worlds.spec import WorldSpec
+from slipstream.worlds.drmario.planning import PLACEMENTS, UNREACHABLE, PlacementPlan, plan
 from slipstream.worlds.vec_env import U8
 
 F32 = NDArray[np.float32]
@@ -59,7 +59,7 @@ def position_of(engine: Engine) -> Position:
     )  # fmt: skip
 
 
-def plan_position(position: Position) -> Plan:
+def plan_position(position: Position) -> PlacementPlan:
     """Where the pill can go; a placement that another one repeats counts as out of reach, as in the native world."""
     row, col, rot = position.pill
     reach = plan(
@@ -112,7 +112,7 @@ def with_pill(board: U8, pill: Pose, colours: tuple[int, int]) -> U8:
 # --- as the native world shows it ---
 
 
-def planes(position: Position, groups: Sequence[str], reach: Plan | None) -> dict[str, U8]:
+def planes(position: Position, groups: Sequence[str], reach: PlacementPlan | None) -> dict[str, U8]:
     """Planes [16, 8] of 0 and 1 by name, in the order of `OBSERVATIONS`; the opponent's bottle is not known here.
 
     Without `reach` no pill is under control.
@@ -145,7 +145,7 @@ def observation(
     spec: WorldSpec,
     groups: Sequence[str],
     position: Position,
-    reach: Plan | None,
+    reach: PlacementPlan | None,
     *,
     speed: int,
     level: int,
@@ -177,19 +177,19 @@ def pills(position: Position) -> U8:
     return shown
 
 
-def allowed(reach: Plan | None) -> NDArray[np.bool_]:
+def allowed(reach: PlacementPlan | None) -> NDArray[np.bool_]:
     """Which placements can be reached: [512]; without a pill, none."""
     return np.zeros(PLACEMENTS, np.bool_) if reach is None else reach.cost_to_lock != UNREACHABLE
 
 
-def costs(reach: Plan | None) -> F32:
+def costs(reach: PlacementPlan | None) -> F32:
     """Frames to each placement in parts of 128, at most 1: [4, 16, 8]."""
     frames = np.full(PLACEMENTS, UNREACHABLE) if reach is None else reach.cost_to_lock
     return np.minimum(frames / _COST_SCALE, 1.0).astype(np.float32).reshape(4, 16, 8)
 
 
 def aux(
-    position: Position, reach: Plan | None, *, speed: int, level: int, viruses_at_first: int, pills_used: float
+    position: Position, reach: PlacementPlan | None, *, speed: int, level: int, viruses_at_first: int, pills_used: float
 ) -> dict[str, float]:
     """The native world's numbers by name; `pills_used` is a share of those a game may have."""
     board = position.board

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from slipstream.config.drmario import SEEDS
-from slipstream.config.errors import ScenarioError, WorldContractError
+from slipstream.errors import ScenarioError, WorldContractError
 from slipstream.worlds.drmario.engine import generate, seed_at
 from slipstream.worlds.vec_env import U8, VecEnv
 
@@ -27,7 +27,7 @@ DIGITS = 16  # of a hash that are kept: 64 bits
 MOST_DRAWS = 1_000  # per seed, before it is said that a world does not play it
 
 
-class Entry(msgspec.Struct, frozen=True):
+class RecordedGame(msgspec.Struct, frozen=True):
     """One game of the registry."""
 
     level: int
@@ -52,7 +52,7 @@ def registry_seeds() -> tuple[int, ...]:
     return tuple(chosen)
 
 
-def entries(level: int) -> tuple[Entry, ...]:
+def entries(level: int) -> tuple[RecordedGame, ...]:
     """The registry's games on one level."""
     if level not in LEVELS:
         raise ScenarioError(f"level {level}: the registry has the levels {LEVELS[0]} to {LEVELS[-1]}")
@@ -92,9 +92,9 @@ def episodes_of(env: VecEnv, seeds: Sequence[int], games: int, stream: int, firs
     )
 
 
-def _entry(level: int, seed: int) -> Entry:
+def _entry(level: int, seed: int) -> RecordedGame:
     board, pills = generate(level, seed_at(seed))
-    return Entry(level, seed, _hash(board), signature(seed), "".join(map(str, pills.tolist())))
+    return RecordedGame(level, seed, _hash(board), signature(seed), "".join(map(str, pills.tolist())))
 
 
 def _rank(seed: int) -> bytes:

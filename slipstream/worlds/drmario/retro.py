@@ -22,9 +22,9 @@ from gymnasium.error import InvalidAction, ResetNeeded
 from numpy.typing import NDArray
 
 from slipstream.config.drmario import DrMarioConfig
-from slipstream.config.errors import ScenarioError, WorldContractError
+from slipstream.errors import ScenarioError, WorldContractError
 from slipstream.worlds.drmario.face import make
-from slipstream.worlds.drmario.planning import Plan
+from slipstream.worlds.drmario.planning import PlacementPlan
 from slipstream.worlds.drmario.position import allowed, observation, plan_position, pose_of, with_pill
 from slipstream.worlds.drmario.ram import FALLING, IN_LEVEL, MODE, RAM_SIZE, RamState, state_from_ram
 from slipstream.worlds.spaces import action_space, checked_actions, observation_space
@@ -92,7 +92,7 @@ class RetroEnv(gymnasium.Env[Observation, np.int64]):
         self.observation_space = observation_space(self._spec)
         self.action_space = action_space(self._spec)
         self._state: RamState | None = None  # with a pill to place; None: call reset()
-        self._reach: Plan | None = None
+        self._reach: PlacementPlan | None = None
         self._frames = self._pills = self._viruses_at_first = 0
 
     def reset(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from slipstream.config import drmario as schema
-from slipstream.worlds.shift import Reach, Shift, Shifts, Skipped
+from slipstream.worlds.shift import Reach, Shift, Shifts, SkippedShift
 
 HIGHEST = 24
 
@@ -21,7 +21,7 @@ def shifts(config: schema.DrMarioConfig, full: bool) -> Shifts:
     for up in range(1, 11) if full else (1, 2, 5, 10):
         name = f"levels +{up}"
         if max(levels) + up > HIGHEST:
-            skipped.append(Skipped(name, f"level {max(levels) + up} is above {HIGHEST}, the highest there is"))
+            skipped.append(SkippedShift(name, f"level {max(levels) + up} is above {HIGHEST}, the highest there is"))
             continue
         higher = tuple(level + up for level in levels)
         if config.phases:

@@ -17,7 +17,7 @@ from slipstream.config.drmario import FRAMES_PER_SECOND, SEEDS, DrMarioConfig, G
 from slipstream.worlds.drmario.best_times import FILE, floors
 
 
-class TimeGoals:
+class PhaseTimeGoals:
     """The time goals of a world's phases, and the best times that some of them are taken from."""
 
     def __init__(self, config: DrMarioConfig) -> None:
@@ -70,10 +70,10 @@ class TimeGoals:
             self._bests = {divmod(game, SEEDS + 1): frames for game, frames in pairs}
 
 
-def time_goals(config: DrMarioConfig) -> TimeGoals | None:
+def time_goals(config: DrMarioConfig) -> PhaseTimeGoals | None:
     """What knows the time goals of a world's phases; None where no phase has any."""
     has = any(phase.max_seconds is not None or phase.time_floor_quantile is not None for phase in config.phases)
-    return TimeGoals(config) if has else None
+    return PhaseTimeGoals(config) if has else None
 
 
 def with_time_goals(config: DrMarioConfig, frames: Sequence[int]) -> DrMarioConfig:

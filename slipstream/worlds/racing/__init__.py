@@ -11,7 +11,7 @@ from slipstream.worlds.racing.face import make, track_of
 from slipstream.worlds.racing.generators import GENERATORS
 from slipstream.worlds.racing.letters import characters
 from slipstream.worlds.racing.lines import Raceline, raceline
-from slipstream.worlds.racing.maps import Map, Progress
+from slipstream.worlds.racing.maps import Map, TrackProgress
 from slipstream.worlds.racing.render import make_renderer
 from slipstream.worlds.racing.scenes import sketch
 from slipstream.worlds.racing.shifts import shifts
@@ -39,9 +39,9 @@ __all__ = [
     "Driven",
     "FollowGap",
     "Map",
-    "Progress",
     "PurePursuit",
     "Raceline",
+    "TrackProgress",
     "car",
     "characters",
     "circuit",

@@ -12,10 +12,10 @@ from matplotlib.figure import Figure
 from matplotlib.transforms import Affine2D
 from numpy.typing import ArrayLike
 
+from slipstream.spec import WorldSpec
 from slipstream.worlds.canvas import COLORS
 from slipstream.worlds.racing.lines import Raceline, raceline
 from slipstream.worlds.racing.maps import Map
-from slipstream.worlds.spec import WorldSpec
 from slipstream.worlds.vec_env import F64, Backdrop
 
 CORRIDOR = 8.0  # so many times as long as wide, and a picture of all of it shows nothing

@@ -11,7 +11,7 @@ import numpy as np
 from slipstream import _core
 from slipstream.config import racing as schema
 from slipstream.config.base import Config
-from slipstream.config.errors import ScenarioError
+from slipstream.errors import ScenarioError
 from slipstream.worlds.native import fields, fill
 from slipstream.worlds.racing.cars import Mode
 from slipstream.worlds.racing.lines import raceline

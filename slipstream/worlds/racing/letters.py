@@ -7,9 +7,9 @@ import math
 import numpy as np
 from rich.text import Text
 
+from slipstream.spec import WorldSpec
 from slipstream.worlds.letters import STYLES, Sheet, arrow
 from slipstream.worlds.racing.render import free_extent
-from slipstream.worlds.spec import WorldSpec
 from slipstream.worlds.vec_env import F64, Backdrop
 
 ROAD, OUT = "grey50 on grey30", "strike"

@@ -9,7 +9,7 @@ from scipy.interpolate import CubicSpline
 from scipy.optimize import lsq_linear
 
 from slipstream import _core
-from slipstream.config.errors import ScenarioError
+from slipstream.errors import ScenarioError
 from slipstream.worlds.racing.cars import F64, car
 from slipstream.worlds.racing.maps import Map
 

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from PIL import Image, UnidentifiedImageError
 
 from slipstream import _core
-from slipstream.config.errors import ScenarioError, suggest
+from slipstream.errors import ScenarioError, suggest
 from slipstream.worlds.racing.cars import F64, Mode, car
 
 U8 = NDArray[np.uint8]
@@ -24,7 +24,7 @@ FREE_ABOVE = 128  # compat: what f1tenth_gym takes for free, whatever the file's
 OCCUPIED_THRESH, FREE_THRESH = 0.65, 0.196  # where a file does not say, as ROS has it
 
 
-class Progress(NamedTuple):
+class TrackProgress(NamedTuple):
     """Where points are along a track's centreline; arrays of the points' leading shape."""
 
     s_m: F64  # from the first point of the centreline
@@ -160,12 +160,12 @@ class Map:
         where = np.ascontiguousarray(poses, dtype=np.float64)
         return self._grid.touches(where.reshape(-1, 3), length, width).astype(bool).reshape(where.shape[:-1])
 
-    def progress(self, points: ArrayLike) -> Progress:
+    def progress(self, points: ArrayLike) -> TrackProgress:
         """Where points [..., 2] are along the centreline."""
         where = np.ascontiguousarray(points, dtype=np.float64)
         s, lateral, heading = self.native_line.project(where.reshape(-1, 2)).T
         shape = where.shape[:-1]
-        return Progress(s.reshape(shape), lateral.reshape(shape), heading.reshape(shape))
+        return TrackProgress(s.reshape(shape), lateral.reshape(shape), heading.reshape(shape))
 
     def at(self, s_m: ArrayLike) -> F64:
         """The points [..., 2] of the centreline this far along; around a circuit, within an open line."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from slipstream.config import racing as schema
-from slipstream.config.errors import ScenarioError
+from slipstream.errors import ScenarioError
 from slipstream.worlds.racing.face import make
-from slipstream.worlds.shift import Reach, Shift, Shifts, Skipped
+from slipstream.worlds.shift import Reach, Shift, Shifts, SkippedShift
 from slipstream.worlds.vec_env import EnvOptions
 
 Sizes = tuple[tuple[float, ...], tuple[float, ...]]  # micro and macro
@@ -21,14 +21,14 @@ LOST: tuple[Sizes, Sizes] = (((0.02, 0.05), (0.1, 0.3)), ((0.01, 0.02, 0.05), (0
 def shifts(config: schema.RacingConfig, full: bool) -> Shifts:
     """Every car's grip and weight, every scanner's errors and missing beams, and other tracks."""
     found: list[Shift] = []
-    skipped: list[Skipped] = []
+    skipped: list[SkippedShift] = []
     for shift in (*_cars(config, full), *_scanner(config, full), *_tracks(config)):
         assert isinstance(shift.world, schema.RacingConfig)
         try:
             make(shift.world, 1, EnvOptions())
             found.append(shift)
         except ScenarioError as error:
-            skipped.append(Skipped(shift.name, str(error)))
+            skipped.append(SkippedShift(shift.name, str(error)))
     return Shifts(tuple(found), tuple(skipped))
 
 

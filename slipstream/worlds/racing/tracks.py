@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from slipstream import _core
-from slipstream.config.errors import ScenarioError
+from slipstream.errors import ScenarioError
 from slipstream.worlds.racing.maps import Map
 
 

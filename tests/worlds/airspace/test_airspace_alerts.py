@@ -10,7 +10,17 @@ from airspace_scenes import frozen, golden, scene
 from slipstream.collect.episodes import play
 from slipstream.collect.teams import Team
 from slipstream.worlds.airspace import alerts, make
-from slipstream.worlds.airspace.alerts import Events, Flight, Rules, detect, match, pool, scores, summary, windows
+from slipstream.worlds.airspace.alerts import (
+    AlertCounts,
+    AlertRules,
+    Flight,
+    detect,
+    match,
+    pool,
+    scores,
+    summary,
+    windows,
+)
 from slipstream.worlds.airspace.flights import analyse, flight_of
 from slipstream.worlds.vec_env import EnvOptions
 
@@ -58,7 +68,7 @@ def test_a_conflict_is_what_the_golden_pairs_call_one():
         states = np.array([pair, pair])
         here = np.ones((2, 2), np.bool_)
         flight = Flight(states, here, here, np.zeros((2, 2)), np.zeros((1, 2, 2)), 10.0)
-        conflict, dcpa = alerts.conflicts(flight, Rules())
+        conflict, dcpa = alerts.conflicts(flight, AlertRules())
         assert conflict[0] == out["conflict_5nm_120s"]
         assert dcpa[0] == pytest.approx(out["dcpa_clamped_nm"], rel=1e-9, abs=1e-9)
 
@@ -161,7 +171,7 @@ def wandering(seed, steps=40, count=3):
 
 
 def test_the_detector_is_a_slow_reading_of_its_rules():
-    pooled = Events()
+    pooled = AlertCounts()
     for seed in range(30):
         flight = wandering(seed)
         conflict, alert = slow(flight)
@@ -198,7 +208,9 @@ def test_conflicts_choose_in_order_and_an_alert_belongs_to_one():
 
 def test_the_least_overlap_is_a_parameter():
     flights = [wandering(seed) for seed in range(10)]
-    loose, strict = (pool([detect(f, Rules(least_overlap=share)).events for f in flights]) for share in (0.01, 0.9))
+    loose, strict = (
+        pool([detect(f, AlertRules(least_overlap=share)).events for f in flights]) for share in (0.01, 0.9)
+    )
     assert loose.tp > strict.tp
     assert loose.tp + loose.fn == strict.tp + strict.fn
 
@@ -211,7 +223,7 @@ def test_an_alert_is_two_of_the_last_three_and_one_more_at_each_side():
 def test_an_early_alert_has_a_lead_below_zero():
     series = alerts.Series(flags("." * 20), flags("##" + "." * 18), flags("." * 20), np.full(20, 9.0), np.full(20, 9.0))
     truth = flags("....####" + "." * 12)
-    counted = alerts.count(truth, series, 10.0, Rules())
+    counted = alerts.count(truth, series, 10.0, AlertRules())
     assert counted.lead_s == (-10.0,)  # the conflict's window begins at step 1, the alert's at 0
     assert (counted.tp, counted.fp, counted.fn) == (1, 0, 0)
     assert (counted.resolved, counted.unresolved, counted.failed) == (1, 0, 0)
@@ -222,24 +234,24 @@ def test_a_pair_too_close_is_a_conflict_even_where_it_parts():
     states = np.array([[[52, 4, 180, 150], [52 + north_of, 4, 0, 150]]] * 2, np.float64)
     here = np.ones((2, 2), np.bool_)
     flight = Flight(states, here, here, np.zeros((2, 2)), np.zeros((1, 2, 2)), 10.0)
-    assert alerts.conflicts(flight, Rules())[0].tolist() == [True]
-    assert alerts.conflicts(flight._replace(active=~here), Rules())[0].tolist() == [False]  # both have arrived
+    assert alerts.conflicts(flight, AlertRules())[0].tolist() == [True]
+    assert alerts.conflicts(flight._replace(active=~here), AlertRules())[0].tolist() == [False]  # both have arrived
 
 
 # --- pooling ---
 
 
 def test_what_nothing_was_counted_for_is_undefined_alone_and_pooled():
-    quiet = Events(episodes=1, steps=30, hours=30 / 360, tn_steps=30)
-    for told in (scores(quiet), scores(pool([quiet] * 5)), scores(Events())):
+    quiet = AlertCounts(episodes=1, steps=30, hours=30 / 360, tn_steps=30)
+    for told in (scores(quiet), scores(pool([quiet] * 5)), scores(AlertCounts())):
         for name in ("alert_precision", "alert_recall", "alert_f1", "alert_lead_s", "alert_failed_share"):
             assert math.isnan(told[name]), name
     assert scores(quiet)["alert_duty_cycle"] == 0.0  # 30 steps without an alert are a fact
 
 
 def test_events_are_pooled_before_anything_is_divided():
-    quiet = Events(episodes=1, steps=30, tn_steps=30)
-    busy = Events(episodes=1, steps=30, tp=3, fp=1, fn=1, lead_s=(-20.0, 0.0, 5.0))
+    quiet = AlertCounts(episodes=1, steps=30, tn_steps=30)
+    busy = AlertCounts(episodes=1, steps=30, tp=3, fp=1, fn=1, lead_s=(-20.0, 0.0, 5.0))
     told = scores(pool([quiet, busy, quiet]))
     assert told["alert_precision"] == told["alert_recall"] == told["alert_f1"] == 0.75  # not a third of that
     assert told["alert_lead_s"] == -5.0

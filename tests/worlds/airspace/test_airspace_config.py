@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from slipstream import _core
 from slipstream.config import airspace as schema
-from slipstream.config.errors import ScenarioError
+from slipstream.errors import ScenarioError
 from slipstream.worlds.airspace import draw_tracks, make, propagate
 from slipstream.worlds.airspace.face import native_config
 from slipstream.worlds.vec_env import EnvOptions

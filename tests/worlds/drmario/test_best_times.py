@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from slipstream.config.drmario import DrMarioConfig
-from slipstream.config.errors import ScenarioError, TrainingError
 from slipstream.data.disk import is_disk_full
+from slipstream.errors import ScenarioError, TrainingError
 from slipstream.worlds.drmario import best_times
 from slipstream.worlds.drmario.best_times import (
     KEEP,

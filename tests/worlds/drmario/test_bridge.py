@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slipstream.config.errors import ScenarioError
+from slipstream.errors import ScenarioError
 from slipstream.worlds import drmario
 from slipstream.worlds.drmario import Engine, bridge
 from slipstream.worlds.drmario.bridge import (
@@ -17,9 +17,9 @@ from slipstream.worlds.drmario.bridge import (
     Bridge,
     BridgeError,
     BridgeTimeoutError,
-    Decoder,
     Loopback,
     Packet,
+    PacketDecoder,
     Sight,
     crc8,
     encode,
@@ -62,7 +62,7 @@ noise = st.binary(max_size=12) | st.lists(st.sampled_from([TO_DEVICE, TO_HOST, 0
 @settings(max_examples=150, deadline=None)
 def test_packets_are_found_in_any_noise_and_in_any_pieces(parts, cuts):
     data = b"".join(encode(TO_DEVICE, part) if isinstance(part, Packet) else part for part in parts)
-    decoder, found, at = Decoder(TO_DEVICE), [], 0
+    decoder, found, at = PacketDecoder(TO_DEVICE), [], 0
     for cut in [*cuts, len(data)]:
         found += decoder.feed(data[at : at + cut])
         at += cut
@@ -74,14 +74,14 @@ def test_packets_are_found_in_any_noise_and_in_any_pieces(parts, cuts):
 @settings(deadline=None)
 def test_noise_without_a_mark_costs_no_packet(parts):
     data = b"".join(before + encode(TO_DEVICE, packet) for before, packet in parts)
-    assert Decoder(TO_DEVICE).feed(data) == [packet for _, packet in parts]
+    assert PacketDecoder(TO_DEVICE).feed(data) == [packet for _, packet in parts]
 
 
 @given(packets, st.integers(0, 31))
 def test_a_packet_with_one_bit_wrong_is_none(packet, bit):
     wrong = bytearray(encode(TO_DEVICE, packet))
     wrong[bit // 8] ^= 1 << bit % 8
-    assert Decoder(TO_DEVICE).feed(bytes(wrong)) == []
+    assert PacketDecoder(TO_DEVICE).feed(bytes(wrong)) == []
 
 
 # --- the sender ---

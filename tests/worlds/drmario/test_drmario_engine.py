@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slipstream import _core
-from slipstream.config.errors import ScenarioError
+from slipstream.errors import ScenarioError
 from slipstream.worlds import drmario
 from slipstream.worlds.drmario import Engine, Terminal, Versus
 

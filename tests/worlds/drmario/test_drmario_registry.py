@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from slipstream.cli.main import main
-from slipstream.config.errors import ScenarioError, WorldContractError
 from slipstream.config.load import dump, from_plain, load, to_plain
 from slipstream.config.yaml import parse_yaml
-from slipstream.train.setup import make_evaluation_worlds, make_training_worlds, resolve
+from slipstream.errors import ScenarioError, WorldContractError
+from slipstream.run.setup import make_evaluation_worlds, make_training_worlds, resolve
 from slipstream.worlds import drmario
 from slipstream.worlds.drmario import registry
 from slipstream.worlds.drmario.registry import LEVELS, PER_LEVEL, entries, episodes_of, registry_seeds, signature

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from slipstream.config.drmario import DrMarioConfig
-from slipstream.config.errors import ScenarioError
+from slipstream.errors import ScenarioError
 from slipstream.worlds.drmario.lookahead import look_ahead
 from slipstream.worlds.registry import make_worlds
 from slipstream.worlds.vec_env import EnvOptions

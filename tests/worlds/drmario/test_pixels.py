@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from slipstream.cli.main import main
-from slipstream.config.errors import CheckpointError, ScenarioError
+from slipstream.errors import CheckpointError, ScenarioError
 from slipstream.worlds.drmario import pixel_net
 from slipstream.worlds.drmario.captures import read_captures, read_picture
 from slipstream.worlds.drmario.pixels import (

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from slipstream.cli.main import main
 from slipstream.config import drmario as schema
-from slipstream.config.errors import ScenarioError
+from slipstream.errors import ScenarioError
 from slipstream.worlds import drmario
 from slipstream.worlds.drmario import Engine
 from slipstream.worlds.drmario.planning import plan_engine

@@ -7,7 +7,7 @@ from fake_console import FakeCore
 from gymnasium.error import InvalidAction, ResetNeeded
 
 from slipstream.config import drmario as schema
-from slipstream.config.errors import ScenarioError, WorldContractError
+from slipstream.errors import ScenarioError, WorldContractError
 from slipstream.worlds import drmario
 from slipstream.worlds.drmario import Engine, retro
 from slipstream.worlds.drmario.retro import RetroEnv, open_retro
@@ -38,7 +38,7 @@ def same_game(env, speed):
     ],
 )
 def test_every_decision_is_the_native_worlds(level, speed, script, max_pills, seed, end):
-    pay = schema.RewardConfig(virus=0.5, clear=0.5, top_out=-1.0, pill=-0.02, second=-0.1)
+    pay = schema.DrMarioRewardConfig(virus=0.5, clear=0.5, top_out=-1.0, pill=-0.02, second=-0.1)
     config = schema.DrMarioConfig(levels=(level,), speed=speed, seeds=(seed,), max_pills=max_pills, reward=pay)
     env = native(config)
     core = FakeCore(same_game(env, speed))
@@ -114,7 +114,7 @@ def test_what_cannot_be_done_is_refused_in_words(monkeypatch):
     with pytest.raises(ScenarioError, match="placements"):
         RetroEnv(core, schema.DrMarioConfig(actions="controller"))
     with pytest.raises(ScenarioError, match=r"reward\.match"):
-        RetroEnv(core, schema.DrMarioConfig(reward=schema.RewardConfig(match=1.0)))
+        RetroEnv(core, schema.DrMarioConfig(reward=schema.DrMarioRewardConfig(match=1.0)))
     core.buttons = ("A", "B", "FIRE")
     with pytest.raises(ScenarioError, match="no buttons DOWN, LEFT"):
         RetroEnv(core)

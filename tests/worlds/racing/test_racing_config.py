@@ -12,9 +12,9 @@ from pydantic import BaseModel
 from racing_scenes import race, scene
 
 from slipstream.config import racing as schema
-from slipstream.config.errors import ScenarioError
 from slipstream.config.load import load
 from slipstream.config.overrides import cli_overrides
+from slipstream.errors import ScenarioError
 from slipstream.worlds.racing import Map, make
 from slipstream.worlds.racing.face import native_config
 from slipstream.worlds.vec_env import EnvOptions

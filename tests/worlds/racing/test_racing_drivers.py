@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from slipstream.config.errors import ScenarioError
+from slipstream.errors import ScenarioError
 from slipstream.worlds import racing
 from slipstream.worlds.racing import FollowGap, Map, PurePursuit
 

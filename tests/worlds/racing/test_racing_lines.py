@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from racing_tracks import ring, room
 
-from slipstream.config.errors import ScenarioError
+from slipstream.errors import ScenarioError
 from slipstream.worlds import racing
 from slipstream.worlds.racing import Map
 

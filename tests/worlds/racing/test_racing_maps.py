@@ -11,7 +11,7 @@ from PIL import Image
 from racing_tracks import golden_map, golden_numbers, ring, room
 from scipy.ndimage import distance_transform_edt
 
-from slipstream.config.errors import ScenarioError
+from slipstream.errors import ScenarioError
 from slipstream.worlds.racing import Map, car
 
 # --- scanning ---

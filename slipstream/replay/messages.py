@@ -1,0 +1,313 @@
+"""What the replay service and its clients say to each other: framed, versioned messages without pickle.
+
+A frame (frames.py) has one of the structs below as its body, and data: rows, where the two sides share no memory.
+Every request gets one answer, in order; `Wait` comes before it where the answer takes its time.
+
+Rows, drawn batches and priorities stand in a window, memory that both sides see: shared on one host, elsewhere two
+copies that the data of frames keep alike. A message says which part of the window it is about.
+"""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+import numpy as np
+
+from slipstream.data.transitions import Transitions, from_fields, to_fields
+from slipstream.replay.buffer import Field, Prioritised, lay_out
+from slipstream.replay.limiter import Limit
+from slipstream.replay.mixing import Mixing
+from slipstream.runtime.frames import Bytes, Frames, WireError, decode
+
+FRAMES = Frames(b"SR", 1, "a Slipstream replay service")
+MAX_REQUEST = 1 << 14  # bytes of a body
+MAX_ANSWER = 1 << 20  # statistics of many lanes
+MAX_NAME = 128
+MAX_FIELDS = 64
+MAX_DIMENSIONS = 8
+MAX_NUMBERS = 1 << 24  # in one field of a row
+DTYPES = ("float32", "float64", "int32", "int64", "uint8", "int8", "int16", "uint16", "uint32", "bool")
+
+
+class FieldRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
+    """One array of the transitions: its name, type, and the shape of a row."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+class TableSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What all rows of a table have in common; clients that say otherwise are refused."""
+
+    fields: tuple[FieldRecord, ...]
+    meaning: str  # what numbers do not show: discount, length of spans
+    prioritised: tuple[float, float] | None  # alpha, eps
+    limit: Limit
+
+
+class LaneSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where the rows of one agent of one client are kept."""
+
+    client: str
+    agent: str
+    capacity: int
+    seed: int
+
+
+# --- requests ---
+
+
+class ReplayRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="ask"):
+    """What a client asks for."""
+
+
+class EnterReplay(ReplayRequest, frozen=True, tag="enter"):
+    """The first message: who is there."""
+
+    client: str
+    token: str = ""
+
+
+class Join(ReplayRequest, frozen=True, tag="join"):
+    """Use a table through a lane of one's own; answered by Joined, with a window."""
+
+    table: str
+    spec: TableSpec
+    lane: LaneSpec
+    block: int  # rows of the largest enqueue
+    batch: int  # rows of the largest draw
+    weight: float = 1.0
+
+
+class Enqueue(ReplayRequest, frozen=True, tag="enqueue"):
+    """Add the records at `at`; `first` is the number of the first, counted by the client."""
+
+    first: int
+    rows: int
+    at: int
+
+
+class Draw(ReplayRequest, frozen=True, tag="sample"):
+    """Put a batch at `at`."""
+
+    batch: int
+    draw: int
+    beta: float
+    at: int
+    mixing: Mixing
+    strength: float = 0.0
+
+
+class UpdatePriorities(ReplayRequest, frozen=True, tag="update_priorities"):
+    """TD errors of drawn rows: at `at` i64 indices, behind them f64 errors."""
+
+    rows: int
+    at: int
+
+
+class ReportReturn(ReplayRequest, frozen=True, tag="report"):
+    """How well the client does, in a unit of its own that all clients of a table share."""
+
+    performance: float
+
+
+class Weigh(ReplayRequest, frozen=True, tag="weigh"):
+    """How much lanes count in mixtures; an empty agent means all of the client's."""
+
+    table: str
+    client: str
+    agent: str
+    weight: float
+
+
+class ReadRecords(ReplayRequest, frozen=True, tag="read"):
+    """Put records with these numbers at `at`."""
+
+    first: int
+    rows: int
+    at: int
+
+
+class Write(ReplayRequest, frozen=True, tag="write"):
+    """Take records with these numbers from `at`; counts and priorities stay."""
+
+    first: int
+    rows: int
+    at: int
+
+
+class ReadPriorities(ReplayRequest, frozen=True, tag="read_priorities"):
+    """Put f64 priorities from this place of the ring on at `at`."""
+
+    first: int
+    rows: int
+    at: int
+
+
+class WritePriorities(ReplayRequest, frozen=True, tag="write_priorities"):
+    """Take f64 priorities from `at`."""
+
+    first: int
+    rows: int
+    at: int
+
+
+class Reset(ReplayRequest, frozen=True, tag="reset"):
+    """Make the lane hold `total` rows, of which all the contents are to follow."""
+
+    total: int
+    largest: float
+
+
+class AskStatistics(ReplayRequest, frozen=True, tag="stats"):
+    """Say how things stand."""
+
+    check: bool = False  # add up every priority too, which takes a while
+
+
+class Snapshot(ReplayRequest, frozen=True, tag="snapshot"):
+    """Write everything to disk now."""
+
+
+class Close(ReplayRequest, frozen=True, tag="close"):
+    """End the service."""
+
+
+Ask = (
+    EnterReplay
+    | Join
+    | Enqueue
+    | Draw
+    | UpdatePriorities
+    | ReportReturn
+    | Weigh
+    | ReadRecords
+    | Write
+    | ReadPriorities
+    | WritePriorities
+    | Reset
+    | AskStatistics
+    | Snapshot
+    | Close
+)
+
+
+# --- answers ---
+
+
+class ReplayAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="say"):
+    """What the service says."""
+
+
+class Joined(ReplayAnswer, frozen=True, tag="joined"):
+    """The window is there, and this is where the lane stands."""
+
+    window: int  # bytes
+    sequence: int  # number the next row of this client would have
+    total: int  # rows it was ever given
+    lost: int
+
+
+class ReplayDone(ReplayAnswer, frozen=True, tag="done"):
+    """It was done; `rows` that a lane holds, `total` it was ever given, `lost` to crashes."""
+
+    rows: int = 0
+    total: int = 0
+    lost: int = 0
+    largest: float = 1.0
+
+
+class ReplayWait(ReplayAnswer, frozen=True, tag="wait"):
+    """The answer will come when something happens that has not happened yet."""
+
+    reason: str
+
+
+class ReplayRefusal(ReplayAnswer, frozen=True, tag="refused"):
+    """It was not done, and why."""
+
+    reason: str
+
+
+class LaneStats(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One lane."""
+
+    client: str
+    agent: str
+    rows: int
+    capacity: int
+    added: int
+    drawn: int
+    lost: int  # rows that were taken and forgotten when the service died
+    weight: float
+    performance: float | None
+    connected: bool
+
+
+class TableStats(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One table."""
+
+    rows: int
+    capacity: int
+    bytes: int
+    added: int
+    drawn: int
+    sample_insert_ratio: float
+    priority_gap: float | None  # |total of the tree - sum of its leaves| over the total, where that was asked for
+    waits: tuple[str, ...]  # who waits for what
+    lanes: tuple[LaneStats, ...]
+
+
+class Stats(ReplayAnswer, frozen=True, tag="stats_are"):
+    """How the service stands."""
+
+    seconds: float  # since it started
+    clients: int
+    dropped: int  # connections that were ended for what they sent, or for being silent in mid-message
+    snapshots: int
+    snapshot_age_s: float | None
+    tables: dict[str, TableStats]
+
+
+Say = Joined | ReplayDone | ReplayWait | ReplayRefusal | Stats
+
+_requests: msgspec.msgpack.Decoder[Ask] = msgspec.msgpack.Decoder(Ask)
+_answers: msgspec.msgpack.Decoder[Say] = msgspec.msgpack.Decoder(Say)
+
+
+def parse_request(body: Bytes) -> Ask:
+    """A request, or WireError."""
+    return decode(_requests, body)
+
+
+def parse_answer(body: Bytes) -> Say:
+    """An answer, or WireError."""
+    return decode(_answers, body)
+
+
+def describe(fields: list[Field]) -> tuple[FieldRecord, ...]:
+    """Fields as they travel."""
+    return tuple(FieldRecord(field.name, field.dtype.name, field.shape) for field in fields)
+
+
+def like(records: tuple[FieldRecord, ...]) -> Transitions:
+    """Transitions without rows that have these fields; WireError for what no transitions look like."""
+    names = [record.name for record in records]
+    if len(records) > MAX_FIELDS or len(set(names)) != len(names) or not {"action", "reward", "discount"} <= set(names):
+        raise WireError("these are not the fields of transitions")
+    for record in records:
+        sizes_fit = len(record.shape) <= MAX_DIMENSIONS and min(record.shape, default=0) >= 0
+        sizes_fit = sizes_fit and math.prod(record.shape) <= MAX_NUMBERS
+        if record.dtype not in DTYPES or not sizes_fit or len(record.name) > MAX_NAME:
+            raise WireError(f"a field {record.name!r:.80} of type {record.dtype!r:.40}, which no transitions have")
+    rows = from_fields({record.name: np.empty((0, *record.shape), record.dtype) for record in records})
+    if describe(lay_out(to_fields(rows))) != records:
+        raise WireError(f"fields in an order or of names that no transitions have: {', '.join(names)!r:.200}")
+    return rows
+
+
+def prioritised_of(spec: TableSpec) -> Prioritised | None:
+    """How a table prioritises."""
+    return None if spec.prioritised is None else Prioritised(*spec.prioritised)

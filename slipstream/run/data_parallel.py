@@ -1,0 +1,370 @@
+"""Learners in step, as processes: one leads, the others do what it does with their own share of every batch.
+
+The one that leads is the run's own. Whatever changes it (an update, statistics, a loaded state, a pull) is told to the
+others first, with all that it is made of; then all do it at once, and meet wherever a gradient is summed
+(`algos.share`). So they hold the same weights without ever sending them, and a checkpoint is the leader's alone.
+
+They meet in a group of torch.distributed (gloo), on loopback unless they are on several machines. Where one ends, the
+sums of the others fail: the run ends with the reason, and is resumed from its checkpoint like any other.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from threading import Thread
+from typing import Any, Literal, Protocol, TypeVar
+
+import msgspec
+import numpy as np
+import torch
+import torch.distributed
+from numpy.typing import NDArray
+from torch import Tensor
+
+from slipstream.algos.protocol import Algorithm, Arrays, Progress
+from slipstream.algos.share import ALONE, take_share
+from slipstream.collect.slab import rollout_arrays, rollout_from
+from slipstream.config.algos.offpolicy import ReplayLearnerConfig
+from slipstream.config.load import from_plain, to_json
+from slipstream.config.records import from_json
+from slipstream.config.scenario import Scenario
+from slipstream.data.rollout import Rollout
+from slipstream.data.transitions import Sample, Transitions, from_fields, to_fields
+from slipstream.errors import ScenarioError, WorkerDied
+from slipstream.nets.torsos import arithmetic
+from slipstream.run import signals
+from slipstream.run.setup import arithmetic_of, choose_threads, make_cast, make_training_worlds
+
+dist: Any = torch.distributed  # its stubs leave out what is used here
+c10d: Any = torch._C._distributed_c10d  # where options of single operations are
+
+START_S = 120.0  # until all are there: each imports torch
+STEP_S = 600.0  # longest part of an update between two sums
+IDLE_S = 30 * 86_400.0  # between two updates the leader may collect, judge and wait for rounds as long as it likes
+CLOSE_S = 5.0
+LOOPBACK = "127.0.0.1"
+
+T = TypeVar("T")
+
+
+class LearnerJob(msgspec.Struct, frozen=True):
+    """All that a learner is told when it begins."""
+
+    scenario: str  # JSON
+    host: str  # where the leader is met
+    port: int
+    rank: int
+    ranks: int
+
+
+class OrderArray(msgspec.Struct, frozen=True):
+    """An array of an order."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+class GroupOrder(msgspec.Struct, frozen=True):
+    """What all do next."""
+
+    what: Literal["rollout", "sample", "observe", "load", "pull", "end"]
+    policy: str = ""
+    parts: tuple[OrderArray, ...] = ()
+    progress: tuple[float, int, int] = (0.0, 0, 0)
+    options: dict[str, bool] = {}
+    strength: float = 0.0
+
+
+class LearnerGroup:
+    """One learner's side of the group; satisfies `algos.share.Share`."""
+
+    def __init__(self, job: LearnerJob, here: str, listener: socket.socket | None = None) -> None:
+        """`here` is the address this learner is reached at; the leader's `listener` is where all meet."""
+        self.rank, self.ranks = job.rank, job.ranks
+        store = dist.TCPStore(
+            job.host,
+            job.port,
+            is_master=listener is not None,
+            timeout=timedelta(seconds=START_S),
+            wait_for_workers=False,
+            master_listen_fd=None if listener is None else listener.detach(),
+        )
+        options = dist.ProcessGroupGloo._Options()
+        options._devices = [dist.ProcessGroupGloo.create_device(hostname=here)]
+        options._timeout = timedelta(seconds=START_S)
+        self._store, self._group = store, dist.ProcessGroupGloo(store, self.rank, self.ranks, options)
+
+    def gather(self, mine: Tensor) -> Tensor:
+        """[ranks, n]: everybody's vectors of one length, in the order of the learners."""
+        here = mine.detach().to("cpu").contiguous()
+        out = torch.empty((self.ranks, *here.shape), dtype=here.dtype)
+        options = c10d.AllgatherOptions()
+        options.timeout = timedelta(seconds=STEP_S)
+        self._group.allgather([list(out)], [here], options).wait()
+        return out.to(mine.device)
+
+    def tell(self, order: GroupOrder, arrays: Mapping[str, NDArray[Any]], limit_s: float = STEP_S) -> None:
+        """The leader's order, to all others."""
+        parts = tuple(OrderArray(name, array.dtype.str, array.shape) for name, array in arrays.items())
+        head = msgspec.json.encode(msgspec.structs.replace(order, parts=parts))
+        content = b"".join([head, *(np.ascontiguousarray(array).tobytes() for array in arrays.values())])
+        self._broadcast(torch.tensor([len(head), len(content)]), limit_s)
+        self._broadcast(torch.frombuffer(bytearray(content), dtype=torch.uint8), limit_s)
+
+    def hear(self) -> tuple[GroupOrder, Arrays]:
+        """The next order and its arrays."""
+        head, size = self._broadcast(torch.zeros(2, dtype=torch.int64), IDLE_S).tolist()
+        content = self._broadcast(torch.empty(size, dtype=torch.uint8), STEP_S).numpy()
+        order = from_json(content[:head].tobytes(), GroupOrder)
+        arrays, at = {}, head
+        for part in order.parts:
+            end = at + int(np.prod(part.shape)) * np.dtype(part.dtype).itemsize
+            arrays[part.name] = content[at:end].copy().view(part.dtype).reshape(part.shape)
+            at = end
+        return order, arrays
+
+    def _broadcast(self, tensor: Tensor, limit_s: float) -> Tensor:
+        options = c10d.BroadcastOptions()
+        options.rootRank, options.rootTensor, options.timeout = 0, 0, timedelta(seconds=limit_s)
+        self._group.broadcast([tensor], options).wait()
+        return tensor
+
+
+# --- the one that leads ---
+
+
+class Other(Protocol):
+    """A learner elsewhere, as the leader sees it."""
+
+    def why_ended(self) -> str | None:
+        """How it ended, with what it last said; None while it is there."""
+
+    def close(self) -> None:
+        """See to it that it ends."""
+
+
+Start = Callable[[LearnerJob], Other]
+
+
+class Leader:
+    """The run's side: the others, and the group with them."""
+
+    def __init__(self, scenario: Scenario, start: Start, host: str = LOOPBACK) -> None:
+        listener = socket.create_server((host, 0))
+        port, ranks = listener.getsockname()[1], scenario.learners
+        plain = to_json(scenario)
+        jobs = [LearnerJob(plain, host, port, rank, ranks) for rank in range(ranks)]
+        self.group: LearnerGroup | None = None
+        self.learners: list[Algorithm] = []
+        self._others: list[Other] = []
+        try:
+            for job in jobs[1:]:
+                self._others.append(start(job))
+            self.group = self.together(lambda: LearnerGroup(jobs[0], host, listener))
+        except BaseException:
+            self.close()
+            raise
+
+    def together(self, work: Callable[[], T]) -> T:
+        """Do what all do; where one of them is gone, say which."""
+        try:
+            return work()
+        except RuntimeError as error:  # what gloo raises, whatever has happened
+            ended = [(rank, other.why_ended()) for rank, other in enumerate(self._others, 1)]
+            gone = [f"learner {rank} {why}" for rank, why in ended if why is not None]
+            if not gone and "gloo" not in str(error).lower():
+                raise
+            said = "; ".join(gone) or f"the learners lost each other ({error})"
+            raise WorkerDied(f"{said}; continue from the last checkpoint with slipstream resume") from error
+
+    def close(self) -> None:
+        """End the others, and let go of the group."""
+        if self.group is not None:
+            with suppress(RuntimeError):
+                self.group.tell(GroupOrder("end"), {}, CLOSE_S)  # nobody hears it who is in the middle of an update
+        for other in self._others:
+            other.close()
+        for learner in self.learners:
+            take_share(learner, ALONE)
+        self.group = None
+
+
+class ReplicatedLearner:
+    """A learner whose every change the others in step make too; all else is its own."""
+
+    def __init__(self, learner: Algorithm, policy: str, leader: Leader) -> None:
+        assert leader.group is not None
+        self._learner, self._policy, self._leader = learner, policy, leader
+        leader.learners.append(learner)
+        take_share(learner, leader.group)
+        self.load_state_dict(learner.state_dict())
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._learner, name)
+
+    def update(self, batch: Rollout | Sample, progress: Progress) -> Any:
+        """Learn from a slab or a draw."""
+        is_draw = isinstance(batch, Sample)
+        order = GroupOrder("sample" if is_draw else "rollout", self._policy, progress=_numbers(progress))
+        arrays = rollout_arrays(batch) if isinstance(batch, Rollout) else _sample_arrays(batch)
+        learner: Any = self._learner
+        return self._all(order, arrays, lambda: learner.update(batch, progress))
+
+    def observe(self, rows: Transitions) -> None:
+        """Take new transitions into the input statistics."""
+        learner: Any = self._learner
+        self._all(GroupOrder("observe", self._policy), to_fields(rows), lambda: learner.observe(rows))
+
+    def load_state_dict(self, state: Arrays, strict: bool = True, include_optim: bool = True) -> None:
+        """Take over a saved state."""
+        options = {"strict": strict, "include_optim": include_optim}
+        self._learner.load_state_dict(state, **options)  # what is wrong with it is found out here
+        self._all(GroupOrder("load", self._policy, options=options), state, lambda: None)
+
+    def pull_towards(self, reference: Arrays, strength: float) -> None:
+        """Stay near these weights."""
+        order = GroupOrder("pull", self._policy, strength=strength)
+        self._all(order, reference, lambda: self._learner.pull_towards(reference, strength))
+
+    def _all(self, order: GroupOrder, arrays: Mapping[str, NDArray[Any]], work: Callable[[], T]) -> T:
+        def together() -> T:
+            assert self._leader.group is not None
+            self._leader.group.tell(order, arrays)
+            return work()
+
+        return self._leader.together(together)
+
+
+def refuse_uneven(scenario: Scenario) -> None:
+    """A draw from replay is shared out evenly, or not at all."""
+    for name in scenario.policies:
+        algo = scenario.algo_of(name)
+        if isinstance(algo, ReplayLearnerConfig) and algo.batch_size % scenario.learners:
+            raise ScenarioError(
+                f"learners: {scenario.learners} cannot share {algo.kind}'s batches of {algo.batch_size} rows evenly "
+                f"(policies.{name}); try algo.batch_size {algo.batch_size // scenario.learners * scenario.learners}"
+            )
+
+
+def lead(
+    scenario: Scenario, learners: Mapping[str, Algorithm], start: Start, host: str = LOOPBACK
+) -> tuple[Leader, dict[str, Any]]:
+    """Start the others, and have the learners lead them."""
+    refuse_uneven(scenario)
+    leader = Leader(scenario, start, host)
+    try:
+        return leader, {name: ReplicatedLearner(learner, name, leader) for name, learner in learners.items()}
+    except BaseException:
+        leader.close()
+        raise
+
+
+# --- the others ---
+
+
+def follow(job: LearnerJob, here: str = LOOPBACK) -> None:
+    """A learner's life: do what the leader does until it says that it was the end."""
+    scenario = from_plain(json.loads(job.scenario))
+    if scenario.device == "cuda":
+        torch.cuda.set_device(job.rank % torch.cuda.device_count())  # a GPU each, where there are as many
+    worlds = make_training_worlds(scenario, range(1))
+    scenario = choose_threads(scenario, worlds.spec)
+    cast = make_cast(scenario, worlds.spec)
+    blocks = [block.name for block in worlds.spec.obs]
+    worlds.close()
+    group = LearnerGroup(job, here)
+    for learner in cast.learners.values():
+        take_share(learner, group)
+    while True:
+        order, arrays = group.hear()
+        if order.what == "end":
+            return
+        with arithmetic(arithmetic_of(scenario)):
+            do(order, arrays, cast.learners[order.policy], blocks)
+
+
+def do(order: GroupOrder, arrays: Arrays, learner: Any, blocks: Sequence[str]) -> None:
+    """Carry out one order."""
+    progress = Progress(*order.progress)
+    match order.what:
+        case "rollout":
+            learner.update(rollout_from(arrays), progress)
+        case "sample":
+            weight = arrays.pop("weight")
+            rows = from_fields(arrays, blocks)
+            learner.update(Sample(rows, np.zeros(len(rows), np.int64), weight), progress)
+        case "observe":
+            learner.observe(from_fields(arrays, blocks))
+        case "load":
+            learner.load_state_dict(arrays, **order.options)
+        case "pull":
+            learner.pull_towards(arrays, order.strength)
+
+
+class Process:
+    """A learner in a process of this machine; it ends with the run."""
+
+    def __init__(self, job: LearnerJob) -> None:
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115 - held while the process lives
+        run, self._held = os.pipe()
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "slipstream.run.data_parallel", str(run)],
+            stdin=subprocess.PIPE,
+            stderr=self._said,
+            pass_fds=[run],
+            process_group=0,  # Ctrl+C is for the run alone
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        )
+        os.close(run)
+        assert self._process.stdin is not None
+        self._process.stdin.write(msgspec.json.encode(job))
+        self._process.stdin.close()
+
+    def why_ended(self) -> str | None:
+        """How it ended, with its traceback."""
+        try:
+            code = self._process.wait(CLOSE_S)
+        except subprocess.TimeoutExpired:
+            return None
+        self._said.seek(0)
+        said = self._said.read().decode(errors="replace").strip()[-4000:]
+        return f"ended with code {code}" + (f":\n{said}\n" if said else "")
+
+    def close(self) -> None:
+        """Let it end, or end it."""
+        os.close(self._held)
+        try:
+            self._process.wait(CLOSE_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._said.close()
+
+
+def _end_with(run: int) -> None:
+    """End this process when the run that holds the other end of the pipe is gone."""
+    os.read(run, 1)
+    os._exit(1)
+
+
+def _numbers(progress: Progress) -> tuple[float, int, int]:
+    return progress.fraction, progress.update, progress.steps
+
+
+def _sample_arrays(sample: Sample) -> Arrays:
+    return {**to_fields(sample.rows), "weight": sample.weight}
+
+
+if __name__ == "__main__":
+    signals.ignore()  # they are for the run
+    Thread(target=_end_with, args=(int(sys.argv[1]),), daemon=True).start()
+    follow(from_json(sys.stdin.buffer.read(), LearnerJob))

@@ -1,0 +1,128 @@
+"""A trained policy as a file: weights, input statistics and shapes, loaded in one line, without world or config."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from slipstream.algos.protocol import Algorithm, Arrays
+from slipstream.algos.state import AVERAGE, load_module
+from slipstream.config.records import from_value
+from slipstream.data import checkpoint
+from slipstream.data.rollout import F32, U8, Blocks
+from slipstream.errors import CheckpointError, suggest
+from slipstream.nets.actor import Acted, Actor, ActorSpec, act
+from slipstream.spec import WorldSpec
+from slipstream.worlds.action_space import to_space
+
+CPU = torch.device("cpu")
+
+
+class PolicyRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a checkpoint or an export says about one policy, beside its weights."""
+
+    actor: ActorSpec
+    world: WorldSpec
+    agents: tuple[int, ...]  # columns of the world it acts for
+    table: tuple[tuple[float, ...], ...] = ()  # axes of each choice, for a discrete policy on a continuous world
+    inference_shard: int | None = None  # read from files of version 0.1 and ignored: rows no longer depend on it
+
+
+@dataclass(frozen=True)
+class Policy:
+    """A loaded policy."""
+
+    record: PolicyRecord
+    network: Actor
+
+    def choose(self, obs: Blocks, mask: U8 | None, noise: F32 | None) -> Acted:
+        """Rows in, choices and log-probabilities out."""
+        return act(self.network, obs, mask, noise, CPU)
+
+    def act(self, obs: Any, mask: U8 | None = None) -> NDArray[Any]:
+        """The most likely action for each observation: an array [features] or [..., features], or a dict of blocks.
+
+        Answers as the world it was trained in takes them: axes within its bounds, or numbers of choices; of a
+        foreign environment, actions of its own space.
+        """
+        spec = self.record.world
+        blocks = {k: np.asarray(v) for k, v in obs.items()} if isinstance(obs, Mapping) else _as_blocks(obs, spec)
+        leading: tuple[int, ...] = ()
+        rows: Blocks = {}
+        for block in spec.obs:
+            if block.name not in blocks:
+                raise ValueError(f"the observation lacks block '{block.name}'{suggest(block.name, blocks)}")
+            array = blocks[block.name]
+            leading = array.shape[: array.ndim - len(block.shape)]
+            if array.shape[len(leading) :] != block.shape:
+                raise ValueError(
+                    f"observation block '{block.name}' has shape {array.shape}, but this policy was trained on "
+                    f"{block.shape} per agent ({', '.join(block.features[:4])}…) in {spec.name}"
+                )
+            rows[block.name] = np.ascontiguousarray(array.reshape(-1, *block.shape), dtype=block.dtype)
+        flat = None if mask is None else np.asarray(mask, np.uint8).reshape(-1, self.record.actor.outputs)
+        action = self.choose(rows, flat, None).action
+        if self.record.table:
+            action = np.asarray(self.record.table, np.float32)[action]
+        elif spec.action_space is not None:
+            action = to_space(spec.action_space, action)
+        elif not self.record.actor.discrete:
+            action = np.clip(action, spec.action.low, spec.action.high)
+        return action.reshape((*leading, *action.shape[1:]))[()]
+
+
+def _as_blocks(obs: Any, spec: WorldSpec) -> Blocks:
+    """A bare array stands for the only block."""
+    if len(spec.obs) != 1:
+        names = ", ".join(block.name for block in spec.obs)
+        raise ValueError(f"{spec.name} has several observation blocks ({names}); pass a dict of them")
+    return {spec.obs[0].name: np.asarray(obs)}
+
+
+def policy_arrays(name: str, learner: Algorithm) -> Arrays:
+    """The acting network's arrays under the policy's name, and those of its averaged weights where it has any."""
+    state = learner.state_dict(include_optim=False)
+    averaged = {key: value for key, value in state.items() if key.startswith(AVERAGE + ".")}
+    return {f"policy.{name}.{key}": value for key, value in {**learner.actor_arrays(), **averaged}.items()}
+
+
+def load_policy(path: str | Path, name: str | None = None) -> Policy:
+    """Load a policy from an exported model, a checkpoint or a run folder; it acts with `.act(obs)`.
+
+    Args:
+        path: `models/<…>`, `runs/<…>/checkpoints/<…>` or `runs/<…>` (its newest good checkpoint).
+        name: Which policy, where the file holds several.
+    """
+    path = Path(path)
+    folder = path / "checkpoints"
+    saved = checkpoint.load_latest(folder).checkpoint if folder.is_dir() else checkpoint.load(path)
+    return from_checkpoint(saved, path, name)
+
+
+def from_checkpoint(saved: checkpoint.Checkpoint, path: Path, name: str | None = None) -> Policy:
+    """The policy in a loaded checkpoint."""
+    records = saved.meta.get("policies")
+    if not isinstance(records, dict) or not records:
+        raise CheckpointError(f"{path}: holds no policy; it was not written by 'slipstream train'")
+    if name is None and len(records) > 1:
+        raise CheckpointError(f"{path}: holds several policies ({', '.join(records)}); say which with name=")
+    name = name or next(iter(records))
+    if name not in records:
+        raise CheckpointError(f"{path}: has no policy '{name}'{suggest(name, records)}")
+    try:
+        record = from_value(records[name], PolicyRecord)
+    except msgspec.ValidationError as error:
+        raise CheckpointError(f"{path}: the record of policy '{name}' is not readable: {error}") from None
+    network = Actor(record.actor, torch.Generator())
+    prefix = f"policy.{name}."
+    arrays = {k.removeprefix(prefix): v for k, v in saved.arrays.items() if k.startswith(prefix)}
+    is_averaged = any(key.startswith(AVERAGE + ".") for key in arrays)
+    load_module(network, arrays, AVERAGE if is_averaged else "actor", strict=True)
+    return Policy(record, network.eval())

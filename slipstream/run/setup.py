@@ -1,0 +1,398 @@
+"""From a scenario to the things a run is made of: worlds, teams and learners."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from slipstream import _core
+from slipstream.algos.protocol import Algorithm, Progress, action_table, refuse_mismatch
+from slipstream.algos.registry import ALGORITHMS
+from slipstream.collect.shaping import Shaping
+from slipstream.collect.teams import Team
+from slipstream.config.algos import DqnConfig, PpoConfig
+from slipstream.config.algos.offpolicy import ReplayLearnerConfig
+from slipstream.config.algos.onpolicy import LearnerConfig
+from slipstream.config.foreign import GymnasiumConfig, PettingZooConfig
+from slipstream.config.load import override
+from slipstream.config.scenario import (
+    FrozenPolicy,
+    LearningPolicy,
+    PastPolicy,
+    Scenario,
+    ScriptedPolicy,
+    assign_teams,
+    check_batch,
+    shared_policies,
+)
+from slipstream.data.dataset_file import read_record
+from slipstream.data.rollout import F32, U8, Blocks
+from slipstream.errors import ScenarioError, suggest
+from slipstream.federate.dpsgd import refuse_algorithm
+from slipstream.nets.actor import Acted
+from slipstream.nets.torsos import PLAIN, Arithmetic, fastest_threads
+from slipstream.replay.limiter import Limit, Pace, refuse_pace
+from slipstream.run.policy_file import Policy, PolicyRecord, load_policy
+from slipstream.run.self_play import OpponentPool
+from slipstream.run.time_to_success import load_times
+from slipstream.spec import WorldSpec
+from slipstream.stats import Certifier, spent
+from slipstream.worlds.registry import make_worlds
+from slipstream.worlds.vec_env import EnvOptions, VecEnv
+
+MANY_ROWS = 512  # agents in a batch from which a second world thread pays (bench/worlds.py)
+
+
+@dataclass(frozen=True)
+class Cast:
+    """Who takes part: the learners by policy name, and every team."""
+
+    learners: Mapping[str, Algorithm]
+    teams: tuple[Team, ...]
+    records: Mapping[str, PolicyRecord]  # how to build each learner's acting network again
+    past: Mapping[str, OpponentPool]  # by policy name
+    shaping: Shaping
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A frozen policy as a player."""
+
+    policy: Policy
+
+    def act(self, obs: Blocks, mask: U8 | None, noise: F32 | None) -> Acted:
+        """Choose for every row."""
+        return self.policy.choose(obs, mask, noise)
+
+
+def resolve(scenario: Scenario, cuda: bool | None = None) -> Scenario:
+    """Replace every `auto` of the scenario that needs no measurement: device and world threads."""
+    changes: dict[str, object] = {}
+    if scenario.device == "auto":
+        available = torch.cuda.is_available() if cuda is None else cuda
+        changes["device"] = "cuda" if available else "cpu"
+    elif scenario.device == "cuda" and not torch.cuda.is_available():
+        raise ScenarioError("device: cuda was asked for, but this machine has no usable GPU; try --no-gpu")
+    if scenario.precision == "float16" and changes.get("device", scenario.device) == "cpu":
+        raise ScenarioError(
+            "precision: float16 was asked for, but networks run on the CPU here, which multiplies it far slower than "
+            "float32; try bfloat16, or --gpu on a machine that has one"
+        )
+    if scenario.collect.world_threads == "auto":
+        is_foreign = isinstance(scenario.world, GymnasiumConfig | PettingZooConfig)  # stepped by one thread anyway
+        many = scenario.collect.num_worlds >= MANY_ROWS and not scenario.collect.workers and not is_foreign
+        changes["collect.world_threads"] = min(2, os.cpu_count() or 1) if many else 1
+    return with_gamma(override(scenario, changes) if changes else scenario)
+
+
+def with_gamma(scenario: Scenario) -> Scenario:
+    """The scenario with every discount per second worked out per tick."""
+    algos = {"algo": scenario.algo}
+    for name, policy in scenario.policies.items():
+        if isinstance(policy, LearningPolicy) and policy.algo is not None:
+            algos[f"policies.{name}.algo"] = policy.algo
+    asked = {where: algo.gamma_per_second for where, algo in algos.items() if algo.gamma_per_second is not None}
+    if not asked:
+        return scenario
+    worlds = make_worlds(scenario.world, 1)
+    seconds = worlds.spec.tick_seconds
+    worlds.close()
+    if seconds <= 0:
+        where = next(iter(asked))
+        raise ScenarioError(
+            f"{where}.gamma_per_second: {worlds.spec.name} does not say how long a tick is; give {where}.gamma"
+        )
+    changes: dict[str, object] = {f"{where}.gamma": share**seconds for where, share in asked.items()}
+    return override(scenario, changes | {f"{where}.gamma_per_second": None for where in asked})
+
+
+def make_training_worlds(scenario: Scenario, share: range | None = None, reward_parts: bool = False) -> VecEnv:
+    """The worlds a run learns in, or a worker's share of them."""
+    collect = scenario.collect
+    assert collect.world_threads != "auto"
+    share = range(collect.num_worlds) if share is None else share
+    return make_worlds(
+        scenario.world,
+        len(share),
+        EnvOptions(
+            seed=scenario.seed,
+            first_world=share.start,
+            threads=collect.world_threads,
+            reward_parts=reward_parts,
+            tick_discount=_tick_discount(scenario),
+            seed_stride=collect.seed_stride,
+        ),
+    )
+
+
+def make_evaluation_worlds(scenario: Scenario, episodes: int, reward_parts: bool = False) -> VecEnv:
+    """Worlds for evaluation: streams of their own, no autoreset; with the parts of rewards where logs want them."""
+    return make_worlds(
+        scenario.world,
+        min(episodes, 64),
+        EnvOptions(
+            seed=scenario.evaluate.seed,
+            evaluation=True,
+            autoreset=False,
+            reward_parts=reward_parts,
+            tick_discount=_tick_discount(scenario),
+        ),
+    )
+
+
+def gammas(scenario: Scenario) -> dict[str, float]:
+    """Discount of every learning policy."""
+    return {name: algo.gamma for name in scenario.policies if (algo := scenario.algo_of(name)) is not None}
+
+
+def make_cast(scenario: Scenario, spec: WorldSpec) -> Cast:
+    """Build every policy of the scenario for this world, refusing what cannot work in one sentence."""
+    assigned = assign_teams(scenario, spec.agents, spec.roles)
+    check_batch(scenario, {name: len(agents) for name, agents in assigned.items()})
+    for rule in ("zero_conflict_streak", "clean_evaluations", "bands"):
+        if getattr(scenario.stop, rule) is not None and "clean" not in spec.stats:
+            raise ScenarioError(
+                f"stop.{rule}: {spec.name} does not say which episodes are clean; remove the rule or use "
+                "stop.target_return"
+            )
+    if spec.has_durations and len(set(gammas(scenario).values())) > 1:
+        raise ScenarioError(
+            f"policies: decisions in {spec.name} last several ticks, and it pays rewards with one discount per tick; "
+            f"give its learners the same gamma (now {', '.join(map(str, gammas(scenario).values()))})"
+        )
+    _refuse_bad_offline(scenario)
+    _refuse_pace(scenario, assigned, spec)
+    _refuse_hopeless_certificate(scenario)
+    _refuse_distilling(scenario)
+    learners: dict[str, Algorithm] = {}
+    teams, records, past = [], {}, {}
+    for index, (name, agents) in enumerate(assigned.items()):
+        policy = scenario.policies[name]
+        if isinstance(policy, LearningPolicy):
+            learner, table = make_learner(scenario, name, spec, index)
+            learners[name] = learner
+            actor = learner.actor_spec()
+            records[name] = PolicyRecord(
+                actor=actor,
+                world=spec,
+                agents=agents,
+                table=table,
+            )
+            hold = (policy.algo or scenario.algo).exploration_hold
+            teams.append(Team(name, agents, learner, None, True, actor.discrete, table, noise_hold=hold))
+        elif isinstance(policy, PastPolicy):
+            continue  # once all learners are there
+        elif isinstance(policy, ScriptedPolicy):
+            scripted = scripted_team(name, agents, policy.script, spec, f"policies.{name}.script")
+            teams.append(replace(scripted, rival=True))
+        else:
+            teams.append(replace(frozen_team(name, agents, policy, spec), rival=True))
+    if not learners:
+        raise ScenarioError("policies: none of them learns, so there is nothing to train; try slipstream eval")
+    for name, agents in assigned.items():
+        policy = scenario.policies[name]
+        if isinstance(policy, PastPolicy):
+            past[name] = OpponentPool(policy, learners[policy.of], scenario.seed, torch.device(scenario.device))
+            of = records[policy.of]
+            teams.append(Team(name, agents, past[name], discrete=of.actor.discrete, table=of.table, rival=True))
+    return Cast(learners, tuple(teams), records, past, make_shaping(scenario, spec))
+
+
+def make_shaping(scenario: Scenario, spec: WorldSpec) -> Shaping:
+    """What a scenario adds to rewards in this world."""
+    config = scenario.shaping
+    if not config.use_potential_shaping or (config.evaluator is None and not spec.has_potential):
+        return Shaping()
+    if config.evaluator is None:
+        return Shaping(config.kappa)
+    times = load_times(Path(config.evaluator))
+    if times.record.world.obs != spec.obs:
+        trained = times.record.world
+        raise ScenarioError(
+            f"shaping.evaluator: {config.evaluator} has learned from {trained.name} ({trained.obs_size} inputs) and "
+            f"cannot read {spec.name} ({spec.obs_size}); train one there, or set it to null"
+        )
+    return Shaping(config.kappa, times)
+
+
+def _refuse_pace(scenario: Scenario, assigned: Mapping[str, tuple[int, ...]], spec: WorldSpec) -> None:
+    """A limit of a shared replay that the run could not keep to, as it draws and adds at a ratio of its own."""
+    for name, agents in assigned.items():
+        algo = scenario.algo_of(name)
+        if not isinstance(algo, ReplayLearnerConfig) or (algo.replay.kind, algo.replay.role) != ("service", "both"):
+            continue  # who only adds, or only draws, waits for others
+        limit, steps = algo.replay.sharing.limit, scenario.rollout_steps
+        pace = Pace(
+            rollouts=math.ceil(scenario.timesteps / steps),
+            rows=steps * len(agents),
+            steps=algo.training_intensity * steps,
+            batch=algo.batch_size,
+            warm_up=max(0, math.ceil(algo.learning_starts / steps) - 1),
+            at_most=spec.has_durations,
+        )
+        policy = scenario.policies[name]
+        where = f"policies.{name}.algo" if isinstance(policy, LearningPolicy) and policy.algo is not None else "algo"
+        refuse_pace(Limit(limit.min_size, limit.samples_per_insert, limit.tolerance), pace, where)
+
+
+def _refuse_bad_offline(scenario: Scenario) -> None:
+    """A dataset must be there; it moves no world, so a run is either offline or not."""
+    algos = {name: algo for name in scenario.policies if (algo := scenario.algo_of(name)) is not None}
+    replays = {name: algo.replay for name, algo in algos.items() if isinstance(algo, ReplayLearnerConfig)}
+    offline = [name for name, replay in replays.items() if not replay.collects]
+    online = [name for name in algos if name not in offline]
+    if offline and online:
+        raise ScenarioError(
+            f"policies.{offline[0]}: learns offline from {replays[offline[0]].dataset or 'what others add'}, but "
+            f"'{online[0]}' learns from worlds it acts in, and one run does either; train them apart, each with the "
+            "other frozen or scripted"
+        )
+    for replay in replays.values():
+        if replay.dataset is not None:
+            read_record(Path(replay.dataset))  # before a run folder is made for what cannot be read
+
+
+def _refuse_hopeless_certificate(scenario: Scenario) -> None:
+    """Even the first attempt, which has the most to spend, must be able to pass."""
+    asked = None if scenario.curriculum is None else scenario.curriculum.certificate
+    if asked is None:
+        return
+    try:
+        Certifier(asked.at_least, spent(asked.alpha, 1), asked.max_episodes, expected=asked.expected).check()
+    except ValueError as error:
+        raise ScenarioError(f"curriculum.certificate.max_episodes: {error}") from None
+
+
+def _refuse_distilling(scenario: Scenario) -> None:
+    """What is distilled is judged by playing it: that needs one policy with chances, and others that do not change."""
+    if scenario.federated.distill is None:
+        return
+    others = [
+        name
+        for name, policy in scenario.policies.items()
+        if isinstance(policy, LearningPolicy | PastPolicy) and name not in shared_policies(scenario)[:1]
+    ]
+    if others:
+        raise ScenarioError(
+            f"federated.distill: policies are compared by playing them, and '{others[0]}' plays otherwise in every "
+            "client; it works where all other policies are scripted or frozen"
+        )
+    if isinstance(scenario.algo_of(shared_policies(scenario)[0]), DqnConfig):
+        raise ScenarioError(
+            "federated.distill: dqn learns values, not chances of choices, so there is no divergence to bring down; "
+            "leave it out"
+        )
+
+
+def scripted_team(name: str, agents: tuple[int, ...], script: str, spec: WorldSpec, where: str) -> Team:
+    """A team the world itself acts for."""
+    if script not in spec.scripts:
+        known = ", ".join(spec.scripts) or "none"
+        raise ScenarioError(
+            f"{where}: {spec.name} has no scripted policy '{script}' (it has: {known})" + suggest(script, spec.scripts)
+        )
+    return Team(name, agents, script=script)
+
+
+def frozen_team(name: str, agents: tuple[int, ...], config: FrozenPolicy, spec: WorldSpec) -> Team:
+    """A team that plays a policy trained before."""
+    policy = load_policy(Path(config.path))
+    refuse_other_world(policy, spec, f"policies.{name}.path: {config.path}")
+    return Team(name, agents, Loaded(policy), discrete=policy.record.actor.discrete, table=policy.record.table)
+
+
+def refuse_other_world(policy: Policy, spec: WorldSpec, where: str) -> None:
+    """A clear error when a policy's shapes are not this world's."""
+    trained = policy.record.world
+    if trained.obs != spec.obs or trained.action != spec.action:
+        raise ScenarioError(
+            f"{where}: this policy was trained on {trained.name} ({trained.obs_size} inputs, {trained.action.size} "
+            f"{'choices' if trained.action.discrete else 'action axes'}) and cannot act in {spec.name} "
+            f"({spec.obs_size} inputs, {spec.action.size})"
+        )
+
+
+def progress_at(scenario: Scenario, update: int) -> Progress:
+    """Where a run stands when the slab of this number, counted from its first, begins."""
+    steps = update * scenario.rollout_steps
+    return Progress(min(1.0, steps / scenario.timesteps), update, steps)
+
+
+def make_learner(
+    scenario: Scenario, name: str, spec: WorldSpec, index: int
+) -> tuple[Algorithm, tuple[tuple[float, ...], ...]]:
+    """A policy's learner and its action table; `index` is the policy's place among all, and part of its seed."""
+    algo = scenario.algo_of(name)
+    assert algo is not None
+    kind = ALGORITHMS[algo.kind]
+    if (problem := refuse_mismatch(kind.traits, spec, f"policies.{name}")) is not None:
+        raise ScenarioError(problem)
+    if scenario.collect.overlap != "none" and not kind.traits.lagged:
+        raise ScenarioError(
+            f"collect.overlap: '{scenario.collect.overlap}' collects with an older policy than the one that learns, "
+            f"but {kind.traits.name} (policies.{name}) cannot learn from that; set it to none, or use one that can: "
+            + ", ".join(name for name, kind in ALGORITHMS.items() if kind.traits.lagged)
+        )
+    if isinstance(algo, ReplayLearnerConfig) and algo.replay.dataset is not None and algo.replay.n_step > 1:
+        raise ScenarioError(
+            f"algo.replay.n_step: {algo.replay.dataset} holds single decisions, which cannot be chained into spans of "
+            f"{algo.replay.n_step}; set it to 1"
+        )
+    if isinstance(algo, PpoConfig) and algo.centralised_critic and not spec.state_size:
+        raise ScenarioError(
+            f"algo.centralised_critic: {spec.name} has no global state for a centralised critic; set it to false"
+        )
+    if scenario.federated.dp_sgd is not None and name in shared_policies(scenario):
+        _refuse_dp_sgd(scenario, kind.traits.name, algo)
+    if algo.discrete_actions and not spec.action.discrete and not spec.action.table:
+        raise ScenarioError(f"algo.discrete_actions: {spec.name} has no action table; set it to false")
+    seed = (scenario.seed * 1_000_003 + index) % 2**63
+    return kind(algo, spec, seed, torch.device(scenario.device)), action_table(algo, kind.traits, spec)
+
+
+def arithmetic_of(scenario: Scenario) -> Arithmetic:
+    """How the scenario wants networks multiplied out while they learn."""
+    return Arithmetic(getattr(torch, scenario.precision), scenario.compile)
+
+
+def _refuse_dp_sgd(scenario: Scenario, name: str, algo: LearnerConfig) -> None:
+    """Where it would hide nothing, or cannot be had."""
+    prioritised = isinstance(algo, ReplayLearnerConfig) and algo.replay.prioritised is not None
+    problem = refuse_algorithm(name, prioritised, getattr(algo, "normalize_observation", False))
+    if problem is None and isinstance(algo, ReplayLearnerConfig) and algo.replay.kind != "local":
+        problem = "rows must be drawn independently of each other, which a service does not; use a local replay"
+    if problem is None and isinstance(algo, DqnConfig) and algo.dueling:
+        problem = "it covers plain perceptrons; set algo.dueling to false"
+    if problem is None and scenario.learners > 1:
+        problem = "its noise is drawn once for all rows of a step; set learners to 1"
+    if problem is None and scenario.device != "cpu":
+        problem = "its noise is drawn on the CPU; try --no-gpu"
+    if problem is not None:
+        raise ScenarioError(f"federated.dp_sgd: {problem}")
+
+
+def choose_threads(scenario: Scenario, spec: WorldSpec) -> Scenario:
+    """Measure once how many threads the networks should use, unless the scenario says; bits do not depend on it."""
+    _core.keep_freed_memory()
+    torch.set_num_threads(1)  # torch's own threads cost small networks more than they bring, and change the bits
+    if scenario.learner_threads == "auto":
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        candidates = sorted({1, min(2, cores), min(4, cores)})
+        algo = scenario.algo
+        rows = algo.batch_size if isinstance(algo, ReplayLearnerConfig) else getattr(algo, "minibatch_size", 1024)
+        best = fastest_threads((spec.obs_size, *algo.hidden, 1), algo.activation, rows, candidates)
+        scenario = override(scenario, {"learner_threads": best})
+    _core.set_kernel_threads(int(scenario.learner_threads))
+    if arithmetic_of(scenario) != PLAIN:
+        torch.set_num_threads(int(scenario.learner_threads))  # its passes are torch's
+    return scenario
+
+
+def _tick_discount(scenario: Scenario) -> float:
+    """The one γ rewards are discounted with while a decision lasts; it matters only in worlds with durations."""
+    return next(iter(gammas(scenario).values()), 1.0)

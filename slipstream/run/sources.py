@@ -1,0 +1,212 @@
+"""Where a run's slabs come from: collected in turn with learning, beside it, by workers, or from no world at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from slipstream.algos.protocol import Algorithm, Arrays, Progress
+from slipstream.collect.pipeline import Pipeline
+from slipstream.collect.pool import Tell
+from slipstream.collect.serial import Collector
+from slipstream.collect.slab import Slab
+from slipstream.collect.teams import Team
+from slipstream.config.algos.offpolicy import ReplayLearnerConfig
+from slipstream.config.scenario import Scenario
+from slipstream.errors import CheckpointError, ScenarioError
+from slipstream.run.acting import ActingLearner, ActingNetwork
+from slipstream.run.setup import Cast, gammas, make_learner, progress_at
+from slipstream.run.workers import MakeWorkplace, WorkerSource
+from slipstream.worlds.vec_env import VecEnv
+
+Learners = Mapping[str, Algorithm]
+Heed = Callable[[str], None]
+
+
+class Source(Protocol):
+    """Gives slabs, and is told of every update."""
+
+    def begin(self, version: int) -> None:
+        """Start, at a run's first update or at that of its checkpoint."""
+
+    def take(self, progress: Progress) -> Slab:
+        """The next slab."""
+
+    def publish(self, version: int) -> None:
+        """The learners have made this many updates."""
+
+    def restart(self) -> None:
+        """Begin new episodes everywhere; what the running ones have not paid is forgotten."""
+
+    def state_arrays(self) -> Arrays:
+        """What must be saved between updates."""
+
+    def load_state(self, state: Arrays) -> None:
+        """Go on exactly where `state_arrays` was taken."""
+
+    def close(self) -> None:
+        """Stop threads and processes."""
+
+
+def make_source(
+    scenario: Scenario,
+    worlds: VecEnv,
+    cast: Cast,
+    tell: Tell,
+    heed: Heed | None = None,
+    make_home: MakeWorkplace | None = None,
+) -> Source:
+    """The source a scenario asks for; `tell` hears what happens to workers, `make_home` gives them another place.
+
+    `heed` is called in every tick where the learner's own thread collects, and nowhere else.
+    """
+    if make_home is not None and not scenario.collect.workers:
+        raise ScenarioError("collect.workers: 0, so there are no workers that could run elsewhere; ask for some")
+    if scenario.is_offline:
+        return OfflineSource()
+    if scenario.collect.workers:
+        return WorkerSource(scenario, worlds, cast, tell, make_home)
+    overlap = scenario.collect.overlap
+    teams = cast.teams if overlap == "none" else [acting_copy(team, scenario, worlds, cast) for team in cast.teams]
+    collector = Collector(
+        worlds,
+        teams,
+        scenario.collect.rollout_length,
+        scenario.seed,
+        gammas(scenario),
+        cast.shaping,
+    )
+    if overlap == "none":
+        return SerialSource(collector, cast.learners, heed)
+
+    def explore(number: int) -> None:
+        for team in teams:
+            if isinstance(team.player, ActingNetwork | ActingLearner):
+                team.player.explore(progress_at(scenario, number))
+
+    lag, queue = scenario.collect.lag, scenario.collect.prefetch
+    return ThreadedSource(Pipeline(collector, overlap, lag=lag, queue=queue, explore=explore), cast.learners)
+
+
+class SerialSource:
+    """Collects when asked, with the learners themselves acting."""
+
+    def __init__(self, collector: Collector, learners: Learners, heed: Heed | None = None) -> None:
+        self._collector, self._learners, self._heed = collector, learners, heed
+        self._version = 0
+
+    def begin(self, version: int) -> None:
+        """The version stamped on the next slab."""
+        self._version = version
+
+    publish = begin
+
+    def take(self, progress: Progress) -> Slab:
+        """Collect a slab now."""
+        for learner in self._learners.values():
+            learner.explore(progress)
+        rollouts, episodes = self._collector.collect(self._version, tell=self._heed)
+        return Slab(self._version, rollouts, episodes, self._collector.clock.take(), self._collector.passed)
+
+    def restart(self) -> None:
+        """Begin new episodes everywhere."""
+        self._collector.restart()
+        if self._heed is not None:
+            self._heed("restarting")
+
+    def state_arrays(self) -> Arrays:
+        """Worlds and open decisions."""
+        return {**self._collector.state_arrays(), "steps": np.array(self._collector.steps, np.int64)}
+
+    def load_state(self, state: Arrays) -> None:
+        """Go on exactly."""
+        self._collector.load_state(state, int(state["steps"]))
+
+    def close(self) -> None:
+        """Nothing runs between two slabs."""
+
+
+class ThreadedSource:
+    """Collects on a thread of its own, with copies of the learners' networks acting."""
+
+    def __init__(self, pipeline: Pipeline, learners: Learners) -> None:
+        self._pipeline, self._learners = pipeline, learners
+        self._loaded: Arrays | None = None  # what a run that has not begun yet would go on from
+
+    def _weights(self) -> dict[str, Arrays]:
+        return {name: learner.actor_arrays() for name, learner in self._learners.items()}
+
+    def begin(self, version: int) -> None:
+        """Start the thread."""
+        self._loaded = None
+        try:
+            self._pipeline.start(version, self._weights())
+        except ValueError as error:  # slabs in flight that another setting collected
+            raise CheckpointError(f"collect.overlap, collect.lag: {error}") from None
+
+    def take(self, progress: Progress) -> Slab:
+        """The oldest slab not yet learned from."""
+        for learner in self._learners.values():
+            learner.explore(progress)  # as their copies did: a learner reports it
+        return self._pipeline.take()
+
+    def publish(self, version: int) -> None:
+        """Let later slabs act with the new weights."""
+        self._pipeline.publish(version, self._weights())
+
+    def restart(self) -> None:
+        """Never asked for: a curriculum needs overlap none (config/scenario.py)."""
+        raise AssertionError("worlds that are being stepped cannot be restarted")
+
+    def state_arrays(self) -> Arrays:
+        """Worlds, open decisions and slabs in flight."""
+        return self._pipeline.state_arrays() if self._loaded is None else self._loaded
+
+    def load_state(self, state: Arrays) -> None:
+        """Go on exactly (in deterministic mode)."""
+        self._pipeline.load_state(state)
+        self._loaded = state
+
+    def close(self) -> None:
+        """Stop the thread."""
+        self._pipeline.close()
+
+
+class OfflineSource:
+    """Offline: learners have their dataset, and nothing is collected."""
+
+    def begin(self, version: int) -> None:
+        """Nothing to start."""
+
+    publish = begin
+
+    def take(self, progress: Progress) -> Slab:
+        """An empty slab."""
+        return Slab(progress.update, {}, [], {})
+
+    def restart(self) -> None:
+        """Nothing."""
+
+    def state_arrays(self) -> Arrays:
+        """Nothing."""
+        return {}
+
+    def load_state(self, state: Arrays) -> None:
+        """Nothing."""
+
+    def close(self) -> None:
+        """Nothing."""
+
+
+def acting_copy(team: Team, scenario: Scenario, worlds: VecEnv, cast: Cast) -> Team:
+    """The same team with a copy acting for the learner."""
+    if not team.learns:
+        return team
+    if isinstance(scenario.algo_of(team.policy), ReplayLearnerConfig):  # how it explores is more than its network
+        return replace(team, player=ActingLearner(make_learner(scenario, team.policy, worlds.spec, 0)[0]))
+    device = torch.device(scenario.device)
+    return replace(team, player=ActingNetwork(cast.learners[team.policy].actor_spec(), device))

@@ -1,0 +1,83 @@
+"""What a worker is made of: its share of a scenario's worlds, and everybody who acts in them."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from threading import Event, Thread
+
+import msgspec
+import torch
+
+from slipstream import _core
+from slipstream.algos.protocol import Arrays, Progress
+from slipstream.collect.memory import ShelfPlan, WeightStore, WorkerBuffers, open_memory
+from slipstream.collect.messages import Channel
+from slipstream.collect.serial import Collector
+from slipstream.collect.slab import under
+from slipstream.collect.worker import Crew, serve
+from slipstream.config.load import from_plain
+from slipstream.config.records import from_json
+from slipstream.data.layout import ArrayLayout
+from slipstream.run.setup import gammas, make_cast, make_training_worlds
+
+
+class WorkerJob(msgspec.Struct, frozen=True):
+    """All that a worker is told when it begins."""
+
+    scenario: str  # JSON
+    first_world: int
+    worlds: int
+    owner: int  # the number of this life, written on every slab
+    shelf: ShelfPlan
+    board: ArrayLayout
+    buffers: int  # of the board
+
+
+def main(payload: bytes, descriptors: list[int]) -> None:
+    """A worker process: channel, shelf, board, and a pipe that ends when the run does."""
+    channel, shelf, board, run = descriptors
+    Thread(target=_end_with, args=(run,), daemon=True).start()
+    settle()
+    job = from_json(payload, WorkerJob)
+    board_memory = open_memory(board, writable=False)
+    work(job, socket.socket(fileno=channel), WorkerBuffers(open_memory(shelf), job.shelf), board_memory, Event())
+
+
+def settle() -> None:
+    """Be a process that is one worker: one thread, for other workers are the others, and memory that stays."""
+    torch.set_num_threads(1)
+    _core.set_kernel_threads(1)
+    _core.keep_freed_memory()
+
+
+def work(job: WorkerJob, end: socket.socket, shelf: WorkerBuffers, board_memory: object, stop: Event) -> None:
+    """A worker's life, in a process or on a thread."""
+    board = WeightStore(board_memory, job.board, job.buffers)  # type: ignore[arg-type]
+    serve(Channel(end), shelf, board, job.owner, lambda own: make_crew(job, own), stop)
+
+
+def make_crew(job: WorkerJob, shelf: WorkerBuffers) -> Crew:
+    """Build worlds and policies; the learners act here and never learn."""
+    scenario = from_plain(json.loads(job.scenario))
+    worlds = make_training_worlds(scenario, range(job.first_world, job.first_world + job.worlds))
+    worlds.phases = shelf.world_phases.tolist()  # before the first episodes begin
+    cast = make_cast(scenario, worlds.spec)
+    ticks = scenario.collect.rollout_length
+    collector = Collector(worlds, cast.teams, ticks, scenario.seed, gammas(scenario), cast.shaping, job.first_world)
+
+    def prepare(weights: Arrays, progress: tuple[float, int, int]) -> None:
+        for name, learner in cast.learners.items():
+            learner.load_state_dict(under(weights, f"learner.{name}."), strict=False, include_optim=False)
+            learner.explore(Progress(*progress))
+        for name, selves in cast.past.items():
+            selves.act_as(under(weights, f"past.{name}."))
+
+    return Crew(collector, prepare)
+
+
+def _end_with(run: int) -> None:
+    """End this process, whatever it is doing, when the run that holds the other end of the pipe is gone."""
+    os.read(run, 1)
+    os._exit(1)

@@ -1,0 +1,64 @@
+"""Messages on a stream: a head with lengths, a msgpack body, and data; no length is believed before it is checked.
+
+A head has sixteen bytes: two that name the protocol, its version, 0, the length of the body and that of the data.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple, TypeVar
+
+import msgspec
+
+from slipstream.errors import SlipstreamError
+
+HEAD = struct.Struct("<2sBBIQ")
+T = TypeVar("T")
+Bytes = bytes | bytearray | memoryview
+
+_encoder = msgspec.msgpack.Encoder()
+
+
+class WireError(SlipstreamError):
+    """The other side sent what no Slipstream sends."""
+
+
+class Head(NamedTuple):
+    """Lengths of what follows."""
+
+    body: int
+    data: int
+
+
+class Frames(NamedTuple):
+    """The frames of one protocol."""
+
+    magic: bytes
+    version: int
+    protocol: str  # whose it is, in errors
+
+    def frame(self, message: msgspec.Struct, data_bytes: int = 0) -> bytes:
+        """A message as bytes, without the data that follow it."""
+        body = _encoder.encode(message)
+        return HEAD.pack(self.magic, self.version, 0, len(body), data_bytes) + body
+
+    def parse_head(self, head: Bytes, max_body: int, max_data: int) -> Head:
+        """The lengths in a head, once they are within bounds; WireError otherwise."""
+        magic, version, zero, body, data = HEAD.unpack_from(head)
+        if magic != self.magic or zero != 0:
+            raise WireError(f"this is not the protocol of {self.protocol}")
+        if version != self.version:
+            raise WireError(
+                f"version {version} of the protocol of {self.protocol}; this Slipstream speaks version {self.version}"
+            )
+        if body > max_body or data > max_data:
+            raise WireError(f"a message of {body:,} + {data:,} bytes; at most {max_body:,} + {max_data:,} are taken")
+        return Head(body, data)
+
+
+def decode(decoder: msgspec.msgpack.Decoder[T], body: Bytes) -> T:
+    """What a body says, or WireError."""
+    try:
+        return decoder.decode(body)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise WireError(f"a message that cannot be read: {error!s:.200}") from None

@@ -1,1 +1,0 @@
-"""The experiment: its loop, its checkpoints, its metrics and the folder it leaves."""
