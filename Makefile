@@ -14,7 +14,7 @@ CPP_BUILD := build/cpp-tests
 CORE_SOURCES := $(shell find core CMakeLists.txt -name '*.cpp' -o -name '*.hpp' -o -name CMakeLists.txt 2>/dev/null)
 CPP_FILES := $(shell find core -name '*.cpp' -o -name '*.hpp' 2>/dev/null)
 
-.PHONY: help train test test-browser test-flower test-ray test-rllib test-wheel setup lint cpp-test pytest stubs bench peers study-deps study-learning study-faults study-signals study-time-to-streak study-classic study-racing study-drmario study-federation study-federation-matrix study-attacks study-scaling clean
+.PHONY: help house train test test-browser test-flower test-ray test-rllib test-wheel setup lint cpp-test pytest stubs bench peers study-deps study-learning study-faults study-signals study-time-to-streak study-classic study-racing study-drmario study-federation study-federation-matrix study-attacks study-scaling clean
 .DEFAULT_GOAL := help
 
 help:
@@ -30,6 +30,7 @@ help:
 	@echo "make lint    ruff, clang-format, mypy        make stubs   regenerate slipstream/_core.pyi"
 	@echo "make study-learning | study-faults | study-signals | study-time-to-streak | study-classic | study-racing | study-drmario | study-federation | study-federation-matrix | study-attacks | study-scaling   long studies, resumable"
 	@echo "make study-deps   MuJoCo, Box2D and mpe2 for study-learning"
+	@echo "make house   how large the package is, and how much of it a run loads (BESIDE=path: another checkout too)"
 	@echo "make clean   remove environments and builds (runs/ and models/ stay)"
 	@echo "PIP_ARGS='…' is passed to every pip install"
 
@@ -54,6 +55,9 @@ train: $(STAMP)
 	$(BIN)/slipstream train head_on
 
 # --- the gate ---
+
+house: $(STAMP)
+	$(BIN)/python tools/house.py $(if $(BESIDE),--beside $(BESIDE))
 
 test: lint cpp-test pytest
 

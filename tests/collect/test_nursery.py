@@ -143,8 +143,8 @@ def _drained(said: int) -> bool:
 
 KILLED = """
 import os, sys
-from slipstream.collect.nursery import Nursery
-nursery = Nursery("sleeper")
+from slipstream.collect.nursery import ForkServer
+nursery = ForkServer("sleeper")
 said, saying = os.pipe()
 watched, held = os.pipe()
 pids = [nursery.start(b"sleep", [saying, watched]).pid for _ in range(3)]

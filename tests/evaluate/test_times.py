@@ -327,7 +327,7 @@ def test_worlds_of_which_this_cannot_be_asked_are_refused(name, message):
 
 
 def test_a_model_comes_back_from_its_file_with_the_same_bits(learned, tmp_path):
-    report = learning.Report("runs/x", "greedy", {"kind": "probe"}, 3, 2, 100, 25, (0.5,), ())
+    report = learning.FitReport("runs/x", "greedy", {"kind": "probe"}, 3, 2, 100, 25, (0.5,), ())
     record = msgspec.structs.replace(learned.record, report=report)
     calibrated = replace(calibrate(learned, known(200, seed=9)), record=record)
     save_times(tmp_path / "times", calibrated)

@@ -99,7 +99,7 @@ class KillAfter(Quiet):
     def advance(self, steps: int, text: str) -> None:
         self._left -= 1
         if self._left == 0:
-            (other,) = [child for child in psutil.Process().children() if "in_step" in " ".join(child.cmdline())]
+            (other,) = [child for child in psutil.Process().children() if "data_parallel" in " ".join(child.cmdline())]
             os.kill(other.pid, signal.SIGKILL)
 
 

@@ -308,7 +308,7 @@ REAL_DISK = """
 import os, sys
 from pathlib import Path
 sys.path[:0] = sys.argv[2:]
-from tests.train.test_metrics import checkpoint, row, steps_in, train
+from tests.run.test_metrics import checkpoint, row, steps_in, train
 from slipstream.data import checkpoint as ck
 from slipstream.run import metrics as mt
 
@@ -366,7 +366,7 @@ RLIMIT = """
 import resource, sys
 from pathlib import Path
 sys.path[:0] = sys.argv[2:]
-from tests.train.test_metrics import steps_in, train
+from tests.run.test_metrics import steps_in, train
 from slipstream.data import checkpoint as ck
 from slipstream.run import metrics as mt
 

@@ -239,7 +239,7 @@ def test_workers_killed_ten_times_change_nothing(tmp_path):
 
 def test_a_worker_killed_at_any_line_of_its_code_loses_and_repeats_nothing(monkeypatch):
     """Each of twelve lives ends at another line; a collector that nobody disturbs makes the same slabs beside."""
-    monkeypatch.setattr(workers, "Nursery", lambda module: ForkServer("doomed"))
+    monkeypatch.setattr(workers, "ForkServer", lambda module: ForkServer("doomed"))
     with training(small("deterministic", rollout_length=4, num_worlds=2)) as run:
         while len(run.of("worker_died")) < 12:
             run.advance()
