@@ -30,13 +30,14 @@ import numpy as np
 
 from slipstream.data.arrays_file import content_hash
 from slipstream.data.disk import replace_file
-from slipstream.federate import disk, folder, rounds
+from slipstream.federate import folder, rounds
 from slipstream.federate.aggregate import Base, MergeReport
 from slipstream.federate.coordinator import Coordinator
 from slipstream.federate.coordinator_client import Coordinated
 from slipstream.federate.files import Files
 from slipstream.federate.rounds import Federation, RoundOutcome, RoundRecord, RoundRules
 from slipstream.federate.update import Arrays, ClientUpdate
+from slipstream.runtime import platform
 from slipstream.runtime.address import Address, listen
 
 SYSCALLS = ("open", "write", "fsync", "rename", "mkdir", "unlink", "listdir", "ftruncate", "close")
@@ -118,7 +119,7 @@ def close_now(made: Federation) -> RoundRecord | None:
 def expire(made: Federation, number: int) -> None:
     """Let the deadline of a round be past."""
     if folder.read_record(made, number) is None:
-        opened = folder.RoundOpened(disk.boot_id(), time.monotonic() - made.rules.timeout_s)
+        opened = folder.RoundOpened(platform.boot_id(), time.monotonic() - made.rules.timeout_s)
         replace_file(folder.round_folder(made, number) / folder.OPENED, msgspec.json.encode(opened))
 
 

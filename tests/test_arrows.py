@@ -16,13 +16,13 @@ MAY_IMPORT = {
     "spec": {"worlds.action_space"},
     "config": {"errors"},
     "stats": set(),
-    "worlds": {"errors", "spec", "config", "_core"},
+    "worlds": {"errors", "spec", "config", "runtime.platform", "_core"},
     "nets": {"errors", "spec", "config", "_core"},
     "runtime": {"errors"},
     "data": {"errors", "spec", "config", "replay.buffer", "_core"},
     "replay": {"errors", "spec", "config", "runtime", "data", "run", "_core"},
     "algos": {"errors", "spec", "config", "nets", "data", "replay.buffer", "_core"},
-    "collect": {"errors", "spec", "config.records", "worlds", "data", "_core"},
+    "collect": {"errors", "spec", "config.records", "worlds", "runtime", "data", "_core"},
     "federate": {"errors", "config.federated", "config.records", "runtime", "data", "replay.messages", "_core"},
     "run": {
         "errors",
@@ -52,6 +52,7 @@ MAY_IMPORT = {
         "run.metrics",
         "run.progress",
         "run.signals",
+        "runtime.platform",
         "data.disk",
     },
     "cli": {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import os
 import secrets
 import sys
 from collections.abc import Callable, Sequence
@@ -161,10 +160,11 @@ def _run(work: Work, cluster: Cluster | None) -> int:
     from rich.console import Console
     from rich.live import Live
 
+    from slipstream.runtime import platform
     from slipstream.scale.pool import ProcessPool
     from slipstream.scale.sweep import LOGS, run, table
 
-    cores = len(os.sched_getaffinity(0)) if cluster is None else cluster.cpus
+    cores = platform.cores() if cluster is None else cluster.cpus
     parallel = work.sweep.max_parallel or cores
     console = Console(width=None if sys.stdout.isatty() else 160)
     console.print(

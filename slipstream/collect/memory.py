@@ -8,7 +8,6 @@ twice or half. The board is the learner's: the newest weights, and those before 
 from __future__ import annotations
 
 import mmap
-import os
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
@@ -179,19 +178,6 @@ class WeightStore:
                 return wanted - 1, copy
             if version is not None:
                 raise RuntimeError(f"version {version} of the weights is not on the board: it holds {first - 1} there")
-
-
-def make_memory(name: str, size: int) -> tuple[int, mmap.mmap]:
-    """Anonymous memory and its descriptor; it ends with the last process that has either."""
-    descriptor = os.memfd_create(name, os.MFD_CLOEXEC)
-    os.ftruncate(descriptor, size)
-    return descriptor, mmap.mmap(descriptor, size)
-
-
-def open_memory(descriptor: int, writable: bool = True) -> mmap.mmap:
-    """Memory that another process made."""
-    access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
-    return mmap.mmap(descriptor, os.fstat(descriptor).st_size, access=access)
 
 
 def shares(worlds: int, workers: int) -> Sequence[range]:

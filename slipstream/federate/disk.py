@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import stat
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TypeVar
@@ -85,23 +83,3 @@ def last_round(fd: int) -> int:
     if lines[-1]:
         os.ftruncate(fd, size - len(lines[-1]))
     return from_json(lines[-2], _Numbered).round if len(lines) > 1 else 0
-
-
-def flock(fd: int, until: float) -> bool:
-    """Whether the lock was had in time."""
-    pause = 0.002
-    while True:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-        except BlockingIOError:
-            left = until - time.monotonic()
-            if left <= 0:
-                return False
-            time.sleep(min(pause, left))
-            pause = min(2 * pause, 0.05)
-
-
-def boot_id() -> str:
-    """Another one after every start of this machine."""
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()

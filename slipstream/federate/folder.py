@@ -15,7 +15,6 @@ nobody can fall out of step.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import re
 import time
@@ -38,7 +37,7 @@ from slipstream.federate.defence import (
     reference_of,
     without_state,
 )
-from slipstream.federate.disk import appending, boot_id, flock, last_round, own_folder, read, read_file, refuse_links
+from slipstream.federate.disk import appending, last_round, own_folder, read, read_file, refuse_links
 from slipstream.federate.rounds import (
     VERSION,
     Closing,
@@ -53,6 +52,7 @@ from slipstream.federate.rounds import (
 )
 from slipstream.federate.update import Arrays, ClientUpdate, check_id
 from slipstream.federate.update_file import Received, bytes_for, read_update, update_chunks
+from slipstream.runtime.platform import boot_id, lock_by, unlock
 
 AGREEMENT, HISTORY, LOCK = "federation.json", "rounds.jsonl", "lock"
 OPENED, CLOSING, CLOSED, REFUSED = "opened.json", "closing.json", "closed.json", "refused.jsonl"
@@ -211,12 +211,12 @@ def locked(federation: Federation, until: float) -> Iterator[bool]:
     refuse_links(federation.folder)
     fd = os.open(federation.folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
     try:
-        is_mine = flock(fd, until)
+        is_mine = lock_by(fd, until)
         try:
             yield is_mine
         finally:
             if is_mine:
-                fcntl.flock(fd, fcntl.LOCK_UN)
+                unlock(fd)
     finally:
         os.close(fd)
 

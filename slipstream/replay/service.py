@@ -13,7 +13,6 @@ import hmac
 import os
 import selectors
 import socket
-import struct
 import sys
 import time
 import traceback
@@ -58,6 +57,7 @@ from slipstream.replay.messages import (
 from slipstream.replay.table import Lane, Mixture, Table
 from slipstream.replay.window import UPDATE_BYTES, lay_out_window, shared_window
 from slipstream.runtime.frames import HEAD, Head, WireError
+from slipstream.runtime.platform import peer_user
 
 U8 = NDArray[np.uint8]
 
@@ -211,7 +211,7 @@ class ReplayServer:
         except OSError:  # it has gone again, or descriptors are used up
             return
         is_local = link.family == socket.AF_UNIX
-        if len(self._clients) >= self._rules.max_clients or (is_local and _peer_user(link) != os.getuid()):
+        if len(self._clients) >= self._rules.max_clients or (is_local and peer_user(link) not in (None, os.getuid())):
             self._dropped += 1
             link.close()
             return
@@ -632,10 +632,3 @@ class ReplayServer:
         while self._write is not None:
             wait([self._write])
             self._write_on()
-
-
-def _peer_user(link: socket.socket) -> int:
-    """Who is at the other end of a Unix socket."""
-    size = struct.calcsize("3i")
-    _, user, _ = struct.unpack("3i", link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
-    return int(user)

@@ -6,7 +6,6 @@ rows (replay_files.py), and one file with cursors and priorities. Files it does 
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import math
 import os
@@ -37,6 +36,7 @@ from slipstream.replay.segments import (
 )
 from slipstream.replay.table import Lane, Table
 from slipstream.runtime.frames import WireError
+from slipstream.runtime.platform import lock
 
 VERSION = 1
 FILE, LOCK = "snapshot.json", "lock"
@@ -101,11 +101,9 @@ class Snapshots:
         self._folder, self._number = folder, 0
         self._segments: dict[str, list[SegmentRecord]] = {}  # by folder of the lane
         self._lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not lock(self._lock):
             os.close(self._lock)
-            raise RunFolderError(f"{folder}: another replay service keeps its snapshots there") from None
+            raise RunFolderError(f"{folder}: another replay service keeps its snapshots there")
 
     def close(self) -> None:
         """Give up the lock."""

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
-import mmap
-import os
 from typing import NamedTuple
 
 import numpy as np
@@ -13,6 +10,7 @@ from numpy.typing import NDArray
 from slipstream.data.transitions import to_fields
 from slipstream.replay.buffer import batch_bytes, lay_out, record_bytes
 from slipstream.replay.messages import TableSpec, like
+from slipstream.runtime.memory import make_memory, open_memory
 
 U8 = NDArray[np.uint8]
 
@@ -40,17 +38,11 @@ def lay_out_window(spec: TableSpec, block: int, batch: int) -> WindowLayout:
 
 
 def shared_window(size: int) -> tuple[int, U8]:
-    """New shared memory as a descriptor to pass on and an array; nobody can make it smaller under the other's feet."""
-    fd = os.memfd_create("slipstream-replay", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    try:
-        os.ftruncate(fd, size)
-        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
-        return fd, map_window(fd, size)
-    except BaseException:
-        os.close(fd)
-        raise
+    """New shared memory, as a descriptor to pass on and as an array."""
+    fd, memory = make_memory("slipstream-replay", size)
+    return fd, np.frombuffer(memory, np.uint8)
 
 
 def map_window(fd: int, size: int) -> U8:
     """The memory behind a descriptor; it is given back when the last array on it is gone."""
-    return np.frombuffer(mmap.mmap(fd, size), np.uint8)
+    return np.frombuffer(open_memory(fd, size), np.uint8)

@@ -5,7 +5,6 @@ Viewers only read it. The lock is the operating system's (``flock``), so it ends
 
 from __future__ import annotations
 
-import fcntl
 import importlib.metadata
 import os
 import platform
@@ -23,6 +22,7 @@ from slipstream.config.names import check_name
 from slipstream.config.records import from_json
 from slipstream.data.disk import TEMP_PREFIX, open_regular, replace_file, sync_folder
 from slipstream.errors import RunFolderError
+from slipstream.runtime.platform import cpu_name, lock
 
 SCENARIO_FILE = "scenario.yaml"
 CONFIG_FILE = "config.json"
@@ -142,12 +142,9 @@ def is_being_written(path: Path) -> bool:
     except OSError:
         return False
     try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return True
+        return not lock(fd, shared=True)
     finally:
         os.close(fd)
-    return False
 
 
 def check_is_run(path: Path) -> None:
@@ -228,15 +225,13 @@ def _refuse_used(path: Path) -> None:
 
 def _lock(path: Path) -> int:
     fd = os.open(path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    if not lock(fd):
         holder = os.pread(fd, 32, 0).decode(errors="replace").strip() or "unknown"
         os.close(fd)
         raise RunFolderError(
             f"{path}: process {holder} is writing this run, and two writers would spoil it; "
             "wait until it ends, or stop it with Ctrl+C"
-        ) from None
+        )
     os.ftruncate(fd, 0)
     os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
     return fd
@@ -254,7 +249,7 @@ def describe_run(*, seed: int, command: Sequence[str], now: datetime) -> dict[st
         "versions": {"python": platform.python_version(), **_versions()},
         "git_commit": _git_commit(),
         "platform": platform.platform(),
-        "cpu": _cpu_name(),
+        "cpu": cpu_name(),
         "cpu_count": os.cpu_count(),
         "sessions": [_session(command, now, timesteps=0)],
     }
@@ -348,14 +343,6 @@ def _git_commit() -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return result.stdout.strip()
-
-
-def _cpu_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
 # --- frames ---

@@ -40,6 +40,7 @@ from slipstream.replay.limiter import Limit, Pace, refuse_pace
 from slipstream.run.policy_file import Policy, PolicyRecord, load_policy
 from slipstream.run.self_play import OpponentPool
 from slipstream.run.time_to_success import load_times
+from slipstream.runtime.platform import cores
 from slipstream.spec import WorldSpec
 from slipstream.stats import Certifier, spent
 from slipstream.worlds.registry import make_worlds
@@ -381,8 +382,7 @@ def choose_threads(scenario: Scenario, spec: WorldSpec) -> Scenario:
     _core.keep_freed_memory()
     torch.set_num_threads(1)  # torch's own threads cost small networks more than they bring, and change the bits
     if scenario.learner_threads == "auto":
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        candidates = sorted({1, min(2, cores), min(4, cores)})
+        candidates = sorted({1, min(2, cores()), min(4, cores())})
         algo = scenario.algo
         rows = algo.batch_size if isinstance(algo, ReplayLearnerConfig) else getattr(algo, "minibatch_size", 1024)
         best = fastest_threads((spec.obs_size, *algo.hidden, 1), algo.activation, rows, candidates)

@@ -12,7 +12,7 @@ import torch
 
 from slipstream import _core
 from slipstream.algos.protocol import Arrays, Progress
-from slipstream.collect.memory import ShelfPlan, WeightStore, WorkerBuffers, open_memory
+from slipstream.collect.memory import ShelfPlan, WeightStore, WorkerBuffers
 from slipstream.collect.messages import Channel
 from slipstream.collect.serial import Collector
 from slipstream.collect.slab import under
@@ -21,6 +21,7 @@ from slipstream.config.load import from_plain
 from slipstream.config.records import from_json
 from slipstream.data.layout import ArrayLayout
 from slipstream.run.setup import gammas, make_cast, make_training_worlds
+from slipstream.runtime.memory import open_memory
 
 
 class WorkerJob(msgspec.Struct, frozen=True):

@@ -23,7 +23,7 @@ import msgspec
 import numpy as np
 
 from slipstream.algos.protocol import Arrays, Progress
-from slipstream.collect.memory import ShelfPlan, WeightStore, WorkerBuffers, make_memory, shares
+from slipstream.collect.memory import ShelfPlan, WeightStore, WorkerBuffers, shares
 from slipstream.collect.merge import beside, in_order, join_states, split_state
 from slipstream.collect.messages import Collect, Restart
 from slipstream.collect.nursery import ForkServer
@@ -37,6 +37,7 @@ from slipstream.data.layout import ArrayLayout, layout_of
 from slipstream.errors import CheckpointError
 from slipstream.run import worker_process as crew
 from slipstream.run.setup import Cast, progress_at
+from slipstream.runtime.memory import make_memory
 from slipstream.worlds.vec_env import VecEnv
 
 ROOM = 65_536  # bytes for names and numbers beside the arrays that are shared

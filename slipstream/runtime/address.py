@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import socket
 from collections.abc import Iterator
@@ -10,6 +9,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from slipstream.errors import ScenarioError
+from slipstream.runtime.platform import lock
 
 MAX_PATH = 107  # bytes of a Unix socket's path, by the operating system
 
@@ -63,7 +63,7 @@ def _alone_in(folder: str) -> Iterator[None]:
     """Others who want to listen in this folder wait: who finds a dead one's leavings must not clear a living one's."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        lock(descriptor, wait=True)
         yield
     finally:
         os.close(descriptor)

@@ -32,13 +32,14 @@ from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from slipstream import __version__
-from slipstream.collect.memory import Arrays, WeightStore, WorkerBuffers, make_memory
+from slipstream.collect.memory import Arrays, WeightStore, WorkerBuffers
 from slipstream.collect.messages import MAX_TRACE, Channel, Collect, Failed, Message, Order, Ready, make_channel
 from slipstream.collect.pool import Life
 from slipstream.config.records import from_json
 from slipstream.errors import ScenarioError
 from slipstream.run import worker_process as crew
 from slipstream.run.workers import WorkerMemory
+from slipstream.runtime.memory import make_memory
 from slipstream.scale.slabs import Door, Gate, Sender
 
 PLACE_S = 30.0  # in which a cluster that is large enough has room for all workers

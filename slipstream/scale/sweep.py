@@ -8,7 +8,6 @@ go on are, bit for bit, runs that never paused. A run of a federated scenario is
 
 from __future__ import annotations
 
-import fcntl
 import math
 import os
 import shutil
@@ -28,6 +27,7 @@ from slipstream.config.sweep import Asha, Grid, MetricConfig, Pbt, Sweep, Tpe, d
 from slipstream.data.disk import replace_file
 from slipstream.errors import ScenarioError, suggest
 from slipstream.run.metrics import read_rows
+from slipstream.runtime.platform import lock
 from slipstream.scale import clients
 from slipstream.scale.clients import Ordered
 from slipstream.scale.pool import RunEnded, RunOrder, RunPool
@@ -179,12 +179,9 @@ def _alone(root: Path) -> Iterator[None]:
     """Refuse a second process in the same folder."""
     fd = os.open(root / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not lock(fd):
+            raise ScenarioError(f"{root}: another process works on this sweep; wait for it, or stop it with Ctrl+C")
         yield
-    except BlockingIOError:
-        raise ScenarioError(
-            f"{root}: another process works on this sweep; wait for it, or stop it with Ctrl+C"
-        ) from None
     finally:
         os.close(fd)
 

@@ -6,7 +6,6 @@ remembered beside what was written, never in the run folder, so a later exporter
 
 from __future__ import annotations
 
-import fcntl
 import math
 import os
 import signal
@@ -23,6 +22,7 @@ from slipstream.config.records import from_json
 from slipstream.data.disk import replace_file
 from slipstream.errors import SlipstreamError
 from slipstream.run.folder import METRICS_FILE
+from slipstream.runtime.platform import lock
 from slipstream.view.exporters import Target, Tensorboard
 from slipstream.view.run import About, about, state_of
 from slipstream.view.tail import Tail
@@ -154,14 +154,11 @@ def _alone(path: Path, is_stopped: Callable[[], bool]) -> Iterator[bool]:
 
 def _locked(fd: int, is_stopped: Callable[[], bool]) -> bool:
     """Whether the lock is ours: asked for again and again, since a wait for it would not hear a signal."""
-    while True:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-        except BlockingIOError:
-            if is_stopped():
-                return False
-            time.sleep(LOOK_S)
+    while not lock(fd):
+        if is_stopped():
+            return False
+        time.sleep(LOOK_S)
+    return True
 
 
 def _read(path: Path) -> Exported:

@@ -25,6 +25,7 @@ from slipstream.run.folder import (
     read_metadata,
     read_record,
 )
+from slipstream.runtime.platform import is_locked
 from slipstream.view.history import History, Row
 from slipstream.view.tail import last_lines
 
@@ -85,30 +86,13 @@ def state_of(path: Path, sessions: tuple[Mapping[str, Any], ...]) -> State:
 
     "crashed" ended by an error; "stopped" was killed, or ended by a signal or to make room, to go on later.
     """
-    if _is_locked(path / LOCK_FILE):
+    if is_locked(path / LOCK_FILE):
         return "running"
     last = sessions[-1] if sessions else {}
     if last.get("crashed"):
         return "crashed"
     outcome = last.get("outcome")
     return "stopped" if last.get("interrupted") or outcome in (None, "Ctrl+C", "SIGTERM") else "finished"
-
-
-def _is_locked(path: Path) -> bool:
-    """Whether someone holds the lock, without taking it for a moment, which could turn away a run that begins."""
-    try:
-        stat, holder = path.stat(), path.read_text().strip()
-        where = f"{os.major(stat.st_dev):02x}:{os.minor(stat.st_dev):02x}:{stat.st_ino}"
-        locks = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
-        # Some file systems (btrfs) have another device there than in stat: then the inode and who wrote itself down.
-        return any(where in lock or (holder in lock and lock[-3].endswith(f":{stat.st_ino}")) for lock in locks)
-    except OSError:
-        pass
-    try:  # not Linux: the process that took it last is still there
-        os.kill(int(path.read_text()), 0)
-    except (OSError, ValueError):
-        return False
-    return True
 
 
 class RunReader:

@@ -15,9 +15,9 @@ import psutil
 import pytest
 
 from slipstream.collect import nursery as nursery_module
-from slipstream.collect.memory import make_memory
 from slipstream.collect.nursery import ForkServer
 from slipstream.errors import WorkerDied
+from slipstream.runtime.memory import make_memory
 
 HERE = str(Path(__file__).parent)
 

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 from learning import build, digest, scenario_of, tiny
 
-from slipstream.collect.memory import ShelfPlan, WeightStore, WorkerBuffers, make_memory, open_memory, shares
+from slipstream.collect.memory import ShelfPlan, WeightStore, WorkerBuffers, shares
 from slipstream.collect.merge import beside, join_states, split_state
 from slipstream.collect.messages import Channel, Collect, Ready, make_channel
 from slipstream.data.layout import layout_of
 from slipstream.errors import WorldContractError
+from slipstream.runtime.memory import make_memory, open_memory
 from slipstream.worlds.registry import make_worlds, world_config
 from slipstream.worlds.vec_env import EnvOptions
 

@@ -16,7 +16,7 @@ from interrupted import learned_by
 from learning import digest
 
 from slipstream.cli.main import main
-from slipstream.collect.memory import EXTRA_BYTES, ShelfPlan, WorkerBuffers, make_memory
+from slipstream.collect.memory import EXTRA_BYTES, ShelfPlan, WorkerBuffers
 from slipstream.data import checkpoint
 from slipstream.data.layout import layout_of
 from slipstream.errors import ReplayRefusedError, ReplayTimeoutError
@@ -26,6 +26,7 @@ from slipstream.replay.process import OwnService
 from slipstream.run.backends import LOCAL, Backends
 from slipstream.run.loop import train
 from slipstream.runtime.address import parse_address
+from slipstream.runtime.memory import make_memory
 
 
 @pytest.mark.parametrize("words", [["train", "head_on"], ["federate", "head_on"]])

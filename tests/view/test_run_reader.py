@@ -71,15 +71,15 @@ def test_a_run_that_ends_while_it_is_looked_at_has_finished(tmp_path, monkeypatc
 def test_a_run_that_ends_between_two_looks_has_finished(tmp_path, monkeypatch):
     run = make(tmp_path)
     reader = RunReader(run.path)
-    locked = view_run._is_locked
+    locked = view_run.is_locked
 
     def looked_at(path):
         run_folder.end_session(run, NOW, 1.0, "timesteps reached", 1000)
         run.close()
-        monkeypatch.setattr(view_run, "_is_locked", locked)
+        monkeypatch.setattr(view_run, "is_locked", locked)
         return locked(path)
 
-    monkeypatch.setattr(view_run, "_is_locked", looked_at)
+    monkeypatch.setattr(view_run, "is_locked", looked_at)
     reader.refresh()
     assert reader.state == "finished"
 
