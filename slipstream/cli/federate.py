@@ -327,8 +327,8 @@ def _serve(words: Sequence[str]) -> int:
     if not words or words[0].startswith("-"):
         raise FederationError("serve: name the scenario that the clients train, and its --federated.address")
     from slipstream.cli.run import scenario_of
+    from slipstream.run.coordinator import serve
     from slipstream.run.setup import resolve
-    from slipstream.run.transports import serve
 
     scenario = scenario_of([*words, "--federated.enabled", "--federated.transport", "tcp"])
     serve(resolve(scenario), lambda text: print(text, file=sys.stderr, flush=True))

@@ -16,8 +16,8 @@ from slipstream.federate import peers
 from slipstream.federate.aggregate import mean
 from slipstream.federate.gossip import Gossip
 from slipstream.federate.peers import Exchanged, Hello, Schedule, Take
+from slipstream.federate.transports.gossip import GossipTransport
 from slipstream.federate.update import ClientUpdate
-from slipstream.run.transports import ByGossip
 from slipstream.runtime.address import connect, listen, parse_address
 from slipstream.runtime.frames import HEAD
 
@@ -260,7 +260,7 @@ def test_whoever_is_behind_joins_the_round_that_the_other_waits_in(ahead, tmp_pa
     group = open_peers(addresses, Schedule("all"), timeout_s=1000.0)  # nobody can afford to wait for the wrong one
 
     def meet(name):
-        way = ByGossip(group[name])
+        way = GossipTransport(group[name])
         number = 9 if name == ahead else 3
         while True:
             outcome = way.exchange(ClientUpdate(name, number, "", "a nonce", some_arrays(0)))
