@@ -42,6 +42,10 @@ class ReplayRefusedError(SlipstreamError):
     """A replay service would not do what it was asked for."""
 
 
+class LaneInUseError(ReplayRefusedError):
+    """Another connection uses the lane; it may be free in a moment."""
+
+
 class FederationError(SlipstreamError):
     """Replicas cannot learn together as asked, or something one of them sent was refused."""
 

@@ -8,17 +8,13 @@ has shown the token; who is slow, silent or talks nonsense is hung up on, and th
 
 from __future__ import annotations
 
-import contextlib
 import hmac
 import os
-import selectors
 import socket
-import sys
 import time
-import traceback
-from collections import deque
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 from slipstream.errors import FederationError
@@ -44,31 +40,22 @@ from slipstream.federate.messages import (
 from slipstream.federate.rounds import Federation, Refusal, RoundRecord
 from slipstream.federate.update import ClientUpdate, check_id
 from slipstream.federate.update_file import parse_update
-from slipstream.runtime.frames import HEAD, Head, WireError
-
-CHUNK = 1 << 18  # bytes taken from a socket at once
-TICK_S = 0.25  # between looks at the clock
-
-
-class Limits(NamedTuple):
-    """What a coordinator puts up with."""
-
-    max_connections: int = 256
-    enter_s: float = 5.0  # a connection says who it is within this
-    frame_s: float = 60.0  # a message that has begun is complete within this
+from slipstream.runtime.frames import WireError
+from slipstream.runtime.server import TICK_S, TURN, Connection, ServerLimits, SocketServer
 
 
 @dataclass(eq=False)
-class Connection:
-    """One client's, or one that claims to be."""
+class ClientConnection(Connection):
+    """A client's, or one that claims to be."""
 
-    link: socket.socket
-    since: float  # of the connection, or of the message that is under way
-    client: str = ""  # once it has entered
-    inbox: bytearray = field(default_factory=bytearray)
-    outbox: deque[memoryview] = field(default_factory=deque)
     waits: Await | None = None  # for the round to be over
-    events: int = selectors.EVENT_READ
+
+
+class FederationRequest(NamedTuple):
+    """What a client asks for, and what it sent with it."""
+
+    ask: Ask
+    data: bytes
 
 
 class Coordinator:
@@ -79,15 +66,14 @@ class Coordinator:
         server: socket.socket,
         federation: Federation,
         token: str,
-        limits: Limits = Limits(),  # noqa: B008
+        limits: ServerLimits = ServerLimits(),  # noqa: B008
         watch: int | None = None,
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
         """`server` listens (slipstream.runtime.address.listen); `say` is told of rounds and of who is hung up on."""
-        self._server, self._federation, self._token, self._limits = server, federation, token, limits
-        self._watch, self._say = watch, say
-        self._connections: dict[int, Connection] = {}
-        self._selector = selectors.DefaultSelector()
+        self._federation, self._token, self._say = federation, token, say
+        self._server: SocketServer[ClientConnection, FederationRequest]
+        self._server = SocketServer(server, FRAMES, MAX_REQUEST, self, limits, watch)
         self._where = folder.standing(federation)
         self._due: float | None = None
         self._is_changed = True  # the round may be ready to be closed
@@ -101,28 +87,11 @@ class Coordinator:
             if not is_mine:
                 raise FederationError(f"{self._federation.folder}: another coordinator is at work in this folder")
             folder.agree(self._federation)
-            self._selector.register(self._server, selectors.EVENT_READ)
-            if self._watch is not None:
-                self._selector.register(self._watch, selectors.EVENT_READ)
             try:
                 self._stand()
-                self._serve_until_stopped()
+                self._server.serve()
             finally:
-                for connection in list(self._connections.values()):
-                    self._drop(connection, "")
-                self._selector.close()
                 self._server.close()
-
-    def _serve_until_stopped(self) -> None:
-        looked = time.monotonic()
-        while not self.stopping:
-            left = TICK_S if self._due is None else max(0.0, min(TICK_S, self._due - time.monotonic()))
-            for key, events in self._selector.select(0.0 if self._is_changed else left):
-                self._on_event(key.fd, events)
-            self._advance()
-            if time.monotonic() - looked >= TICK_S:
-                self._look_at_clock()
-                looked = time.monotonic()
 
     # --- rounds ---
 
@@ -138,7 +107,7 @@ class Coordinator:
             self._aggregate = memoryview(path.read_bytes())
         self._due, self._is_changed = None, True
 
-    def _advance(self) -> None:
+    def between(self) -> None:
         """Close the round if it is time, and tell those who wait."""
         federation, number, now = self._federation, self._where.round, time.monotonic()
         if self._is_changed and self._due is None:
@@ -160,26 +129,30 @@ class Coordinator:
         accepted, state = len(record.seats), record.state
         self._say(f"round {number} {state}: {accepted} of {federation.rules.clients} clients{_why(record)}")
         self._stand()
-        for connection in list(self._connections.values()):
-            if connection.waits is not None:
-                with self._dropping(connection):
-                    self._end(connection, connection.waits, record)
-                    self._serve(connection)
+        for connection in self._server.connections:
+            if (request := connection.waits) is not None:
+                self._server.unpark(connection, partial(self._end, request=request, record=record))
 
-    def _await(self, connection: Connection, request: Await) -> None:
-        update = _nominal(connection.client, request)
+    def pause_s(self) -> float:
+        """Until the round's deadline, or until the clock is looked at."""
+        if self._is_changed or self._due is None:
+            return 0.0 if self._is_changed else TICK_S
+        return max(0.0, min(TICK_S, self._due - time.monotonic()))
+
+    def _await(self, connection: ClientConnection, request: Await) -> None:
+        update = _nominal(connection.name, request)
         for record in self._where.closed:
             if rounds.has_seat(record, update):
                 return self._end(connection, request, record)
-        path = folder.client_file(self._federation, self._where.round, connection.client)
+        path = folder.client_file(self._federation, self._where.round, connection.name)
         if os.path.lexists(path):
             self._keep(connection, request)  # this update or, if it is another, the one that was first
         else:
             self._answer(connection, Send(self._where.round))
         return None
 
-    def _submit(self, connection: Connection, request: Submit, data: memoryview) -> None:
-        federation, where, client = self._federation, self._where, connection.client
+    def _submit(self, connection: ClientConnection, request: Submit, data: memoryview) -> None:
+        federation, where, client = self._federation, self._where, connection.name
         if request.round != where.round:
             self._answer(connection, Send(where.round))
             return
@@ -199,21 +172,54 @@ class Coordinator:
         self._keep(connection, Await(request.nonce, request.base, request.patient))
         self._is_changed = True
 
-    def _keep(self, connection: Connection, request: Await) -> None:
+    def _keep(self, connection: ClientConnection, request: Await) -> None:
         if request.patient:
-            connection.waits = request
+            connection.waits, connection.is_parked = request, True
         else:
             self._answer(connection, Kept())
 
-    def _end(self, connection: Connection, request: Await, record: RoundRecord) -> None:
-        connection.waits, connection.since = None, time.monotonic()
+    def _end(self, connection: ClientConnection, request: Await, record: RoundRecord) -> None:
+        connection.waits = None
         where = self._where
         self._answer(connection, RoundEnded(record, where.round, where.base), where.base != request.base)
 
     # --- requests ---
 
-    def _do(self, connection: Connection, request: Ask, data: memoryview) -> None:
-        if not connection.client and not isinstance(request, EnterFederation):
+    def connected(self, link: socket.socket, now: float, is_local: bool) -> ClientConnection:
+        """Nothing is known of it yet."""
+        return ClientConnection(link, now, is_local)
+
+    def max_data(self, connection: ClientConnection) -> int:
+        """One update of the right size, of those who have shown the token."""
+        return self._most_bytes if connection.name else 0
+
+    def turns(self, ready: Iterable[ClientConnection]) -> list[ClientConnection]:
+        """One request of everybody."""
+        return list(ready)
+
+    def parse(self, connection: ClientConnection, body: memoryview, data: memoryview) -> FederationRequest:
+        """A request, with a copy of its data."""
+        return FederationRequest(parse_request(body), bytes(data))
+
+    def do(self, connection: ClientConnection, request: FederationRequest) -> int:
+        """Do a request; it takes the whole turn."""
+        try:
+            self._do(connection, request.ask, memoryview(request.data))
+        except FederationError as error:
+            raise WireError(str(error)) from error
+        return TURN
+
+    def refusal(self, error: WireError) -> CoordinatorRefusal:
+        """Why a client is disconnected."""
+        return CoordinatorRefusal(self._where.round, f"{error!s:.300}")
+
+    def ended(self, connection: ClientConnection, why: str) -> None:
+        """Say who has gone."""
+        if connection.name and why:
+            self._say(f"{connection.name} is gone: {why}")
+
+    def _do(self, connection: ClientConnection, request: Ask, data: memoryview) -> None:
+        if not connection.name and not isinstance(request, EnterFederation):
             raise WireError("the first message says who is there")
         if len(data) and not isinstance(request, Submit):
             raise WireError("data where none belong")
@@ -221,7 +227,7 @@ class Coordinator:
             case EnterFederation():
                 if not hmac.compare_digest(request.token.encode(), self._token.encode()):
                     raise WireError("the token is not this coordinator's")
-                connection.client = check_id(request.client, "client id")
+                connection.name = check_id(request.client, "client id")
                 self._answer(connection, Welcome(self._federation.rules))
             case CatchUp():
                 is_other = request.base != self._where.base
@@ -231,134 +237,12 @@ class Coordinator:
             case Submit():
                 self._submit(connection, request, data)
             case Leave():
-                folder.mark_gone(self._federation, connection.client)
+                folder.mark_gone(self._federation, connection.name)
                 self._is_changed = True
                 self._answer(connection, Kept())
 
-    def _answer(self, connection: Connection, answer: CoordinatorAnswer, with_aggregate: bool = False) -> None:
-        data = self._aggregate if with_aggregate else memoryview(b"")
-        connection.outbox.append(memoryview(FRAMES.frame(answer, len(data))))
-        if len(data):
-            connection.outbox.append(data)
-
-    # --- connections ---
-
-    def _on_event(self, fd: int, events: int) -> None:
-        if fd == self._server.fileno():
-            self._accept()
-        elif fd == self._watch:
-            self.stopping = not os.read(fd, 1)
-        elif (connection := self._connections.get(fd)) is not None:
-            with self._dropping(connection):
-                if events & selectors.EVENT_READ:
-                    self._receive(connection)
-                self._serve(connection)
-
-    @contextlib.contextmanager
-    def _dropping(self, connection: Connection) -> Iterator[None]:
-        """Hang up on a connection for what it sent, or for a defect of ours that it has found; the others stay."""
-        try:
-            yield
-        except (OSError, WireError, FederationError) as error:
-            self._drop(connection, str(error))
-        except Exception as error:
-            traceback.print_exc(file=sys.stderr)
-            self._drop(connection, f"the coordinator failed at this: {error!r}")
-
-    def _accept(self) -> None:
-        try:
-            link, _ = self._server.accept()
-        except OSError:  # it has gone again, or descriptors are used up
-            return
-        if len(self._connections) >= self._limits.max_connections:
-            strangers = [connection for connection in self._connections.values() if not connection.client]
-            if not strangers:
-                link.close()
-                return
-            # Clients say who they are at once: whoever has taken longest is the least likely to be one.
-            self._drop(min(strangers, key=lambda stranger: stranger.since), "there are too many connections")
-        link.setblocking(False)
-        self._connections[link.fileno()] = Connection(link, time.monotonic())
-        self._selector.register(link, selectors.EVENT_READ)
-
-    def _receive(self, connection: Connection) -> None:
-        got = connection.link.recv(min(CHUNK, self._room(connection)))
-        if not got:
-            raise ConnectionResetError("the client has gone")
-        if not connection.inbox and connection.client:
-            connection.since = time.monotonic()
-        connection.inbox += got
-
-    def _room(self, connection: Connection) -> int:
-        """Bytes that are taken from a connection before its request is done; more than one message is never needed."""
-        most = HEAD.size + MAX_REQUEST + (self._most_bytes if connection.client else 0)
-        return max(0, most - len(connection.inbox))
-
-    def _serve(self, connection: Connection) -> None:
-        """Do the requests that have arrived complete, one after the other."""
-        self._flush(connection)
-        while not connection.outbox and connection.waits is None and (head := self._head(connection)) is not None:
-            start, end = HEAD.size + head.body, HEAD.size + head.body + head.data
-            if len(connection.inbox) < end:
-                break
-            message = bytes(connection.inbox[:end])
-            del connection.inbox[:end]
-            view = memoryview(message)
-            try:
-                self._do(connection, parse_request(view[HEAD.size : start]), view[start:])
-            except (WireError, FederationError) as error:
-                self._answer(connection, CoordinatorRefusal(self._where.round, f"{error!s:.300}"))
-                self._flush(connection)
-                raise
-            self._flush(connection)
-        self._listen_to(connection)
-
-    def _head(self, connection: Connection) -> Head | None:
-        if len(connection.inbox) < HEAD.size:
-            return None
-        return FRAMES.parse_head(connection.inbox, MAX_REQUEST, self._most_bytes if connection.client else 0)
-
-    def _flush(self, connection: Connection) -> None:
-        while connection.outbox:
-            try:
-                sent = connection.link.send(connection.outbox[0])
-            except BlockingIOError:
-                return
-            connection.since = time.monotonic()
-            connection.outbox[0] = connection.outbox[0][sent:]
-            if not len(connection.outbox[0]):
-                connection.outbox.popleft()
-
-    def _listen_to(self, connection: Connection) -> None:
-        """Read on while there is room; write while something is left to be written."""
-        events = selectors.EVENT_READ if self._room(connection) else 0
-        events |= selectors.EVENT_WRITE if connection.outbox else 0
-        if events == connection.events:
-            return
-        if not connection.events:
-            self._selector.register(connection.link, events)
-        elif not events:
-            self._selector.unregister(connection.link)
-        else:
-            self._selector.modify(connection.link, events)
-        connection.events = events
-
-    def _drop(self, connection: Connection, why: str) -> None:
-        self._connections.pop(connection.link.fileno(), None)
-        if connection.events:
-            self._selector.unregister(connection.link)
-        connection.link.close()
-        if connection.client and why:
-            self._say(f"{connection.client} is gone: {why}")
-
-    def _look_at_clock(self) -> None:
-        now, limits = time.monotonic(), self._limits
-        for connection in list(self._connections.values()):
-            if not connection.client and now - connection.since > limits.enter_s:
-                self._drop(connection, f"it did not say who it is within {limits.enter_s:g} s")
-            is_midway = connection.outbox or (connection.inbox and connection.waits is None)
-            if connection.client and is_midway and now - connection.since > limits.frame_s:
-                self._drop(connection, f"a message stood half done for {limits.frame_s:g} s")
+    def _answer(self, connection: ClientConnection, answer: CoordinatorAnswer, with_aggregate: bool = False) -> None:
+        self._server.answer(connection, answer, self._aggregate if with_aggregate else b"")
 
 
 def _nominal(client: str, request: Await) -> ClientUpdate:

@@ -25,9 +25,8 @@ from numpy.typing import NDArray
 
 from slipstream.errors import FederationError
 from slipstream.federate.update import Arrays, check_id
-from slipstream.replay.messages import DTYPES, FieldRecord
 from slipstream.runtime.address import Address, connect, parse_address
-from slipstream.runtime.frames import HEAD, Frames, WireError, decode
+from slipstream.runtime.frames import DTYPES, HEAD, FieldRecord, Frames, WireError, decode
 
 U8 = NDArray[np.uint8]
 F64 = NDArray[np.float64]

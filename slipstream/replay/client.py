@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from slipstream import _core
 from slipstream.data.transitions import I64, Fields, Sample, Transitions, from_fields, to_fields
-from slipstream.errors import CheckpointError, ReplayRefusedError, ReplayTimeoutError
+from slipstream.errors import CheckpointError, LaneInUseError, ReplayRefusedError, ReplayTimeoutError
 from slipstream.replay.buffer import (
     DrawBuffers,
     Prioritised,
@@ -64,7 +64,6 @@ U8 = NDArray[np.uint8]
 
 SLOT_BYTES = 1 << 18  # of a block at most, unless one row is larger
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 2.0  # between attempts to connect
-IN_USE = "is in use"  # a refusal that ends when the service notices that the connection before has gone
 
 
 class ClientSettings(NamedTuple):
@@ -423,7 +422,8 @@ class ServedReplay:
                 break
             except (OSError, ReplayRefusedError) as error:
                 self.close()
-                if isinstance(error, ReplayRefusedError) and IN_USE not in str(error):
+                # A lane is in use until the service notices that the connection before has gone.
+                if isinstance(error, ReplayRefusedError) and not isinstance(error, LaneInUseError):
                     raise
                 if time.monotonic() + pause > deadline:
                     raise ReplayTimeoutError(
@@ -444,7 +444,8 @@ class ServedReplay:
             link.send(message)
             answer = link.receive(deadline)
             if isinstance(answer, ReplayRefusal):
-                raise ReplayRefusedError(f"{self._who} at {self._address}: {answer.reason}")
+                refused = LaneInUseError if answer.in_use else ReplayRefusedError
+                raise refused(f"{self._who} at {self._address}: {answer.reason}")
         if not isinstance(answer, Joined) or answer.window != self._places.size:
             raise WireError(f"{self._address} does not answer as a replay service does")
         link.open_window(answer.window)

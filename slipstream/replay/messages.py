@@ -18,7 +18,7 @@ from slipstream.data.transitions import Transitions, from_fields, to_fields
 from slipstream.replay.buffer import Field, Prioritised, lay_out
 from slipstream.replay.limiter import Limit
 from slipstream.replay.mixing import Mixing
-from slipstream.runtime.frames import Bytes, Frames, WireError, decode
+from slipstream.runtime.frames import DTYPES, Bytes, FieldRecord, Frames, WireError, decode
 
 FRAMES = Frames(b"SR", 1, "a Slipstream replay service")
 MAX_REQUEST = 1 << 14  # bytes of a body
@@ -27,15 +27,6 @@ MAX_NAME = 128
 MAX_FIELDS = 64
 MAX_DIMENSIONS = 8
 MAX_NUMBERS = 1 << 24  # in one field of a row
-DTYPES = ("float32", "float64", "int32", "int64", "uint8", "int8", "int16", "uint16", "uint32", "bool")
-
-
-class FieldRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
-    """One array of the transitions: its name, type, and the shape of a row."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
 
 
 class TableSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -225,10 +216,11 @@ class ReplayWait(ReplayAnswer, frozen=True, tag="wait"):
     reason: str
 
 
-class ReplayRefusal(ReplayAnswer, frozen=True, tag="refused"):
+class ReplayRefusal(ReplayAnswer, frozen=True, tag="refused", omit_defaults=True):
     """It was not done, and why."""
 
     reason: str
+    in_use: bool = False  # another connection has the lane, which may be free in a moment
 
 
 class LaneStats(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

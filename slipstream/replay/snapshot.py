@@ -11,7 +11,9 @@ import math
 import os
 import re
 import shutil
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -273,3 +275,68 @@ def _unsealed(path: Path, text: bytes) -> SnapshotRecord:
         return from_json(body, SnapshotRecord)
     except (msgspec.DecodeError, RecursionError) as error:
         raise CheckpointError(f"{path}: not readable as a snapshot: {error!s:.200}; move the folder away") from None
+
+
+class SnapshotWriter:
+    """Writes snapshots in a thread, while its owner goes on; only what a write copies keeps the owner waiting."""
+
+    def __init__(
+        self,
+        save: Callable[[dict[str, Table]], Iterator[Callable[[], None]]],
+        tables: dict[str, Table],
+        say: Callable[[str], None],
+    ) -> None:
+        self._save, self._tables, self._say = save, tables, say
+        self._thread = ThreadPoolExecutor(1, "snapshot")
+        self._writes: Iterator[Callable[[], None]] | None = None  # of a snapshot that is being written
+        self._write: Future[None] | None = None
+        self.is_dirty = False  # the tables are others than in the last snapshot
+        self.written, self.saved_at = 0, time.monotonic()
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether a snapshot is under way."""
+        return self._writes is not None
+
+    def begin(self) -> None:
+        """Begin a snapshot, if there is something new and none is under way."""
+        if self.is_dirty and self._writes is None:
+            self.is_dirty = False
+            self._writes = self._save(self._tables)
+            self._next()
+
+    def go_on(self) -> None:
+        """Begin the next write where one is done."""
+        if self._write is not None and self._write.done():
+            self._next()
+
+    def _next(self) -> None:
+        assert self._writes is not None
+        try:
+            if self._write is not None:
+                self._write.result()
+            write = next(self._writes, None)
+            if write is not None:
+                self._write = self._thread.submit(write)
+                return
+            self.written += 1
+        except OSError as error:  # a full disk: the last snapshot stays, and the next may have room
+            self._say(f"no snapshot was written: {error.strerror}")
+            self.is_dirty = True
+        self._writes = self._write = None
+        self.saved_at = time.monotonic()
+
+    def save_now(self) -> None:
+        """Write everything while all wait; a snapshot under way may be older than the last request."""
+        self._finish()
+        self.begin()
+        self._finish()
+
+    def _finish(self) -> None:
+        while self._write is not None:
+            wait([self._write])
+            self._next()
+
+    def close(self) -> None:
+        """End the thread."""
+        self._thread.shutdown()

@@ -18,9 +18,19 @@ Bytes = bytes | bytearray | memoryview
 
 _encoder = msgspec.msgpack.Encoder()
 
+DTYPES = ("float32", "float64", "int32", "int64", "uint8", "int8", "int16", "uint16", "uint32", "bool")
+
 
 class WireError(SlipstreamError):
     """The other side sent what no Slipstream sends."""
+
+
+class FieldRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
+    """An array that messages are about: its name, its type, and its shape (of a row, where it has rows)."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
 
 
 class Head(NamedTuple):

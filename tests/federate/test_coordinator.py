@@ -17,7 +17,7 @@ from rounds_harness import quick_folder
 from slipstream.data.arrays_file import content_hash
 from slipstream.errors import FederationError, ScenarioError
 from slipstream.federate import folder, rounds
-from slipstream.federate.coordinator import Coordinator, Limits
+from slipstream.federate.coordinator import Coordinator
 from slipstream.federate.coordinator_client import Coordinated, CoordinatorLink
 from slipstream.federate.messages import (
     FRAMES,
@@ -34,6 +34,7 @@ from slipstream.federate.rounds import never
 from slipstream.federate.update_file import update_chunks
 from slipstream.runtime.address import Address, connect, listen, parse_address
 from slipstream.runtime.frames import HEAD, WireError
+from slipstream.runtime.server import ServerLimits
 
 TOKEN = "a token"
 
@@ -41,7 +42,7 @@ TOKEN = "a token"
 class Served:
     """A coordinator in a thread, and a folder."""
 
-    def __init__(self, folder, limits=Limits(), address="tcp://127.0.0.1:0", **rules):  # noqa: B008
+    def __init__(self, folder, limits=ServerLimits(), address="tcp://127.0.0.1:0", **rules):  # noqa: B008
         self.made = f.federation(folder, **rules)
         server, self.address = listen(parse_address(address), TOKEN)
         self.said: list[str] = []
@@ -265,12 +266,11 @@ def test_an_update_larger_than_the_model_is_refused_by_its_length_alone(serve):
 
 
 def test_slow_and_silent_connections_are_dropped_while_clients_are_served(serve):
-    served = serve()
+    served = serve(limits=ServerLimits(enter_s=0.5, frame_s=0.5))
     silent = [connect(served.address, 5.0) for _ in range(20)]
     half, _ = entered(served)
     half.sendall(FRAMES.frame(Submit("n", "", 1), 1000)[:-1])
     assert {one.state for one in served.exchange(1, "").values()} == {"closed"}
-    served.coordinator._limits = Limits(enter_s=0.0, frame_s=0.0)  # the time is over
     for link in (*silent, half):
         link.settimeout(20.0)
         assert link.recv(1) == b""
@@ -279,7 +279,7 @@ def test_slow_and_silent_connections_are_dropped_while_clients_are_served(serve)
 
 
 def test_strangers_who_take_all_connections_are_dropped_for_clients(serve):
-    served = serve(limits=Limits(max_connections=8, enter_s=60.0))
+    served = serve(limits=ServerLimits(max_connections=8, enter_s=60.0))
     strangers = [connect(served.address, 5.0) for _ in range(30)]
     assert {one.state for one in served.exchange(1, "").values()} == {"closed"}
     for link in strangers:

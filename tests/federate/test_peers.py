@@ -12,8 +12,7 @@ from peer_group import some_arrays
 from slipstream.errors import FederationError, ScenarioError
 from slipstream.federate import peers
 from slipstream.federate.peers import Schedule
-from slipstream.replay.messages import FieldRecord
-from slipstream.runtime.frames import WireError
+from slipstream.runtime.frames import FieldRecord, WireError
 
 IDS = [f"c{index}" for index in range(7)]
 SCHEDULES = [Schedule("ring"), Schedule("matching", seed=3), Schedule("all")]
