@@ -49,10 +49,10 @@ def compare(argv: Sequence[str]) -> int:
     done = compared(runs_among(args.runs), args.metric, args.at, args.by, direction)
     print_comparison(done)
     if args.png is not None:
-        from slipstream.view.charts import Chart, draw_png
-        from slipstream.view.compare import bands
+        from slipstream.draw.charts import png
+        from slipstream.view.compare import band_chart
 
-        draw_png([Chart.of_bands(task.name, done.metric, bands(task)) for task in done.tasks], args.png)
+        replace_file(args.png, png([band_chart(task, done.metric) for task in done.tasks]), durable=False)
         print(f"picture: {args.png}")
     if args.json is not None:
         text = json.dumps(as_record(done), indent=2, allow_nan=False)

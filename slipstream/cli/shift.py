@@ -197,14 +197,14 @@ def _told(done: int, total: int) -> None:
 def _print_effects(effects: Sequence[Effect], shown: Sequence[str], base: str) -> None:
     """A table of all figures; with too little room, one for each of them."""
     from slipstream.cli.tables import fits, make_console, plain
-    from slipstream.evaluate.shift_files import text_of
+    from slipstream.draw.page import interval
 
     def table(names: Sequence[str]) -> Table:
         rows, before = [], None
         for effect in effects:
             first = effect.name != before
             number = str(effect.shifts) if effect.name != base and first else ""
-            cells = [text_of(cell) for name in names for cell in (effect.figures[name], effect.changes[name])]
+            cells = [interval(cell) for name in names for cell in (effect.figures[name], effect.changes[name])]
             rows.append([effect.name.replace("_", " ") if first else "", number, effect.policy, *cells])
             before = effect.name
         heads = [head for name in names for head in (name.replace("_", " "), "change")]

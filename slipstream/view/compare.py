@@ -16,11 +16,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from slipstream.draw.axes import ANY, SHARE
+from slipstream.draw.charts import Chart, ChartLine
 from slipstream.errors import RunFolderError, suggest
 from slipstream.stats.intervals import F64, Interval
 from slipstream.stats.strata import improvement, pooled_iqm, pooled_mean, pooled_median, strata_interval
 from slipstream.view.history import STEPS, Row
-from slipstream.view.meaning import Better, better
+from slipstream.view.meaning import Better, better, is_share
 from slipstream.view.origin import Origin, origin_of, tried
 from slipstream.view.reports import read_evaluations, read_reports
 from slipstream.view.run import About, about, state_of
@@ -418,6 +420,13 @@ def bands(task: ScenarioTask) -> list[Band]:
         middle, low, high = zip(*values, strict=True)
         result.append(Band(group.name, tuple(grid), middle, low, high, min(run.steps[-1] for run in group.runs)))
     return result
+
+
+def band_chart(task: ScenarioTask, metric: str) -> Chart:
+    """The groups of a task over steps, as a chart."""
+    lines = [ChartLine(b.name, b.steps, b.middle, b.low, b.high, b.whole_until) for b in bands(task)]
+    y = SHARE if is_share(metric) else ANY
+    return Chart(f"{task.name}: {metric}, IQM over seeds", tuple(lines), y=y)
 
 
 def measured_steps(runs: Sequence[Scored]) -> list[int]:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 import msgspec
 
+from slipstream.draw.page import STATIC as DRAW_STATIC
 from slipstream.errors import RunFolderError, ScenarioError, SlipstreamError
 from slipstream.view.answers import ANSWERS, Query
 from slipstream.view.catalogue import Catalogue
@@ -68,7 +69,8 @@ def make_app(catalogue: Catalogue) -> Starlette:
     from starlette.responses import PlainTextResponse, Response
     from starlette.routing import Route
 
-    files = {path.name: (path.read_bytes(), TYPES[path.suffix]) for path in STATIC.iterdir() if path.suffix in TYPES}
+    shown = [path for folder in (STATIC, DRAW_STATIC) for path in folder.iterdir() if path.suffix in TYPES]
+    files = {path.name: (path.read_bytes(), TYPES[path.suffix]) for path in shown}
 
     def file(request: Request) -> Response:
         name = request.path_params.get("name", "index.html")

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import msgspec
 
+from slipstream.draw.axes import ANY, SHARE, steps_axis
+from slipstream.draw.charts import Chart, ChartLine
 from slipstream.run.folder import Track, read_tracks
 from slipstream.stats.intervals import Interval, wilson
-from slipstream.view.charts import Chart, ChartLine
 from slipstream.view.history import STEPS, Curve, Row
 from slipstream.view.judged_signs import settle
 from slipstream.view.judgement import Judge, Judged, read_judgement
@@ -144,7 +145,8 @@ def _charts(curves: Mapping[str, Curve], kind: str, end: int) -> Iterator[Chart]
     for title, wanted in CHARTS.items():
         lines = [line for label, key in wanted.items() for line in _lines(curves, label, key)]
         if lines:
-            yield Chart(title, tuple(lines), all(is_share(key, kind) for key in wanted.values()), end)
+            share = all(is_share(key, kind) for key in wanted.values())
+            yield Chart(title, tuple(lines), steps_axis(end), SHARE if share else ANY)
         if title == "return":
             yield from _figure_charts(curves, kind, end)
 
@@ -156,7 +158,7 @@ def _figure_charts(curves: Mapping[str, Curve], kind: str, end: int) -> Iterator
     for key in chosen[:MORE_FIGURES]:
         trained = [*_lines(curves, "training", f"env/{_bare(key)}_mean")]
         lines = (*trained, *_lines(curves, "evaluation", key))
-        yield Chart(_bare(key).replace("_", " "), lines, is_share(key, kind), end)
+        yield Chart(_bare(key).replace("_", " "), lines, steps_axis(end), SHARE if is_share(key, kind) else ANY)
 
 
 def _lines(curves: Mapping[str, Curve], label: str, key: str) -> Iterator[ChartLine]:

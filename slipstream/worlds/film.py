@@ -13,10 +13,12 @@ from gymnasium.error import ResetNeeded
 from numpy.typing import NDArray
 from PIL import Image
 
+from slipstream.draw import COLORS
+from slipstream.draw.canvas import SIZE, Size, paint
 from slipstream.errors import WorldContractError, suggest
 from slipstream.spec import WorldSpec
-from slipstream.worlds.canvas import COLORS, SIZE, Renderer, Size, paint
 from slipstream.worlds.registry import make_renderer
+from slipstream.worlds.renderer import Renderer
 from slipstream.worlds.vec_env import F64, U8, Backdrop, VecEnv
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from slipstream.errors import ScenarioError, suggest
 from slipstream.spec import WorldSpec
-from slipstream.worlds.canvas import Renderer
 from slipstream.worlds.figures import plain
 from slipstream.worlds.recorded import Recorded
+from slipstream.worlds.renderer import Renderer
 from slipstream.worlds.shift import Shifts
 from slipstream.worlds.vec_env import F64, Backdrop, EnvOptions, VecEnv
 

@@ -30,7 +30,7 @@ def trained(tmp_path_factory) -> Path:
 def alone(page: str) -> None:
     """A page that loads nothing: pictures are inside, and no address is."""
     assert not re.search(r'(src|href)="(?!data:)', page)
-    assert "http" not in page.replace("http://www.w3.org/2000/svg", "")
+    assert not re.search(r"https?:", page.replace("http://www.w3.org/2000/svg", ""))
 
 
 def test_shift_is_a_verb_that_judges():
@@ -65,7 +65,7 @@ def test_shift_tables_pictures_and_a_page(trained, tmp_path, capsys):
     assert float(groups[-1]["min_separation_nm"]) == pytest.approx(mean)
     page = (out / "shift.html").read_text()
     alone(page)
-    assert page.count("data:image/png;base64,") == 2
+    assert page.count("<svg") == 4  # survival of three policies, and changes
     for name in ("survival.png", "changes.png"):
         assert (out / name).read_bytes().startswith(b"\x89PNG")
 

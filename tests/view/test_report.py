@@ -7,6 +7,7 @@ from html.parser import HTMLParser
 import pytest
 from made_runs import make_run
 
+from slipstream.draw.axes import SHARE
 from slipstream.run.folder import FRAMES_FOLDER, JUDGEMENT_FILE, LOG_FILE, Track, open_existing, write_track
 from slipstream.stats import Interval, wilson
 from slipstream.view import report, story
@@ -200,8 +201,8 @@ def test_all_charts_of_a_run_end_with_the_run(tmp_path):
     rows[1] |= {"eval/return_mean": 1.0, "eval/clean_fraction": 0.0, "eval/episodes": 20.0}
     charts = story.read_story(make_run(tmp_path / "run", rows=rows)).charts
     assert len(charts) > 1
-    assert {chart.end for chart in charts} == {1000}
-    assert [chart.share for chart in charts if chart.title == "clean"] == [True]
+    assert {chart.x.high for chart in charts} == {1000}
+    assert [chart.y for chart in charts if chart.title == "clean"] == [SHARE]
 
 
 def test_a_page_names_no_flags_of_a_command(tmp_path):

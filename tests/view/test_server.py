@@ -19,6 +19,7 @@ pytest.importorskip("uvicorn", reason="the web viewer needs the extra web: pip i
 
 from shown_runs import append, make_run, record, report, serving
 
+from slipstream.draw import page
 from slipstream.stats import iqm_interval, wilson
 from slipstream.view import server
 from slipstream.view.catalogue import READERS, Catalogue
@@ -387,4 +388,5 @@ def test_without_the_extra_the_command_says_what_to_install(tmp_path, monkeypatc
 
 def test_scripts_of_scenes_and_player_are_packaged():
     static = Path(server.__file__).with_name("static")
-    assert {path.name for path in static.iterdir()} >= {"index.html", "app.js", "chart.js", "player.js", "app.css"}
+    assert {path.name for path in static.iterdir()} >= {"index.html", "app.js", "chart.js", "app.css"}
+    assert {path.name for path in page.STATIC.iterdir()} >= {"page.css", "player.css", "player.js", "replay.js"}

@@ -14,8 +14,8 @@ from pettingzoo.test import parallel_api_test
 from PIL import Image
 
 from slipstream.config.load import load
+from slipstream.draw.canvas import Canvas, View, round_length
 from slipstream.errors import WorldContractError
-from slipstream.worlds.canvas import Canvas, View, round_length
 from slipstream.worlds.film import HOLD_S, MOST_PICTURES, gif, pacing, render_metadata, timing
 from slipstream.worlds.gymnasium_env import SlipstreamEnv, SlipstreamVectorEnv, gymnasium_id
 from slipstream.worlds.pettingzoo_env import SlipstreamParallelEnv

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from slipstream.draw import COLORS
 from slipstream.worlds.airspace.geometry import separation_nm as distance_nm
-from slipstream.worlds.canvas import COLORS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -13,8 +13,8 @@ from slipstream.errors import ScenarioError
 from slipstream.spec import WorldSpec
 from slipstream.worlds.airspace.letters import radar
 from slipstream.worlds.airspace.render import Traffic, traffic_renderer
-from slipstream.worlds.canvas import Renderer
 from slipstream.worlds.native import fields, fill
+from slipstream.worlds.renderer import Renderer
 from slipstream.worlds.vec_env import F64, Backdrop, EnvOptions, NativeVecEnv
 
 HEADLINE = ("intrusions", "min_separation_nm", "reached", "extra_distance_nm", "clean")

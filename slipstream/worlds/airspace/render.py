@@ -10,10 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slipstream.config.airspace import AirspaceConfig
+from slipstream.draw import COLORS
+from slipstream.draw.canvas import SIZE, Canvas, Size, View, paint
 from slipstream.spec import WorldSpec
 from slipstream.worlds.airspace.draw import LOST, Plane
 from slipstream.worlds.airspace.geometry import separation_nm as distance_nm
-from slipstream.worlds.canvas import COLORS, SIZE, Canvas, Renderer, Size, View, paint
+from slipstream.worlds.renderer import Renderer
 from slipstream.worlds.vec_env import F64, U8, Backdrop
 
 GROUND, GRID, WORDS, QUIET = "#F8F9FB", "#E3E7EC", "#2B3138", "#7A8490"

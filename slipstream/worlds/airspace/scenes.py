@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from slipstream.config.airspace import AirspaceConfig
+from slipstream.draw import COLORS
 from slipstream.worlds.airspace.draw import HEADING, LAT, LON, LOST, WAYPOINT_LAT, WAYPOINT_LON, Plane
 from slipstream.worlds.airspace.face import make
 from slipstream.worlds.airspace.geometry import closest_approach, separation_nm
-from slipstream.worlds.canvas import COLORS
 from slipstream.worlds.vec_env import F64, EnvOptions
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from PIL import ImageColor
 
 from slipstream.config.drmario import SEEDS, DrMarioConfig
+from slipstream.draw.canvas import Canvas, View
 from slipstream.errors import ScenarioError
-from slipstream.worlds.canvas import Canvas, View
 from slipstream.worlds.drmario.engine import Engine, generate, seed_at
 from slipstream.worlds.drmario.face import make
 from slipstream.worlds.drmario.planning import plan_engine

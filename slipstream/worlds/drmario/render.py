@@ -8,8 +8,9 @@ import numpy as np
 from PIL import Image
 
 from slipstream.config.drmario import DrMarioConfig
+from slipstream.draw.canvas import SIZE, Canvas, Size, View, paint
 from slipstream.spec import WorldSpec
-from slipstream.worlds.canvas import SIZE, Canvas, Renderer, Size, View, paint
+from slipstream.worlds.renderer import Renderer
 from slipstream.worlds.vec_env import F64, U8, Backdrop
 
 ROWS, COLUMNS = 16, 8

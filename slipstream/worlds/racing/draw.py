@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 from matplotlib.transforms import Affine2D
 from numpy.typing import ArrayLike
 
+from slipstream.draw import COLORS
 from slipstream.spec import WorldSpec
-from slipstream.worlds.canvas import COLORS
 from slipstream.worlds.racing.lines import Raceline, raceline
 from slipstream.worlds.racing.maps import Map
 from slipstream.worlds.vec_env import F64, Backdrop

@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from slipstream.config.racing import RacingConfig
-from slipstream.worlds.canvas import COLORS
+from slipstream.draw import COLORS
 from slipstream.worlds.racing.draw import draw_track, show_where
 from slipstream.worlds.racing.face import make, track_of
 from slipstream.worlds.racing.maps import Map

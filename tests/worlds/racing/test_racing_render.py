@@ -17,7 +17,7 @@ from slipstream.config.racing import (
     RacingConfig,
     SpawnConfig,
 )
-from slipstream.worlds.canvas import COLORS
+from slipstream.draw import COLORS
 from slipstream.worlds.racing import car, make, make_renderer, picture
 from slipstream.worlds.racing.draw import show_where
 from slipstream.worlds.racing.render import GROUND, READABLE_PX, ROAD, Road, camera, header_px

@@ -1,4 +1,4 @@
-"""Pictures without a window: a view of a flat world, and a canvas that draws at twice the size and shrinks.
+"""The canvas for picture files: it draws at twice the size and shrinks; a view says where points of a world are.
 
 Worlds have x to the right and y up in units of their own; pictures have pixels to the right and down.
 """
@@ -8,40 +8,20 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from PIL import Image, ImageColor, ImageDraw, ImageFont
 
-from slipstream.spec import WorldSpec
-from slipstream.worlds.vec_env import F64, U8, Backdrop
-
+F64 = NDArray[np.float64]
+U8 = NDArray[np.uint8]
 Size = tuple[int, int]  # width and height in pixels
 Paint = tuple[int, int, int, int]  # red, green, blue, opacity
-Anchor = Literal["lm", "rm"]  # left or right end, half way up
+Anchor = Literal["lm", "mm", "rm"]  # left end, middle or right end, half way up
 
-# Told apart by people who do not see all colours (Okabe and Ito), and readable on a light ground.
-COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#8C564B", "#4D4D4D")
 SIZE: Size = (640, 480)
 FINE = 2  # canvas pixels per picture pixel, each way
-
-
-class Renderer(Protocol):
-    """Draws one moment of one episode; a family's `make_renderer(config)` makes one."""
-
-    def __call__(
-        self, spec: WorldSpec, frames: F64, backdrop: Backdrop | None, size: Size = SIZE, at: int | None = None
-    ) -> U8:
-        """A picture uint8 [height, width, 3].
-
-        Args:
-            spec: The world's; names the fields of a frame.
-            frames: [T, A, F], `VecEnv.frame(world)` after reset and after every step.
-            backdrop: What stands still, `VecEnv.backdrop(world)` after reset.
-            size: Width and height in pixels.
-            at: Which frame; None: the newest. Later ones only help to choose a view that fits them all.
-        """
 
 
 def paint(color: str, opacity: float = 1.0) -> Paint:

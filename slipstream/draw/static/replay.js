@@ -1,7 +1,7 @@
-/* Opens the run a link leads to, and gives every run its player: its episodes stand in the page as JSON. */
+/* Opens the folded part that a link leads to, and starts every player: its episodes are in the page as JSON. */
 "use strict";
 (function (S) {
-  // A link to a run that is folded up opens it.
+  // A link to a folded part opens it.
   const unfold = () => {
     const run = location.hash && document.getElementById(location.hash.slice(1));
     if (run) run.open = true;
@@ -19,6 +19,7 @@
       option.textContent = `episode ${episode.index}, at ${episode.timesteps_total.toLocaleString("en")} steps`;
       pick.append(option);
     });
+    pick.hidden = what.episodes.length < 2;
     const screen = document.createElement("div");
     place.replaceChildren(pick, screen);
     let player = null;
