@@ -6,6 +6,7 @@ Worlds have x to the right and y up in units of their own; pictures have pixels 
 from __future__ import annotations
 
 import math
+import unicodedata
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Literal, NamedTuple
@@ -21,6 +22,7 @@ Paint = tuple[int, int, int, int]  # red, green, blue, opacity
 Anchor = Literal["lm", "mm", "rm"]  # left end, middle or right end, half way up
 
 SIZE: Size = (640, 480)
+PLAIN = str.maketrans({"–": "-", "−": "-", "×": "x", "≥": ">=", "≤": "<=", "→": "->"})
 FINE = 2  # canvas pixels per picture pixel, each way
 
 
@@ -105,7 +107,7 @@ class Canvas:
 
     def text(self, at: Sequence[float], words: str, color: Paint, points: float = 12.0, anchor: Anchor = "lm") -> None:
         """Words at a pixel."""
-        self._draw.text((FINE * at[0], FINE * at[1]), words, color, _font(FINE * points), anchor)
+        self._draw.text((FINE * at[0], FINE * at[1]), _printable(words), color, _font(FINE * points), anchor)
 
     def scale_bar(self, at: Sequence[float], unit: str, color: Paint) -> None:
         """A bar of a round length whose left end is at this pixel."""
@@ -133,6 +135,12 @@ def round_length(most: float) -> float:
     """The largest of 1, 2, 5, 10, 20, 50 … (or 0.5, 0.2 …) that is not more than this."""
     power = 10.0 ** math.floor(math.log10(most))
     return max(step * power for step in (1.0, 2.0, 5.0) if step * power <= most * (1 + 1e-9))
+
+
+def _printable(words: str) -> str:
+    """The same in letters that Pillow's own font has."""
+    plain = (c for c in unicodedata.normalize("NFKD", words.translate(PLAIN)) if not unicodedata.combining(c))
+    return "".join(c if c < "\x7f" or c in "°±·" else "?" for c in plain)
 
 
 @lru_cache(maxsize=16)

@@ -136,7 +136,7 @@ def layout(chart: Chart, width: int) -> Iterator[Shape]:
         yield Label((left - 6, y(value)), words, "end")
     yield Stroke("axis", [(left, low_end), (right_end, low_end)], width=1)
     for value, words in ticks(chart.x, along):
-        yield Label((x(value), chart.height - bottom + 17), words, "end" if x(value) > right_end - 14 else "middle")
+        yield Label((x(value), chart.height - bottom + 13), words, "end" if x(value) > right_end - 14 else "middle")
     if chart.x.label:
         yield Label(((left + right_end) / 2, chart.height - 8), chart.x.label, "middle", "ink")
     if chart.y.label:
@@ -264,14 +264,15 @@ def png(charts: Sequence[Chart], title: str = "", notes: Sequence[str] = (), col
 
     wide = width or WIDTH
     columns = min(columns, len(charts))
-    high = max(TITLE + chart.height + LEGEND * len(_legend(chart, wide)) + 6 for chart in charts)
+    heights = [TITLE + chart.height + LEGEND * len(_legend(chart, wide)) + 6 for chart in charts]
+    rows = [max(heights[k : k + columns]) for k in range(0, len(charts), columns)]
     head, foot = TITLE if title else 0, LEGEND * len(notes) + (8 if notes else 0)
-    size = wide * columns, head + high * math.ceil(len(charts) / columns) + foot
+    size = wide * columns, head + sum(rows) + foot
     canvas = Canvas((SCALE * size[0], SCALE * size[1]), View((0.0, 0.0), (0.0, 0.0), SCALE), "#FFFFFF")
     if title:
         _draw(canvas, Label((LEFT / 2, 14), title, "start", "ink"), 0, 0, 12.0)
     for k, chart in enumerate(charts):
-        left, top = wide * (k % columns), head + high * (k // columns)
+        left, top = wide * (k % columns), head + sum(rows[: k // columns])
         _draw(canvas, Label((LEFT / 2, 14), chart.title, "start", "ink"), left, top, 11.0)
         for shape in layout(chart, wide):
             _draw(canvas, shape, left, top + TITLE)

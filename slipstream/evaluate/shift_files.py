@@ -169,7 +169,8 @@ def survival_charts(curves: Sequence[Survival], figure: str, bar: float | None, 
         lines = [
             ChartLine(c.name, c.x, c.share, c.low, c.high, color=LINES[c.name]) for c in curves if c.policy == policy
         ]
-        charts.append(Chart(f"{policy}: share of episodes with {label} of x or more", tuple(lines), x, SHARE, bars, height=220))
+        title = f"{policy}: share of episodes with {label} of x or more"
+        charts.append(Chart(title, tuple(lines), x, SHARE, bars, height=220))
     return charts
 
 

@@ -12,7 +12,7 @@ import io
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,14 +20,13 @@ from numpy.typing import ArrayLike, NDArray
 from slipstream.collect.serial import finished_episodes
 from slipstream.collect.teams import Seat, Team, judged_agents
 from slipstream.data.disk import replace_file
+from slipstream.draw import COLORS
+from slipstream.draw.axes import SHARE, Axis
+from slipstream.draw.charts import Chart, ChartLine, png
 from slipstream.stats import Interval, median_interval, upper_cvar, wilson
 from slipstream.worlds.vec_env import F64, VecEnv
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
 TAILS = (0.25, 0.5, 0.75)  # CVaR is of the largest 0.75, 0.5 and 0.25 of the times
-COLORS = ("#3F7FE8", "#E0453A", "#2E9E5B", "#B07AA1", "#F0A419", "#5B6B7C")
 
 Told = Callable[[int], None]  # how many episodes are over
 Cell = str | int | float
@@ -176,50 +175,26 @@ def write_parquet(path: Path, rows: Sequence[Mapping[str, Cell]]) -> None:
 
 def draw(path: Path, rows: Sequence[PlayerRow], title: str, group: str, unit: str, record: str) -> None:
     """Times by group beside the records (`record` says whose), and below the share that reached the goal."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg  # no display, no global state
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9.0, 7.0), dpi=120, layout="constrained")
-    FigureCanvasAgg(figure)
-    above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
     players = list(dict.fromkeys(row.player for row in rows))
-    width = 0.5 / max(1, len(players))
+    groups = sorted({row.group for row in rows})
+    x = Axis(group, low=groups[0], high=groups[-1])
+    times, shares = [], []
     for p, player in enumerate(players):
+        beside = 0.5 / len(players) * (p - (len(players) - 1) / 2)  # so that players do not cover each other
         own = [row for row in rows if row.player == player]
-        shift = (p - (len(players) - 1) / 2) * width
-        _draw_times(above, own, shift, COLORS[p % len(COLORS)])
-        _draw_shares(below, own, shift, COLORS[p % len(COLORS)])
+        reached = [row for row in own if row.spread.reached]
+        at = [row.group + beside for row in reached]
+        median = np.array([row.spread.median for row in reached]).reshape(-1, 3).T.tolist()
+        slowest = [row.spread.cvar[-1] for row in reached]
+        times.append(ChartLine(player, at, *median, mark="dot", color=f"c{p % len(COLORS)}"))
+        times.append(ChartLine("", at, slowest, mark="ring", color=f"c{p % len(COLORS)}"))
+        share = np.array([row.spread.success for row in own]).T.tolist()
+        shares.append(ChartLine("", [row.group + beside for row in own], *share, mark="dot"))
     known = {row.group: row.record for row in rows if row.record == row.record}
-    above.plot(list(known), list(known.values()), "k_", markersize=14, markeredgewidth=2, label=record)
-    above.set(yscale="log", ylabel=unit)
-    above.set_title(f"{title}\ndots: median and its 95 % interval; triangles: mean of the slowest quarter", fontsize=10)
-    above.legend(frameon=False)
-    below.set(ylim=(-0.03, 1.03), ylabel="success", xlabel=group)
-    below.set_xticks(sorted({row.group for row in rows}))
-    for axes in (above, below):
-        axes.grid(True, axis="y", color="#E3E6EA", which="major")
-        axes.set_axisbelow(True)
-        axes.spines[["top", "right"]].set_visible(False)
-    sink = io.BytesIO()
-    figure.savefig(sink, format="png")
-    replace_file(path, sink.getvalue(), durable=False)
-
-
-def _draw_times(axes: Axes, rows: Sequence[PlayerRow], shift: float, color: str) -> None:
-    """The median with its interval, and from the median up to the mean of the slowest quarter a thin line."""
-    shown = [row for row in rows if row.spread.reached]
-    x = np.array([row.group for row in shown]) + shift
-    middle = np.array([row.spread.median for row in shown]).reshape(-1, 3)
-    worst = np.array([row.spread.cvar[-1] for row in shown])
-    label = shown[0].player if shown else None
-    axes.vlines(x, middle[:, 0], worst, color=color, linewidth=1)
-    axes.plot(x, worst, "v", color=color, markersize=4)
-    axes.vlines(x, middle[:, 1], middle[:, 2], color=color, linewidth=4, alpha=0.4)
-    axes.plot(x, middle[:, 0], "o", color=color, markersize=5, label=label)
-
-
-def _draw_shares(axes: Axes, rows: Sequence[PlayerRow], shift: float, color: str) -> None:
-    x = np.array([row.group for row in rows]) + shift
-    share = np.array([row.spread.success for row in rows])
-    axes.vlines(x, share[:, 1], share[:, 2], color=color, linewidth=4, alpha=0.4)
-    axes.plot(x, share[:, 0], "o", color=color, markersize=5)
+    times.append(ChartLine(record, list(known), list(known.values()), mark="dash", color="ink"))
+    charts = [
+        Chart(unit, tuple(times), x, Axis(log=True), height=280),
+        Chart("success", tuple(shares), x, SHARE, height=190),
+    ]
+    told = "dots: median and its 95 % interval; rings: mean of the slowest quarter"
+    replace_file(path, png(charts, title, [told], columns=1, width=620), durable=False)

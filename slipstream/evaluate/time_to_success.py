@@ -7,7 +7,6 @@ failures count: `slipstream/run/time_to_success.py`.
 from __future__ import annotations
 
 import copy
-import io
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,6 +25,8 @@ from slipstream.collect.serial import finished_episodes
 from slipstream.collect.teams import Seat, Team
 from slipstream.data.disk import replace_file
 from slipstream.data.rollout import Blocks
+from slipstream.draw.axes import Axis
+from slipstream.draw.charts import Chart, ChartLine, png
 from slipstream.errors import ScenarioError
 from slipstream.nets.actor import tensors
 from slipstream.nets.time_to_success import TimesNet, TimesSpec
@@ -294,23 +295,17 @@ def pinball(quantiles: NDArray[Any], ticks: F64, horizon: float) -> float:
 
 def draw(path: Path, report: FitReport, title: str) -> None:
     """What was predicted and how often it held, at each kind of decision; the band holds 95 % of chance's errors."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg  # no display, no global state
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(4.6 * len(report.held), 4.8), dpi=120, layout="constrained")
-    FigureCanvasAgg(figure)
     levels = np.array(report.levels)
-    for axes, held in zip(figure.subplots(1, len(report.held), squeeze=False)[0], report.held, strict=True):
+    unit = Axis("level of the predicted time", low=0.0, high=1.0, margin=0.0)
+    charts = []
+    for held in report.held:
         band = 1.96 * np.sqrt(levels * (1 - levels) / held.episodes)
-        axes.fill_between(levels, levels - band, levels + band, color="#E3E6EA", label="95 % of chance")
-        axes.plot([0, 1], [0, 1], color="#8A9099", linewidth=1)
-        axes.plot(levels, held.uncalibrated, "o", color="#D55E00", markersize=4, fillstyle="none", label="as fitted")
-        axes.plot(levels, held.calibrated, "o", color="#0072B2", markersize=4, label="calibrated")
-        axes.set(xlim=(0, 1), ylim=(0, 1), aspect="equal", xlabel="level of the predicted time", ylabel="over by then")
-        axes.set_title(f"{held.where} of {held.episodes:,} episodes", fontsize=10)
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.legend(frameon=False, loc="upper left", fontsize=9)
-    figure.suptitle(title, fontsize=11)
-    sink = io.BytesIO()
-    figure.savefig(sink, format="png")
-    replace_file(path, sink.getvalue(), durable=False)
+        low, high = (levels - band).tolist(), (levels + band).tolist()
+        lines = (
+            ChartLine("95 % of chance", report.levels, report.levels, low, high, color="quiet"),
+            ChartLine("as fitted", report.levels, held.uncalibrated, mark="ring", color="c1"),
+            ChartLine("calibrated", report.levels, held.calibrated, mark="dot", color="c0"),
+        )
+        of = f"{held.where} of {held.episodes:,} episodes"
+        charts.append(Chart(of, lines, unit, replace(unit, label="over by then"), height=300))
+    replace_file(path, png(charts, title), durable=False)

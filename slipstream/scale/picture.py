@@ -2,79 +2,55 @@
 
 from __future__ import annotations
 
-import io
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import Any
 
 from slipstream.config.sweep import Choice, LogUniform, Parameter, Sweep
 from slipstream.data.disk import replace_file
+from slipstream.draw.axes import Axis
+from slipstream.draw.charts import Chart, ChartLine, png
 from slipstream.scale.sweep import TrialRow
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-BLUE, RED, GREY = "#3F7FE8", "#E0453A", "#9AA5B1"
-MOST_COLUMNS = 3
 
 
 def draw(path: Path, sweep: Sweep, rows: Sequence[TrialRow]) -> None:
-    """A panel for each parameter, with every trial's score and its interval; those that failed are crosses."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg  # no display, no global state
-    from matplotlib.figure import Figure
-
-    names = list(sweep.parameters)
-    columns = min(MOST_COLUMNS, len(names))
-    lines = -(-len(names) // columns)
-    figure = Figure(figsize=(max(5.5, 4.2 * columns), 3.4 * lines + 0.6), dpi=120, layout="constrained")
-    FigureCanvasAgg(figure)
-    panels = np.asarray(figure.subplots(lines, columns, sharey=True, squeeze=False)).reshape(-1)
-    for axes, name in zip(panels, names, strict=False):
-        _panel(axes, name, sweep.parameters[name], rows)
-    for axes in panels[len(names) :]:
-        axes.set_visible(False)
-    for axes in panels[::columns]:
-        axes.set_ylabel(sweep.metric.name)
-    scored = sum(math.isfinite(row.score.estimate) for row in rows)
-    kinds = {row.state for row in rows if math.isfinite(row.score.estimate)}
-    marks = ["red: the best"]
-    marks += ["grey: stopped on the way"] if "stopped" in kinds else []
-    marks += ["bars: 95 % over runs"] if any(math.isfinite(row.score.low) for row in rows) else []
-    marks += [f"crosses below: {len(rows) - scored} failed"] if scored < len(rows) else []
-    better = "higher" if sweep.metric.mode == "max" else "lower"
-    figure.suptitle(f"{sweep.name}: {len(rows)} trials, {better} is better\n{'; '.join(marks)}", fontsize=10)
-    sink = io.BytesIO()
-    figure.savefig(sink, format="png")
-    replace_file(path, sink.getvalue(), durable=False)
-
-
-def _panel(axes: Axes, name: str, parameter: Parameter, rows: Sequence[TrialRow]) -> None:
+    """A chart for each parameter, with every trial's score and its interval; those that failed are crosses below."""
     known = [row for row in rows if math.isfinite(row.score.estimate)]
-    failed = [row for row in rows if not math.isfinite(row.score.estimate)]
+    ends = [value for row in known for value in row.score if math.isfinite(value)] or [0.0, 1.0]
+    floor = min(ends) - 0.12 * (max(ends) - min(ends) or 1.0)  # where crosses stand
+    y = Axis(sweep.metric.name, low=min(ends) if len(known) == len(rows) else floor, high=max(ends))
+    charts = [_chart(name, parameter, y, rows, floor) for name, parameter in sweep.parameters.items()]
+    marks = ["red: the best"]
+    marks += ["grey: stopped on the way"] if any(row.state == "stopped" for row in known) else []
+    marks += ["bars: 95 % over runs"] if any(math.isfinite(row.score.low) for row in known) else []
+    marks += [f"crosses below: {len(rows) - len(known)} failed"] if len(known) < len(rows) else []
+    better = "higher" if sweep.metric.mode == "max" else "lower"
+    title = f"{sweep.name}: {len(rows)} trials, {better} is better"
+    replace_file(path, png(charts, title, ["; ".join(marks)]), durable=False)
+
+
+def _chart(name: str, parameter: Parameter, y: Axis, rows: Sequence[TrialRow], floor: float) -> Chart:
+    known = [row for row in rows if math.isfinite(row.score.estimate)]
     place = _places(parameter)
-    for row in reversed(known):  # the best one on top
-        color = RED if row is known[0] else GREY if row.state == "stopped" else BLUE
-        x, score = place(row.values[name], row.trial), row.score
-        if math.isfinite(score.low):
-            axes.vlines(x, score.low, score.high, color=color, linewidth=2, alpha=0.4)
-        axes.plot(x, score.estimate, "o", color=color, markersize=8 if color == RED else 5, alpha=0.9)
-    for row in failed:
-        axes.plot(place(row.values[name], row.trial), 0.03, "x", color=GREY, transform=axes.get_xaxis_transform())
-    if isinstance(parameter, Choice):
-        axes.set_xticks(range(len(parameter.values)), [_short(value) for value in parameter.values])
-        axes.set_xlim(-0.5, len(parameter.values) - 0.5)
-    elif isinstance(parameter, LogUniform):
-        axes.set_xscale("log")
-    axes.set_xlabel(name)
-    axes.grid(True, color="#E3E6EA")
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
+
+    def dots(shown: Sequence[TrialRow], color: str, size: float = 2.5) -> ChartLine:
+        at = [place(row.values[name], row.trial) for row in shown]
+        middle, low, high = zip(*(row.score for row in shown), strict=True) if shown else ((), (), ())
+        return ChartLine("", at, middle, low, high, mark="dot", color=color, size=size)
+
+    failed = [place(row.values[name], row.trial) for row in rows if not math.isfinite(row.score.estimate)]
+    lines = (
+        ChartLine("", failed, [floor] * len(failed), mark="cross", color="quiet"),
+        dots([row for row in known[1:] if row.state == "stopped"], "quiet"),
+        dots([row for row in known[1:] if row.state != "stopped"], "c0"),
+        dots(known[:1], "lost", 4.0),  # the best one on top
+    )
+    names = [_short(value) for value in parameter.values] if isinstance(parameter, Choice) else ()
+    return Chart(name, lines, Axis(log=isinstance(parameter, LogUniform), names=names), y, height=210)
 
 
-def _places(parameter: Parameter) -> Any:
+def _places(parameter: Parameter) -> Callable[[Any, int], float]:
     """Where a trial stands: at its value, or beside its choice, a little apart from others with the same."""
     if not isinstance(parameter, Choice):
         return lambda value, trial: value

@@ -6,7 +6,8 @@ import re
 import numpy as np
 import pytest
 
-from slipstream.draw.axes import SHARE, short, steps_axis
+from slipstream.draw import COLORS
+from slipstream.draw.axes import SHARE, Axis, short, steps_axis
 from slipstream.draw.charts import (
     BOTTOM,
     HEIGHT,
@@ -16,6 +17,7 @@ from slipstream.draw.charts import (
     WIDTH,
     Chart,
     ChartLine,
+    Tile,
     png,
     svg,
 )
@@ -101,3 +103,34 @@ def test_a_picture_holds_all_charts():
     one = Image.open(io.BytesIO(png([Chart("one", (line,))]))).size
     four = Image.open(io.BytesIO(png([Chart(str(k), (line,)) for k in range(4)]))).size
     assert four == (3 * one[0], 2 * one[1])
+
+
+def test_a_logarithmic_axis_has_its_tens_equally_far_apart():
+    drawn = points(svg(Chart("x", (ChartLine("a", [1, 10, 100], [0.0, 1.0, 2.0]),), Axis(log=True))))
+    assert drawn[1, 0] - drawn[0, 0] == pytest.approx(drawn[2, 0] - drawn[1, 0], abs=0.2)
+
+
+def test_names_down_an_axis_begin_at_the_top_and_intervals_lie_sideways():
+    line = ChartLine("a", [1.0, 2.0], [0, 1], [0.5, 1.5], [1.5, 2.5], mark="dot", sideways=True)
+    drawn = svg(Chart("x", (line,), Axis(), Axis(names=("up", "down"))))
+    heights = [float(y) for y in re.findall(r'<circle class="c0" cx="[^"]*" cy="([^"]*)"', drawn)]
+    assert heights[0] < heights[1]
+    bar = points(drawn, "polygon")
+    assert np.ptp(bar[:, 0]) > 20 > np.ptp(bar[:, 1])
+
+
+def test_a_cell_of_a_matrix_is_darker_the_more_it_holds():
+    tiles = (Tile(0, 0, 0.1, "0.10"), Tile(1, 0, 0.9, "0.90"))
+    drawn = svg(Chart("x", x=Axis(names=("a", "b")), y=Axis(names=("p",)), tiles=tiles))
+    pale, dark = (float(shade) for shade in re.findall(r'fill-opacity="([^"]*)"', drawn))
+    assert pale < dark
+    assert ">0.90</text>" in drawn
+
+
+def test_a_picture_has_the_colours_of_its_lines_and_prints_letters_its_font_lacks():
+    from PIL import Image
+
+    lines = tuple(ChartLine(name, [0, 1], [k, k]) for k, name in enumerate(("a ≥ é – ×", "b")))
+    image = Image.open(io.BytesIO(png([Chart("x", lines)], "title", ["note"]))).convert("RGB")
+    shown = {color for _, color in image.getcolors(1 << 20)}
+    assert {tuple(bytes.fromhex(color[1:])) for color in COLORS[:2]} <= shown
