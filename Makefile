@@ -13,13 +13,17 @@ STUDY_DEPS := $(VENV)/.study-deps
 CPP_BUILD := build/cpp-tests
 CORE_SOURCES := $(shell find core CMakeLists.txt -name '*.cpp' -o -name '*.hpp' -o -name CMakeLists.txt 2>/dev/null)
 CPP_FILES := $(shell find core -name '*.cpp' -o -name '*.hpp' 2>/dev/null)
+# What most mistakes break: bits of small runs, learning on probes, adapters to and from other libraries, imports, words.
+QUICK := tests/trace tests/algos/test_probes.py tests/worlds/test_gymnasium_env.py tests/worlds/test_pettingzoo_env.py \
+	tests/worlds/test_foreign.py tests/worlds/test_bring_your_own.py tests/test_arrows.py tests/docs/test_words.py
 
-.PHONY: help house train test test-browser test-flower test-ray test-rllib test-wheel setup lint cpp-test pytest stubs bench peers study-deps study-learning study-faults study-signals study-time-to-streak study-classic study-racing study-drmario study-federation study-federation-matrix study-attacks study-scaling clean
+.PHONY: help house train test check quick test-browser test-flower test-ray test-rllib test-wheel setup lint cpp-test pytest stubs bench peers study-deps study-learning study-faults study-signals study-time-to-streak study-classic study-racing study-drmario study-federation study-federation-matrix study-attacks study-scaling clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make train   set up, train head_on, show what was learned (about a minute after setup)"
-	@echo "make test    set up, lint, type-check, run the C++ and Python tests"
+	@echo "make check   before every commit: lint, types, the trace of small runs, probes, adapters (about two minutes)"
+	@echo "make test    before anything lands: lint, type-check, run the C++ and Python tests"
 	@echo "make bench   measure worlds and training against peers (sets up .venv-peers too), and add to their history"
 	@echo "make peers   set up .venv-peers: bluesky-gym needs an environment of its own"
 	@echo "make test-browser  test the web viewer and pages in chromium (the system's, or one that playwright downloads)"
@@ -27,7 +31,7 @@ help:
 	@echo "make test-ray      test runs on a Ray cluster of three nodes on this machine (sets up .venv-ray)"
 	@echo "make test-rllib    test our worlds in RLlib, and its PPO on them (sets up .venv-rllib)"
 	@echo "make test-wheel    build the wheel, let pip install it into a new .venv-wheel, and train there"
-	@echo "make lint    ruff, clang-format, mypy        make stubs   regenerate slipstream/_core.pyi"
+	@echo "make lint    ruff, clang-format, codespell, mypy        make stubs   regenerate slipstream/_core.pyi"
 	@echo "make study-learning | study-faults | study-signals | study-time-to-streak | study-classic | study-racing | study-drmario | study-federation | study-federation-matrix | study-attacks | study-scaling   long studies, resumable"
 	@echo "make study-deps   MuJoCo, Box2D and mpe2 for study-learning"
 	@echo "make house   how large the package is, and how much of it a run loads (BESIDE=path: another checkout too)"
@@ -54,7 +58,14 @@ setup: $(STAMP)
 train: $(STAMP)
 	$(BIN)/slipstream train head_on
 
-# --- the gate ---
+# --- the gates ---
+
+# Both halves at the same time, one core each.
+check: $(STAMP)
+	@$(MAKE) --no-print-directory -j 2 -O lint quick
+
+quick: $(STAMP)
+	$(BIN)/pytest $(QUICK)
 
 house: $(STAMP)
 	$(BIN)/python tools/house.py $(if $(BESIDE),--beside $(BESIDE))
@@ -65,6 +76,7 @@ lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/clang-format --dry-run --Werror $(CPP_FILES)
+	$(BIN)/codespell
 	$(BIN)/mypy
 
 cpp-test: $(STAMP)
