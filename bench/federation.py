@@ -15,6 +15,7 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,20 +45,17 @@ def made(clients: int, parameters: int) -> dict[str, dict[str, Any]]:
 
 def rules(clients: dict[str, dict[str, Any]]) -> dict[str, Callable[[], Any]]:
     """What is timed, by name."""
-    from slipstream.federate import aggregate as ours
+    from slipstream.config.aggregators import AGGREGATORS
+    from slipstream.federate.rules import Known, merge_by
 
     weights = {client: 1.0 + 0.1 * index for index, client in enumerate(sorted(clients))}
+    known = Known(liars=LIARS, weights=weights)
+    plain = Known(liars=LIARS)
     calls: dict[str, Callable[[], Any]] = {
-        "mean": lambda: ours.mean(clients),
-        "weighted_mean": lambda: ours.weighted_mean(clients, weights),
-        "median": lambda: ours.median(clients),
-        "trimmed_mean": lambda: ours.trimmed_mean(clients, LIARS),
-        "krum": lambda: ours.krum(clients, LIARS),
-        "multi_krum": lambda: ours.multi_krum(clients, LIARS),
-        "geometric_median": lambda: ours.geometric_median(clients),
+        rule: partial(merge_by, rule, clients, known if traits.reads_weights else plain)
+        for rule, traits in AGGREGATORS.items()
+        if len(clients) >= traits.needed(LIARS)
     }
-    if len(clients) >= ours.needed("bulyan", LIARS):
-        calls["bulyan"] = lambda: ours.bulyan(clients, LIARS)
     for rule in ("mean", "trimmed_mean", "multi_krum"):
         for optimiser in ("local", "average"):
             calls[f"round: {rule}, moments {optimiser}"] = whole_round(clients, rule, optimiser)
@@ -67,7 +65,7 @@ def rules(clients: dict[str, dict[str, Any]]) -> dict[str, Callable[[], Any]]:
 def whole_round(clients: dict[str, dict[str, Any]], rule: Any, optimiser: Any) -> Callable[[], Any]:
     """All that a closer does with arrays that have been read."""
     from slipstream.data.merge_rules import Rule
-    from slipstream.federate.aggregate import Aggregator, Base, MergeSettings
+    from slipstream.federate.aggregate import Base, MergeSettings, aggregate
     from slipstream.federate.update import ClientUpdate
 
     table: dict[str, Rule] = {}
@@ -86,10 +84,8 @@ def whole_round(clients: dict[str, dict[str, Any]], rule: Any, optimiser: Any) -
     base = Base("base", next(iter(clients.values())))
 
     def close() -> Any:
-        one = Aggregator(MergeSettings(rule, LIARS, optimiser=optimiser), table, base)
-        for client, state in states.items():
-            one.accumulate(ClientUpdate(client, 1, "base", client, state))
-        return one.finalise()
+        updates = [ClientUpdate(client, 1, "base", client, state) for client, state in states.items()]
+        return aggregate(MergeSettings(rule, LIARS, optimiser=optimiser), table, updates, base)
 
     return close
 

@@ -28,13 +28,14 @@ from cells import Cell, asked, machine, run_cells
 
 from slipstream.algos.merge_rules import rules_for
 from slipstream.collect.serial import Collector
+from slipstream.config.aggregators import AGGREGATORS
 from slipstream.config.load import load, override
 from slipstream.config.scenario import Scenario
 from slipstream.data.arrays_file import content_hash, not_finite
 from slipstream.data.merge_rules import Rule
 from slipstream.data.rollout import Rollout
 from slipstream.errors import FederationError
-from slipstream.federate.aggregate import Base, MergeSettings, RuleName, adopt, aggregate, needed, outgoing
+from slipstream.federate.aggregate import Base, MergeSettings, adopt, aggregate, outgoing
 from slipstream.federate.defence import Defence, Names, moved_by, reference_of, screen
 from slipstream.federate.update import Arrays, ClientUpdate
 
@@ -43,7 +44,7 @@ F64 = NDArray[np.float64]
 CLIENTS, EPISODES = 10, 100
 SEEDS = (11, 12, 13, 14, 15)
 LIARS = (1, 2, 3)
-ROBUST: tuple[RuleName, ...] = ("median", "trimmed_mean", "krum", "multi_krum", "bulyan", "geometric_median")
+ROBUST: tuple[str, ...] = ("median", "trimmed_mean", "krum", "multi_krum", "bulyan", "geometric_median")
 BELIEVED = "believed_mean"  # a weighted mean that takes claims as they are, as FedAvg does: shown once, to fail
 # Finiteness is always checked; everything else can be switched off, to see what a rule does by itself.
 OFF = Defence(clip_norm=None, max_norm=None, min_cosine=None, quarantine_rounds=0)
@@ -63,7 +64,7 @@ class Task:
     attacks: tuple[str, ...]
     liars: tuple[int, ...]
     rounds: int
-    defended: tuple[RuleName, ...] = ()  # rules that are also tried behind the checks, against two liars
+    defended: tuple[str, ...] = ()  # rules that are also tried behind the checks, against two liars
 
     def scenarios_of(self, seed: int, rounds: int) -> list[Scenario]:
         """What each client learns, with first weights that all have in common."""
@@ -219,7 +220,7 @@ def runs_of(task: Task, attack: str, defence: str) -> list[tuple[int, str]]:
     for liars in task.liars:
         for rule in ("mean", *ROBUST):
             is_told = rule in ("trimmed_mean", "krum", "multi_krum", "bulyan")
-            if needed(rule, liars) <= CLIENTS and (attack != NOBODY or is_told or liars == task.liars[0]):
+            if AGGREGATORS[rule].needed(liars) <= CLIENTS and (attack != NOBODY or is_told or liars == task.liars[0]):
                 found.append((liars, rule))
     return found
 
@@ -304,7 +305,7 @@ class Server:
 
     def merge(self, updates: Sequence[ClientUpdate]) -> Arrays | None:
         """The aggregate; None where nothing can be made of the updates."""
-        settings = MergeSettings(self.rule, self.liars, "samples")  # type: ignore[arg-type]
+        settings = MergeSettings(self.rule, self.liars, "samples")
         if self.rule == BELIEVED:
             settings = MergeSettings("weighted_mean", weights={u.client: u.facts["samples"] for u in updates})
         try:

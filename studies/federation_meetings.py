@@ -25,12 +25,12 @@ from cells import Cell
 from learning import Parts, build, digest, scenario_of, tiny
 
 from slipstream.algos.merge_rules import rules_for
-from slipstream.config.federated import AGGREGATORS
+from slipstream.config.aggregators import AGGREGATORS
 from slipstream.config.load import override
 from slipstream.config.scenario import Scenario
 from slipstream.errors import ScenarioError
 from slipstream.federate.coordinator import Coordinator
-from slipstream.federate.own_rule import Known
+from slipstream.federate.rules import Known
 from slipstream.run.federation import FederationClient, begin_alike
 from slipstream.run.setup import make_cast
 from slipstream.run.transports import make_federation

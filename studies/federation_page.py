@@ -17,7 +17,7 @@ from cells import Cell, machine, read_cells
 from federation_attacks import ATTACKS, BELIEVED, CLIENTS, NOBODY, ROBUST
 from matplotlib.axes import Axes
 
-from slipstream.federate.aggregate import needed
+from slipstream.config.aggregators import AGGREGATORS
 from slipstream.stats import Interval, iqm, iqm_interval
 
 KEPT = 0.9  # of what honest clients gain: less, and the attack has won
@@ -261,7 +261,7 @@ def twin(attack: str, rule: str, liars: int) -> tuple[str, str, int]:
         attack = "sign_flip"
     if attack != "inflated" and rule == "weighted_mean":
         rule = "mean"
-    if rule == "bulyan" and needed("bulyan", liars) > CLIENTS:
+    if rule == "bulyan" and AGGREGATORS["bulyan"].needed(liars) > CLIENTS:
         rule = "multi_krum"
     return attack, rule, liars
 
@@ -283,7 +283,9 @@ def _lied(name: str, table: Table, liars: Sequence[int], path: Path) -> list[str
         ]
     columns = (*RULES, "weighted_mean") if "inflated" in attacks else RULES
     for f in liars:
-        ladder = " Bulyan needs 4 f + 3 clients and is Multi-Krum here." if needed("bulyan", f) > CLIENTS else ""
+        ladder = (
+            " Bulyan needs 4 f + 3 clients and is Multi-Krum here." if AGGREGATORS["bulyan"].needed(f) > CLIENTS else ""
+        )
         lines += [f"f = {f} of {CLIENTS}.{ladder}", "", "| attack | " + " | ".join(columns) + " |"]
         lines += ["|---|" + "---:|" * len(columns)]
         for attack in attacks:

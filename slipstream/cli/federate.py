@@ -123,8 +123,8 @@ def _variables() -> dict[str, str]:
 def _checked(words: Sequence[str], given: Mapping[str, str], repeat: int) -> Scenario:
     """What the first replica would train; addresses stand in for those that replicas get."""
     from slipstream.cli.run import scenario_of
-    from slipstream.config.federated import is_own_rule
-    from slipstream.federate.own_rule import find
+    from slipstream.config.aggregators import is_own_rule
+    from slipstream.federate.rules.own import find
 
     places = {"FED_ADDRESS": "ipc://c.sock", "FED_PEERS": ",".join(f"{one}=ipc://{one}.sock" for one in range(repeat))}
     own = {"FED_ENABLED": "1", "FED_TOTAL_CLIENTS": str(repeat), "FED_CLIENT_ID": "0"}

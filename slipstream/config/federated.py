@@ -7,23 +7,17 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from slipstream.config.aggregators import AGGREGATORS, is_own_rule
 from slipstream.config.base import Config
+from slipstream.config.federated_checks import first_problem
 from slipstream.config.names import NAME_PATTERN
+from slipstream.config.transports import TransportName
 from slipstream.errors import ScenarioError, suggest
 
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 Count = Annotated[int, Field(ge=1)]
 Positive = Annotated[float, Field(gt=0)]
-
-LINEAR = ("mean", "weighted_mean")
-AGGREGATORS = (*LINEAR, "median", "trimmed_mean", "krum", "multi_krum", "bulyan", "geometric_median")
-ROBUST_CLIENTS = 3  # of two that differ, nobody can say which one lies
-
-
-def is_own_rule(aggregator: str) -> bool:
-    """Whether an aggregator is a function of the user's, as module:function, and not one of ours."""
-    module, _, function = aggregator.partition(":")
-    return function.isidentifier() and all(part.isidentifier() for part in module.split("."))
+NAMES = " or ".join(", ".join(AGGREGATORS).rsplit(", ", 1))
 
 
 class ServerConfig(Config):
@@ -96,7 +90,7 @@ class FederatedConfig(Config):
         None, description="Policies that are shared (or agents or roles they act for); null: all that learn."
     )
     root: str = Field("federations/shared", min_length=1, description="Folder in which clients meet (transport files).")
-    transport: Literal["files", "tcp", "ring", "gossip"] = Field(
+    transport: TransportName = Field(
         "files",
         description="How weights travel: a shared folder, a coordinator, a ring of all, or pairs of neighbours.",
     )
@@ -113,8 +107,7 @@ class FederatedConfig(Config):
     token_file: str | None = Field(None, description="File with the word that a coordinator or peers ask for.")
     aggregator: str = Field(
         "mean",
-        description=f"How several clients' weights become one: {', '.join(AGGREGATORS[:-1])} or {AGGREGATORS[-1]}; "
-        "or a function of yours, as module:function.",
+        description=f"How several clients' weights become one: {NAMES}; or a function of yours, as module:function.",
     )
     liars: int = Field(0, ge=0, description="Clients that may send anything, which the aggregator has to survive.")
     weights: Literal["samples", "reward_delta"] | dict[Name, Annotated[float, Field(ge=0)]] | None = Field(
@@ -187,100 +180,9 @@ class FederatedConfig(Config):
 
     @model_validator(mode="after")
     def _fits_together(self) -> FederatedConfig:
-        if self.agents == ():
-            raise ValueError("agents: an empty list shares nothing; name policies, or leave it out to share all")
-        if self.weights is not None and self.aggregator != "weighted_mean":
-            raise ValueError(f"weights: are read by weighted_mean only, but the aggregator is {self.aggregator}")
-        if self.has_others and (found := self._never_closes()):
-            raise ValueError(found)
-        if self.quorum is not None and self.quorum > self.clients:
-            raise ValueError(f"quorum: {self.quorum} of {self.clients} clients can never be reached")
-        if self.transport == "tcp" and self.has_others and self.address is None:
-            raise ValueError("address: transport tcp needs one, such as tcp://127.0.0.1:7777 or ipc://fed.sock")
-        if self.transport in ("ring", "gossip") and self.has_others and len(self.peers) != self.clients:
-            raise ValueError(
-                f"peers: transport {self.transport} needs an address for each of {self.clients} clients, as in "
-                "{'0': 'tcp://127.0.0.1:7000', '1': 'tcp://127.0.0.1:7001'}; " + f"there are {len(self.peers)}"
-            )
-        if is_own_rule(self.aggregator) and self.liars:
-            raise ValueError(f"liars: how many {self.aggregator} survives is not known here; leave it 0")
-        if is_own_rule(self.aggregator) and self.optimizer_strategy == "average":
-            raise ValueError(
-                f"optimizer_strategy: {self.aggregator} merges weights, and not moments of optimisers; set it to local "
-                "or reset"
-            )
-        if self.transport in ("ring", "gossip") and self.aggregator != "mean":
-            raise ValueError(f"aggregator: peers of transport {self.transport} can only take the mean")
-        if self.transport in ("ring", "gossip") and self.server is not None:
-            raise ValueError(f"server: peers of transport {self.transport} take the mean as it is; leave server out")
-        if self.secure and (found := self._not_secure()):
-            raise ValueError(f"secure: {found}")
-        if self.distill is not None and (found := self._not_distilled()):
-            raise ValueError(f"distill: {found}")
-        if self.privacy is not None and (found := self._not_private()):
-            raise ValueError(f"privacy: {found}")
-        if self.dp_sgd is not None and isinstance(self.weights, str):
-            raise ValueError(f"weights: {self.weights} tell of rows that dp_sgd hides; give numbers, or leave them out")
-        if self.park and self.transport != "files":
-            raise ValueError("park: only where clients meet in a folder (transport files) can one of them be away")
+        if problem := first_problem(self):
+            raise ValueError(problem)
         return self
-
-    def _never_closes(self) -> str:
-        """Why no round could ever close with so many clients; "" where one can."""
-        stands = self.aggregator in LINEAR or (self.liars == 0 and self.aggregator != "median")
-        if self.clients < ROBUST_CLIENTS and not stands:
-            against = f" against {self.liars} liars" if self.liars else ""
-            return (
-                f"aggregator: {self.aggregator}{against} needs at least {ROBUST_CLIENTS} clients, and here are "
-                f"{self.clients}, so that no round could close; take more clients, or the aggregator mean"
-            )
-        if isinstance(self.weights, dict):
-            known = ", ".join(self.weights) or "nobody"
-            if self.client not in self.weights or len(self.weights) < self.clients:
-                return f"weights: every one of {self.clients} clients needs a number; they are for {known}"
-            if not any(self.weights.values()):
-                return "weights: all are 0, so that nobody would count"
-        return ""
-
-    def _not_distilled(self) -> str:
-        """Why nothing can be distilled with the other fields; "" where it can."""
-        if self.transport in ("ring", "gossip"):
-            return f"somebody must see all clients' policies, and peers of transport {self.transport} see sums"
-        if self.secure or self.privacy is not None:
-            return "it looks at single clients' policies, which secure and privacy are there to hide; choose one"
-        return ""
-
-    def _not_private(self) -> str:
-        """Why whole clients cannot be hidden with the other fields; "" where they can."""
-        if self.optimizer_strategy == "average":
-            return "moments of optimisers do not travel, as no noise covers them; set optimizer_strategy local or reset"
-        if isinstance(self.weights, str):
-            return f"weights by {self.weights} tell of what a client saw, so they do not travel; give numbers, or none"
-        if self.weights is not None and self.secure:
-            return "clients carry the noise of a secure sum together, so that all weigh the same; leave weights out"
-        return ""
-
-    def _not_secure(self) -> str:
-        """Why secure aggregation is not possible with the other fields; "" where it is."""
-        checks = [name for name in ("clip_norm", "max_norm", "min_cosine") if getattr(self.defence, name) is not None]
-        only = "secure aggregation shows nobody more than the sum of the clients' updates"
-        if self.aggregator not in ("mean", "weighted_mean"):
-            return f"{self.aggregator} compares the clients' updates with each other, and {only}; use mean"
-        if checks:
-            return f"defence.{checks[0]} must look at each client's update, and {only}; set it to null"
-        if self.transport != "files":
-            return f"its four messages travel through a folder (transport files), not by {self.transport}"
-        if self.optimizer_strategy == "average":
-            return "only weights are summed, without moments of optimisers; leave optimizer_strategy local or reset"
-        if self.server is not None:
-            return "the sum is taken over as it is, without a step of a server's; leave server out"
-        if self.weights == "reward_delta":
-            return "weights in a sum must be above 0, and a change of reward need not be; use samples, or numbers"
-        if self.staleness or self.park:
-            return "a client that comes late stays hidden, so staleness is 0 and clients do not park"
-        if self.has_others and self.clients < 3:
-            return "of the sum of two, each could take off its own part; at least 3 clients are needed"
-        return ""
 
     @property
     def has_others(self) -> bool:

@@ -57,6 +57,33 @@ def ordered(rows: Rows) -> list[NDArray[Any]]:
     return found
 
 
+def weighted_rows(rows: Rows, shares: Sequence[float]) -> F64:
+    """The mean, or by shares where they differ; a number that is not finite in any row is one in the sum."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        if len(set(shares)) == 1:
+            total = rows[0].astype(np.float64)
+            for row in rows[1:]:
+                total += row
+            total /= len(rows)
+        else:
+            total = np.multiply(rows[0], shares[0], dtype=np.float64)
+            for row, share in zip(rows[1:], shares[1:], strict=True):
+                total += np.multiply(row, share, dtype=np.float64)
+    if not np.isfinite(total).all():
+        raise FloatingPointError
+    return np.asarray(total, np.float64)
+
+
+def trimmed_rows(rows: Rows, cut: int) -> F64:
+    """The mean without the `cut` smallest and largest; the median, where one or two are left."""
+    if len(rows) == 1:
+        return weighted_rows(rows, [1.0])
+    kept = ordered(rows)[cut : len(rows) - cut]
+    total = weighted_rows(kept, [1.0] * len(kept))
+    total += 0.0  # which of 0 and -0 is the smaller depends on the processor: a zero is always 0
+    return total
+
+
 @cache
 def _network(count: int) -> tuple[tuple[int, int], ...]:
     """Batcher's odd-even merge sort of so many places, as pairs to be put in order."""

@@ -41,7 +41,6 @@ import msgspec
 from msgspec.structs import replace
 
 from slipstream.errors import FederationError
-from slipstream.federate.aggregate import clip_weights, weighted_mean
 from slipstream.federate.blocks import Clients
 from slipstream.federate.peers import (
     CLOSED,
@@ -73,7 +72,9 @@ from slipstream.federate.peers import (
 )
 from slipstream.federate.ring_group import MeetingGroup, MeetingResult, Merge
 from slipstream.federate.rounds import Patience, always
+from slipstream.federate.rules.weighted_mean import weighted_mean
 from slipstream.federate.update import Arrays
+from slipstream.federate.weights import clip_weights
 from slipstream.runtime.address import connect, listen
 from slipstream.runtime.frames import WireError
 

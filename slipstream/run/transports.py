@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from slipstream.algos.merge_rules import rules_for
-from slipstream.config.federated import FederatedConfig, is_own_rule
+from slipstream.config.federated import FederatedConfig
 from slipstream.config.scenario import Scenario, shared_policies
 from slipstream.data.merge_rules import Rule
 from slipstream.errors import FederationError
@@ -43,16 +43,15 @@ def make_transport(scenario: Scenario, policy: str, rules: Mapping[str, Rule]) -
 
 def make_federation(scenario: Scenario, policy: str, rules: Mapping[str, Rule]) -> Federation:
     """What everybody who may close a policy's rounds has in common."""
-    from slipstream.federate import own_rule
     from slipstream.federate.defence import Defence, Names
     from slipstream.federate.folder import run_folder
     from slipstream.federate.rounds import Federation
+    from slipstream.federate.rules import find_rule
     from slipstream.federate.transports import round_rules
 
     config = scenario.federated
     settings = _settings(config)
-    if is_own_rule(config.aggregator):
-        own_rule.find(config.aggregator)  # what is wrong with it is said now, not when the first round is closed
+    find_rule(config.aggregator)  # what is wrong with a function of the user's is said now, and not in the first round
     judged = frozenset(name for name, rule in rules.items() if rule.kind == "merge")
     travels = rules.keys() if config.privacy is None else judged  # what every update has, whatever else it brings
     return Federation(

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from slipstream.config.federated import is_own_rule
+from slipstream.config.aggregators import is_own_rule
 from slipstream.config.load import override
 from slipstream.config.scenario import Scenario, shared_policies
 from slipstream.config.sweep import Pbt, Sweep
 from slipstream.errors import ScenarioError
 from slipstream.federate.folder import HISTORY, is_waiting
-from slipstream.federate.own_rule import find
+from slipstream.federate.rules.own import find
 from slipstream.run.metrics import read_rows
 from slipstream.run.replicas import ROUNDS, RUNS
 from slipstream.run.supervision import last_row

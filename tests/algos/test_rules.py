@@ -9,7 +9,7 @@ from slipstream.algos.adam import BETA1, BETA2
 from slipstream.algos.merge_rules import rules_for
 from slipstream.algos.registry import ALGORITHMS
 from slipstream.errors import FederationError
-from slipstream.federate.aggregate import Aggregator, MergeSettings, adopt, outgoing
+from slipstream.federate.aggregate import MergeSettings, adopt, aggregate, outgoing
 from slipstream.federate.update import ClientUpdate
 
 everyone = pytest.mark.parametrize("name", LEARNERS)
@@ -98,10 +98,7 @@ def updates(states, rules, optimiser):
 
 def merged_state(states, settings):
     rules = rules_for({name for state in states for name in state})
-    one = Aggregator(settings, rules)
-    for update in updates(states, rules, settings.optimiser):
-        one.accumulate(update)
-    return one.finalise()[0], rules
+    return aggregate(settings, rules, updates(states, rules, settings.optimiser))[0], rules
 
 
 @everyone

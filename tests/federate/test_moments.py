@@ -11,12 +11,14 @@ from slipstream.algos.adam import BETA1, BETA2, FlatAdam
 from slipstream.data.merge_rules import Rule
 from slipstream.errors import FederationError
 from slipstream.federate import moments
-from slipstream.federate.aggregate import Aggregator, Base, MergePlan, MergeSettings, adopt, equal_shares, outgoing
+from slipstream.federate.aggregate import Base, MergeSettings, adopt, outgoing
+from slipstream.federate.aggregate import aggregate as aggregate_updates
+from slipstream.federate.rules import by_shares, equal_shares
 from slipstream.federate.update import ClientUpdate
 from slipstream.nets.critic import Critic
 from slipstream.nets.normalise import RunningNorm
 
-MEAN = MergePlan("mean", ("a", "b"), equal_shares("ab"), 0).combine("ab")
+MEAN = by_shares(equal_shares("ab"), "ab")
 OPTIM = {
     "w": Rule("merge"),
     "optim.w.exp_avg": Rule("first_moment", "optim", BETA1),
@@ -26,10 +28,8 @@ OPTIM = {
 
 
 def aggregate(settings, rules, states, base=None, went_on=()):
-    one = Aggregator(settings, rules, base)
-    for name, arrays in states.items():
-        one.accumulate(ClientUpdate(name, 1, "h" if name in went_on else "", name, arrays))
-    return one.finalise()[0]
+    updates = [ClientUpdate(name, 1, "h" if name in went_on else "", name, own) for name, own in states.items()]
+    return aggregate_updates(settings, rules, updates, base)[0]
 
 
 # --- Adam ---

@@ -8,9 +8,9 @@ import pytest
 from slipstream.config.load import load
 from slipstream.data.merge_rules import Rule
 from slipstream.errors import FederationError, ScenarioError
-from slipstream.federate import own_rule
 from slipstream.federate.aggregate import Base, MergeSettings, aggregate
 from slipstream.federate.loop import Shared
+from slipstream.federate.rules import own as own_rule
 from slipstream.federate.server_optim import ServerStep
 from slipstream.federate.update import ClientUpdate
 

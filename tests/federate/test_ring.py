@@ -17,9 +17,11 @@ from peer_group import TOKEN, at_once, floats, free_addresses, in_processes, som
 from slipstream.errors import FederationError
 from slipstream.federate import ring as ring_module
 from slipstream.federate import ring_group
-from slipstream.federate.aggregate import mean, trimmed_mean, weighted_mean
 from slipstream.federate.peers import Hello, describe, send
 from slipstream.federate.ring import Ring, _result_to_keep
+from slipstream.federate.rules import Known, merge_by
+from slipstream.federate.rules.mean import mean
+from slipstream.federate.rules.weighted_mean import weighted_mean
 from slipstream.runtime.address import connect, parse_address
 
 PATIENT = {"deadline_s": 60.0, "meet_s": 20.0, "step_s": 10.0}
@@ -193,12 +195,12 @@ def test_claimed_weights_count_up_to_twice_their_median():
 
 def test_a_rule_that_works_number_by_number_is_a_ring_too():
     addresses = free_addresses(5)
-    rings = open_rings(addresses, merge=lambda clients, weights: trimmed_mean(clients, 1))
+    rings = open_rings(addresses, merge=lambda clients, weights: merge_by("trimmed_mean", clients, Known(liars=1)))
     arrays = {name: some_arrays(index) for index, name in enumerate(addresses)}
     arrays["c4"]["weight"] = np.full((31, 7), 1e30, np.float32)
     results = at_once({name: lambda n=name: rings[n].reduce(arrays[n], 1) for name in rings})
     close(rings)
-    expected = trimmed_mean({n: floats(a) for n, a in arrays.items()}, 1)
+    expected = merge_by("trimmed_mean", {n: floats(a) for n, a in arrays.items()}, Known(liars=1))
     assert all(same_bits(floats(result), expected) for result, _ in results.values())
     assert np.abs(results["c4"][0]["weight"]).max() < 10
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from slipstream.data.merge_rules import Rule
 from slipstream.errors import FederationError
-from slipstream.federate.aggregate import Aggregator, Base, MergeSettings, adopt
+from slipstream.federate.aggregate import Base, MergeSettings, adopt, aggregate
 from slipstream.federate.server_optim import STATE, ServerStep, carried_over, maml, reptile, server_step
 from slipstream.federate.update import ClientUpdate
 
@@ -103,13 +103,12 @@ def test_whoever_closes_the_next_round_goes_on_from_the_aggregate_alone(kind):
     rng = np.random.default_rng(1)
     base, by_hand, state = None, None, {}
     for number in range(4):
-        one = Aggregator(how, rules, base)
-        means = []
+        means, updates = [], []
         for client in "ab":
             arrays = {"x": rng.normal(size=3), "steps": np.array(number, np.int64)}
             means.append(arrays["x"])
-            one.accumulate(ClientUpdate(client, number, "", client, arrays))
-        merged, report = one.finalise()
+            updates.append(ClientUpdate(client, number, "", client, arrays))
+        merged, report = aggregate(how, rules, updates, base)
         new = {"x": np.mean(means, axis=0)}
         by_hand, state = server_step(how.server, by_hand, new, state)
         np.testing.assert_allclose(merged["x"], by_hand["x"], rtol=1e-12)

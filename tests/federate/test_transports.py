@@ -8,6 +8,7 @@ import pytest
 from learning import python
 
 from slipstream.config.federated import FederatedConfig
+from slipstream.config.transports import TRANSPORTS
 from slipstream.federate import transports
 from slipstream.federate.folder import run_folder
 from slipstream.federate.rounds import Federation, RoundRules
@@ -18,7 +19,7 @@ NAMES = get_args(FederatedConfig.model_fields["transport"].annotation)
 
 def test_every_transport_of_the_config_has_a_file_and_every_file_is_one_of_them():
     files = {path.stem for path in Path(transports.__file__).parent.glob("*.py")} - {"__init__"}
-    assert files == set(NAMES)
+    assert files == set(NAMES) == set(TRANSPORTS)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -45,6 +46,7 @@ before = [name for name in sys.modules if name.startswith("slipstream.federate")
 from slipstream.federate.transports import Meeting, make_transport
 from slipstream.federate.rounds import Federation, RoundRules
 from slipstream.config.federated import FederatedConfig
+from slipstream.config.transports import TRANSPORTS
 from pathlib import Path
 from slipstream.federate.folder import run_folder
 made = Federation(run_folder(Path(sys.argv[1]), "run"), RoundRules(2, 2), None, "mean")

@@ -1,11 +1,12 @@
-"""An aggregator of one's own: a function, named in the scenario as module:function.
+"""A rule of the user's: a function, named in the scenario as module:function.
 
     def halves(clients, known):
         first, *others = clients.values()
         return {name: (array + others[-1][name]) / 2 for name, array in first.items()}
 
-It gets the clients' weights by client and name, in the order of client ids, and returns one array for each name.
-Whoever closes a round calls it, and another again if that one is killed: its result depends on its arguments alone.
+It gets the clients' weights by client and name, in the order of client ids, and what is `Known` besides; it returns one
+array for each name. Whoever closes a round calls it, and somebody else again if the first was killed, so its result may
+depend on its arguments alone.
 """
 
 from __future__ import annotations
@@ -13,33 +14,29 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from slipstream.config.federated import is_own_rule
+from slipstream.config.aggregators import OWN_RULE, is_own_rule
 from slipstream.errors import FederationError, suggest
 from slipstream.federate.blocks import Clients
-from slipstream.federate.update import Arrays
+from slipstream.federate.rules import AggregatorRule, Known, Merged
+
+OwnFunction = Callable[[Mapping[str, Mapping[str, NDArray[Any]]], Known], Mapping[str, NDArray[Any]]]
 
 
-@dataclass(frozen=True)
-class Known:
-    """What a rule may look at besides the weights."""
-
-    facts: Mapping[str, Mapping[str, float]]  # by client: samples, mean_return, reward_delta; claimed, so not certain
-    last: Mapping[str, NDArray[Any]] | None  # weights of the last aggregate; None before the first
-
-
-Own = Callable[[Mapping[str, Mapping[str, NDArray[Any]]], Known], Mapping[str, NDArray[Any]]]
+def own_rule(name: str) -> AggregatorRule:
+    """The user's function as a rule like all others."""
+    find(name)
+    return AggregatorRule(OWN_RULE, partial(merge_own, name))
 
 
 @cache
-def find(name: str) -> Own:
+def find(name: str) -> OwnFunction:
     """The function that a name stands for; its module may be a file in the current folder."""
     assert is_own_rule(name)
     module_name, _, function = name.partition(":")
@@ -62,12 +59,12 @@ def find(name: str) -> Own:
         raise FederationError(
             f"federated.aggregator: '{module_name}' has no function '{function}'{suggest(function, names)}"
         )
-    own: Own = found
+    own: OwnFunction = found
     return own
 
 
-def merge_by(name: str, clients: Clients, known: Known) -> Arrays:
-    """What a rule makes of the clients' weights; anything that they could not go on from is refused."""
+def merge_own(name: str, clients: Clients, known: Known) -> Merged:
+    """What the function makes of the clients' weights; a result that clients could not go on from is refused."""
     shown = {client: {key: _fixed(clients[client][key]) for key in clients[client]} for client in sorted(clients)}
     try:
         found = find(name)(shown, known)
@@ -79,7 +76,7 @@ def merge_by(name: str, clients: Clients, known: Known) -> Arrays:
     if odd := sorted(map(str, found.keys() ^ like.keys())):
         what = "leaves out" if odd[0] in like else "invents"
         raise FederationError(f"aggregator {name}: its result {what} {odd[0]}")
-    return {key: _checked(name, key, found[key], like[key]) for key in like}
+    return Merged({key: _checked(name, key, found[key], like[key]) for key in like}, None)
 
 
 def _fixed(array: NDArray[Any]) -> NDArray[Any]:
