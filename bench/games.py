@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 from cells import RESULTS, machine
 
-from slipstream.config.drmario import DrMarioConfig
 from slipstream.worlds.drmario import Engine, plan, seed_at
+from slipstream.worlds.drmario.config import DrMarioConfig
 from slipstream.worlds.registry import make_worlds
 from slipstream.worlds.vec_env import EnvOptions, VecEnv
 

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 from cells import RESULTS, machine
 
-from slipstream.config.racing import CarConfig, LidarConfig, OvalTrack, RacingConfig, SpawnConfig
 from slipstream.worlds.racing import oval
+from slipstream.worlds.racing.config import CarConfig, LidarConfig, OvalTrack, RacingConfig, SpawnConfig
 from slipstream.worlds.registry import make_worlds
 from slipstream.worlds.vec_env import EnvOptions
 

@@ -18,9 +18,9 @@ from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 from stopwatch import Stopwatch
 
 from slipstream.collect.episodes import play
-from slipstream.config.foreign import GymnasiumConfig
 from slipstream.config.scenario import Scenario
 from slipstream.run.setup import make_evaluation_worlds
+from slipstream.worlds.foreign.config import GymnasiumConfig
 from slipstream.worlds.registry import make_worlds
 from slipstream.worlds.vec_env import EnvOptions
 

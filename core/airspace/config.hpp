@@ -1,5 +1,5 @@
 // What an airspace scene is made of. Units are in the names; meanings and bounds are told to users by
-// slipstream/config/airspace.py, whose fields and defaults a test keeps equal to these.
+// slipstream/worlds/airspace/config.py, whose fields and defaults a test keeps equal to these.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// What a game of Dr. Mario is, for worlds. slipstream/config/drmario.py tells users; a test keeps defaults equal.
+// What a game of Dr. Mario is, for worlds. slipstream/worlds/drmario/config.py tells users; a test keeps defaults equal.
 #pragma once
 
 #include <array>
@@ -29,7 +29,7 @@ struct Planes {
   }
 };
 
-// What is paid, and when; see config/drmario.py.
+// What is paid, and when; see worlds/drmario/config.py.
 enum class Part : std::uint8_t { kVirus, kClear, kTopOut, kMatch, kPill, kSecond, kGarbage, kWin, kParts };
 inline constexpr std::size_t kNumParts = static_cast<std::size_t>(Part::kParts);
 inline constexpr std::array<const char*, kNumParts> kPartNames{"virus", "clear",  "top_out", "match",

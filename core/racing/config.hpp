@@ -1,5 +1,5 @@
 // What a race is made of. Units are in the names; meanings and bounds are told to users by
-// slipstream/config/racing.py, whose defaults a test keeps equal to these.
+// slipstream/worlds/racing/config.py, whose defaults a test keeps equal to these.
 #pragma once
 
 #include <array>

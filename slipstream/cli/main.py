@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from importlib import import_module
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from slipstream import __version__
 from slipstream.run.signals import catching
 
+if TYPE_CHECKING:
+    from slipstream.worlds.world import WorldVerb
+
 Verb = Callable[[Sequence[str]], int]
 
-# By group: each verb, the function of slipstream.cli that does it, and what it is for.
+# By group: each verb, the function of slipstream.cli that does it, and what it is for. Worlds bring verbs of their own.
 GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     "run": {
         "train": ("run.train", "train one or several scenarios"),
@@ -42,7 +45,6 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "view": ("view.view", "show runs in a browser: curves, replays, comparisons, federations"),
         "scenarios": ("scenarios.scenarios", "list or describe scenarios; make, check, draw and import them"),
         "log": ("log.log", "write a run's metrics for TensorBoard or W&B, live or afterwards"),
-        "drmario": ("look.drmario", "play Dr. Mario in the terminal, record games and play them again"),
     },
 }
 
@@ -65,6 +67,17 @@ def function(name: str) -> Verb:
     return cast(Verb, getattr(import_module(f"slipstream.cli.{module}"), own))
 
 
+def _verbs_of_worlds() -> Iterator[WorldVerb]:
+    from slipstream.worlds.entry_points import worlds
+
+    own = {name for group in GROUPS.values() for name in group}
+    return (verb for world in worlds().values() for verb in world.verbs if verb.name not in own)
+
+
+def _verb_of_a_world(name: str) -> Verb | None:
+    return next((verb.run for verb in _verbs_of_worlds() if verb.name == name), None)
+
+
 def _run(words: list[str]) -> int:
     from slipstream.errors import SlipstreamError, suggest
 
@@ -77,14 +90,16 @@ def _run(words: list[str]) -> int:
     if words[0] == "--version":
         print(f"slipstream {__version__}")
         return 0
-    if words[0] not in verbs:
+    run = function(verbs[words[0]]) if words[0] in verbs else _verb_of_a_world(words[0])
+    if run is None:
+        known = [*verbs, *(verb.name for verb in _verbs_of_worlds())]
         print(
-            f"slipstream: there is no verb '{words[0]}'{suggest(words[0], verbs)} (slipstream --help lists them)",
+            f"slipstream: there is no verb '{words[0]}'{suggest(words[0], known)} (slipstream --help lists them)",
             file=sys.stderr,
         )
         return 2
     try:
-        return function(verbs[words[0]])(words[1:])
+        return run(words[1:])
     except SlipstreamError as error:
         if debug:
             raise
@@ -109,6 +124,7 @@ def _help() -> str:
         lines.append(f"{group}:")
         lines += [f"  {name:<13}{text}" for name, (_, text) in members.items()]
         lines.append("")
+    lines += ["worlds:", *[f"  {verb.name:<13}{verb.text}" for verb in _verbs_of_worlds()], ""]
     lines.append("slipstream VERB --help tells more; start with: slipstream train head_on")
     return "\n".join(lines)
 

@@ -16,8 +16,9 @@ from typing import Any
 
 from slipstream.config.commented import commented
 from slipstream.config.idle import without_effect
-from slipstream.config.load import ScenarioInfo, dump, find, lay_over, list_scenarios, load, start_from, to_plain
+from slipstream.config.load import dump, lay_over, load, start_from, to_plain
 from slipstream.config.names import check_name
+from slipstream.config.packaged import ScenarioInfo, find, list_scenarios
 from slipstream.config.yaml import load_yaml, parse_yaml
 from slipstream.errors import ScenarioError, SlipstreamError, suggest
 

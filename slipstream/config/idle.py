@@ -8,7 +8,6 @@ from slipstream.config.algos import AnyAlgo, PpoConfig, SacConfig
 from slipstream.config.algos.offpolicy import ReplayLearnerConfig, SharingConfig
 from slipstream.config.base import Config
 from slipstream.config.federated import FederatedConfig
-from slipstream.config.foreign import GymnasiumConfig, PettingZooConfig
 from slipstream.config.scenario import CollectConfig, LearningPolicy, LogConfig, Scenario, ShapingConfig
 
 PRESENT = frozenset({"enabled", "client", "clients", "dp_sgd"})  # of `federated`: what counts, or says who is there
@@ -64,7 +63,7 @@ def _collecting(scenario: Scenario) -> Iterator[tuple[str, str]]:
         )
     if collect.mode != usual.mode and not collect.workers:
         yield "collect.mode", "it is about workers, and there are none (collect.workers is 0)"
-    is_foreign = isinstance(scenario.world, GymnasiumConfig | PettingZooConfig)
+    is_foreign = not scenario.world.is_native
     if collect.seed_stride and not is_foreign:
         yield "collect.seed_stride", f"worlds of kind {scenario.world.kind} are native and have streams of their own"
     if is_foreign and collect.world_threads not in ("auto", 1):

@@ -11,27 +11,18 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel, ValidationError
 
 from slipstream.config.explain import explain
-from slipstream.config.names import check_name, is_name, name_from
+from slipstream.config.names import is_name, name_from
+from slipstream.config.packaged import find, find_preset, label, list_scenarios, preset_folders
 from slipstream.config.renamed import with_new_names
 from slipstream.config.scenario import Scenario, dotted
 from slipstream.config.schema import child, inner, is_list, pick
 from slipstream.config.yaml import KeyPath, dump_yaml, load_yaml, parse_yaml
 from slipstream.errors import ScenarioError, suggest
 
-SCENARIOS = Path(__file__).resolve().parent.parent / "scenarios"
 PRESETS = ("published", "published_cpu", "published_gpu")
 MAX_INCLUDES = 16  # files merged into one scenario
 
 Overrides = Mapping[str, object] | Sequence[str]
-
-
-class ScenarioInfo(NamedTuple):
-    """What `slipstream scenarios` lists."""
-
-    name: str
-    family: str
-    description: str
-    path: Path
 
 
 class Tree(NamedTuple):
@@ -58,7 +49,7 @@ def load(name_or_path: str | os.PathLike[str], overrides: Overrides = (), preset
     path = find(name_or_path)
     tree = _read(path, _folder(path), (), [])
     tree.values.setdefault("name", name_from(path.stem))
-    tree.origins[()] = _label(path)
+    tree.origins[()] = label(path)
     changed = _together(overrides)
     own, wanted = _algorithms(tree, changed)
     if wanted != own:
@@ -95,9 +86,9 @@ def lay_over(values: Mapping[str, Any], overrides: Overrides, name: str = "") ->
 
 def _own_values(path: Path) -> dict[str, Any]:
     """A file's values over those of the files it includes, but for presets, which anybody can include."""
-    values = load_yaml(path, _label(path)).value
+    values = load_yaml(path, label(path)).value
     if not isinstance(values, dict):
-        raise ScenarioError(f"{_label(path)}:1: a scenario maps keys to values")
+        raise ScenarioError(f"{label(path)}:1: a scenario maps keys to values")
     includes: list[str] = []
     tree = Tree({}, {})
     for item in values.pop("includes", []):
@@ -136,41 +127,6 @@ def to_json(scenario: Scenario) -> str:
     return json.dumps(to_plain(scenario), indent=2) + "\n"
 
 
-def find(name_or_path: str | os.PathLike[str]) -> Path:
-    """The file a name or path stands for: a path ends in .yaml or holds a separator, all else is a name."""
-    text = os.fspath(name_or_path)
-    if isinstance(name_or_path, str) and not (set(text) & {"/", "\\"} or text.endswith((".yaml", ".yml"))):
-        return find_packaged(text)
-    return Path(text)
-
-
-def find_packaged(name: str) -> Path:
-    """The packaged scenario called `name`; no name can reach outside the package."""
-    check_name(name, "scenario")
-    names = {path.stem: path for path in _packaged()}
-    if name not in names:
-        raise ScenarioError(
-            f"there is no scenario '{name}'{suggest(name, names)} (`slipstream scenarios` lists them; "
-            "a file of yours is given by its path, ending in .yaml)"
-        )
-    return names[name]
-
-
-def list_scenarios() -> list[ScenarioInfo]:
-    """Every packaged scenario, by family and name."""
-    infos = []
-    for path in _packaged():
-        values = load_yaml(path).value
-        infos.append(ScenarioInfo(path.stem, path.parent.name, str(values.get("description", "")), path))
-    return infos
-
-
-def _packaged() -> Iterator[Path]:
-    for path in sorted(SCENARIOS.glob("*/*.yaml")):
-        if path.parent.name != "presets" and path.resolve().is_relative_to(SCENARIOS):
-            yield path
-
-
 def _folder(path: Path) -> Path:
     try:
         return path.resolve().parent
@@ -178,19 +134,14 @@ def _folder(path: Path) -> Path:
         return path.parent
 
 
-def _label(path: Path) -> str:
-    """How a file is named in errors: packaged ones from the package on, others as the user wrote them."""
-    return str(path.relative_to(SCENARIOS.parent)) if path.is_relative_to(SCENARIOS) else str(path)
-
-
 def _read(path: Path, root: Path, parents: tuple[Path, ...], seen: list[Path]) -> Tree:
     """One file over its includes, depth first; `root` is the folder that includes must stay in."""
-    label = _label(path)
-    document = load_yaml(path, label)
+    shown = label(path)
+    document = load_yaml(path, shown)
     values = {} if document.value is None else document.value
     if not isinstance(values, dict):
-        raise ScenarioError(f"{label}:1: a scenario maps keys to values, found a {type(values).__name__}")
-    own = Tree(values, {key: f"{label}:{line}" for key, line in document.lines.items() if key})
+        raise ScenarioError(f"{shown}:1: a scenario maps keys to values, found a {type(values).__name__}")
+    own = Tree(values, {key: f"{shown}:{line}" for key, line in document.lines.items() if key})
     includes = values.pop("includes", [])
     if not isinstance(includes, list) or not all(isinstance(item, str) for item in includes):
         raise ScenarioError(f"{own.where(('includes',))}: includes: must be a list of file names")
@@ -209,24 +160,29 @@ def _read(path: Path, root: Path, parents: tuple[Path, ...], seen: list[Path]) -
 
 
 def _included(item: str, path: Path, root: Path, where: str) -> Path:
-    """The file an include names: `presets/...` is the package's, all else is relative to the includer."""
-    packaged = item.startswith("presets/")
-    base, limit = (SCENARIOS, SCENARIOS / "presets") if packaged else (path.resolve().parent, root)
+    """The file an include names: `presets/...` is a packaged one, all else is relative to the includer."""
+    is_preset = item.startswith("presets/")
+    limits = preset_folders() if is_preset else [root]
     try:
-        target = (base / item).resolve()
+        targets = [((limit.parent if is_preset else path.resolve().parent) / item).resolve() for limit in limits]
     except (OSError, ValueError):
         raise ScenarioError(f"{where}: {item!r} cannot be the name of a file") from None
-    if Path(item).is_absolute() or not target.is_relative_to(limit):
+    inside = [target for target, limit in zip(targets, limits, strict=True) if target.is_relative_to(limit)]
+    if Path(item).is_absolute() or not inside:
         raise ScenarioError(
-            f"{where}: '{item}' is outside {_label(limit)}; an included file is named relative to the file "
-            "that includes it and lies in the scenario's own folder or below, or is one of presets/..."
+            f"{where}: '{item}' is outside {'presets' if is_preset else label(root)}; an included file is named "
+            "relative to the file that includes it and lies in the scenario's own folder or below, or is one of "
+            "presets/..."
         )
-    if not target.is_file():
-        hint = suggest(target.name, [p.name for p in target.parent.glob("*.yaml")])
-        if not hint and any(info.name == target.stem for info in list_scenarios()):
-            hint = f"; `slipstream scenarios {target.stem}` prints the packaged one, as a start for a file of your own"
+    found = next((target for target in inside if target.is_file()), None)
+    if found is None:
+        hint = suggest(inside[0].name, [other.name for target in inside for other in target.parent.glob("*.yaml")])
+        if not hint and any(info.name == inside[0].stem for info in list_scenarios()):
+            hint = (
+                f"; `slipstream scenarios {inside[0].stem}` prints the packaged one, as a start for a file of your own"
+            )
         raise ScenarioError(f"{where}: there is no file '{item}'{hint}")
-    return target
+    return found
 
 
 def _algorithms(tree: Tree, changed: Mapping[str, Any]) -> tuple[str, str]:
@@ -248,7 +204,7 @@ def _without(tree: Tree, key: str) -> Tree:
 def _read_tuned(kind: str, tree: Tree) -> Tree:
     """The settings tuned for an algorithm."""
     path = _tuned_file(kind, tree)
-    return Tree({"algo": {"kind": kind}}, {}) if path is None else _read(path, SCENARIOS, (), [])
+    return Tree({"algo": {"kind": kind}}, {}) if path is None else _read(path, path.parent, (), [])
 
 
 def _tuned_file(kind: str, tree: Tree) -> Path | None:
@@ -256,8 +212,7 @@ def _tuned_file(kind: str, tree: Tree) -> Path | None:
     world = tree.values.get("world")
     family = world.get("kind") if isinstance(world, dict) else None
     for name in (f"{kind}_{tree.values.get('name')}", f"{kind}_{family}", kind):
-        path = SCENARIOS / "presets" / f"{name}.yaml"
-        if is_name(name) and path.is_file():
+        if is_name(name) and (path := find_preset(name)) is not None:
             return path
     return None
 
@@ -274,10 +229,10 @@ def _read_preset(preset: str, kind: str, device: object) -> Tree:
                 "or preset published_cpu or published_gpu"
             )
         preset = "published_gpu" if device == "cuda" else "published_cpu"
-    path = SCENARIOS / "presets" / f"{kind}_{preset}.yaml"
-    if not path.is_file():
+    path = find_preset(f"{kind}_{preset}")
+    if path is None:
         raise ScenarioError(f"preset '{preset}': nothing was published for {kind}; leave the preset out")
-    return _read(path, SCENARIOS, (), [])
+    return _read(path, path.parent, (), [])
 
 
 def _together(overrides: Overrides) -> dict[str, Any]:

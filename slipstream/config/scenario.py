@@ -3,38 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Annotated, Literal
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from slipstream.config.airspace import AirspaceConfig
 from slipstream.config.algos import AlgoConfig, AnyAlgo, PpoConfig
 from slipstream.config.algos.offpolicy import ReplayLearnerConfig
 from slipstream.config.algos.onpolicy import ActorCriticConfig
 from slipstream.config.base import Config
-from slipstream.config.drmario import DrMarioConfig
 from slipstream.config.federated import FederatedConfig
-from slipstream.config.foreign import GymnasiumConfig, PettingZooConfig
-from slipstream.config.horizontal_cr import HorizontalCrConfig
 from slipstream.config.names import NAME_PATTERN
-from slipstream.config.probe import ProbeConfig
-from slipstream.config.racing import RacingConfig
+from slipstream.config.world import WorldConfig
 from slipstream.errors import ScenarioError, suggest
+from slipstream.worlds.entry_points import config_classes
 
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 Count = Annotated[int, Field(ge=1)]
 
-WorldConfig = Annotated[
-    AirspaceConfig
-    | DrMarioConfig
-    | HorizontalCrConfig
-    | RacingConfig
-    | ProbeConfig
-    | GymnasiumConfig
-    | PettingZooConfig,
-    Field(discriminator="kind"),
-]
+if TYPE_CHECKING:
+    AnyWorld = WorldConfig
+else:
+    AnyWorld = Annotated[reduce(or_, config_classes()), Field(discriminator="kind")]
 
 
 class LearningPolicy(Config):
@@ -319,7 +311,7 @@ class Scenario(Config):
         description="Learners in step, each a process with its share of every batch's rows; together they take the "
         "steps of one.",
     )
-    world: WorldConfig = Field(description="The world and its settings.")
+    world: AnyWorld = Field(description="The world and its settings.")
     algo: AlgoConfig = Field(default_factory=PpoConfig, description="The algorithm of the learning policies.")
     policies: dict[Name, PolicyConfig] = Field(
         default_factory=_one_learner,
@@ -415,8 +407,8 @@ def _problems(scenario: Scenario) -> Iterator[Problem]:
     yield from _curriculum_problems(scenario)
     yield from _worker_problems(scenario.collect)
     if not any(_unknown_policies(scenario)):
-        crew = _crew(scenario)
-        yield from _crew_problems(scenario, [agent for agent, _ in crew], [role for _, role in crew])
+        agents = scenario.world.agents()
+        yield from _agent_problems(scenario, [agent for agent, _ in agents], [role for _, role in agents])
         yield from _federated_problems(scenario)
 
 
@@ -432,18 +424,10 @@ def _learning_names(scenario: Scenario) -> dict[str, str]:
     """Everything a learning policy may be called by: its own name, roles and agents it acts for."""
     learning = {name for name, policy in scenario.policies.items() if isinstance(policy, LearningPolicy)}
     names = {agent: policy for agent, policy in scenario.teams.items() if policy in learning}
-    for agent, role in _crew(scenario):
+    for agent, role in scenario.world.agents():
         owner = _owner(scenario, agent, role)
         names |= {agent: owner} if owner in learning else {}
     return names | {name: name for name in learning}
-
-
-def _crew(scenario: Scenario) -> list[tuple[str, str]]:
-    """Names and roles of the agents, where the scenario says them; random traffic has none before it is built."""
-    if isinstance(scenario.world, AirspaceConfig | RacingConfig):
-        crew = scenario.world.cars if isinstance(scenario.world, RacingConfig) else scenario.world.aircraft
-        return [(one.id, one.role) for one in crew]
-    return []
 
 
 def _federated_problems(scenario: Scenario) -> Iterator[Problem]:
@@ -472,7 +456,7 @@ def _worker_problems(collect: CollectConfig) -> Iterator[Problem]:
         )
 
 
-def _crew_problems(scenario: Scenario, agents: Sequence[str], roles: Sequence[str]) -> Iterator[Problem]:
+def _agent_problems(scenario: Scenario, agents: Sequence[str], roles: Sequence[str]) -> Iterator[Problem]:
     """Everything wrong between the scenario and the agents of its world, where they are known."""
     problems = list(_team_problems(scenario, agents, roles)) if agents else []
     yield from problems
@@ -506,19 +490,13 @@ def _curriculum_problems(scenario: Scenario) -> Iterator[Problem]:
     curriculum = scenario.curriculum
     if curriculum is None:
         return
-    world = scenario.world
-    phases = [phase.name for phase in world.phases] if isinstance(world, RacingConfig | DrMarioConfig) else []
+    phases = scenario.world.phase_names()
     if not phases:
         yield ("curriculum",), "the world has no phases to go through; list them under world.phases"
     elif curriculum.start_phase is not None and curriculum.start_phase not in phases:
         hint = suggest(curriculum.start_phase, phases)
         yield ("curriculum", "start_phase"), f"there is no phase '{curriculum.start_phase}'{hint}"
-    if isinstance(world, DrMarioConfig) and world.keeps_best_times and curriculum.order == "adaptive":
-        yield (
-            ("world", "phases"),
-            "adaptive phases all begin at once, when the run has no best times to take time_floor_quantile from; "
-            "name a store in world.best_times",
-        )
+    yield from scenario.world.curriculum_problems(curriculum.order)
     if scenario.collect.overlap != "none":
         yield ("curriculum",), "phases change between rollouts, which needs collect.overlap none"
     if curriculum.evaluation_success is not None and scenario.evaluate.evaluation_interval is None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from slipstream.config.scenario import WorldConfig
+from slipstream.config.world import WorldConfig
 from slipstream.data.disk import replace_file
 from slipstream.errors import ScenarioError
 from slipstream.spec import WorldSpec

@@ -12,7 +12,8 @@ import numpy as np
 from slipstream.algos.protocol import Arrays
 from slipstream.collect.episodes import Episodes, play, together
 from slipstream.collect.teams import Team
-from slipstream.config.scenario import Scenario, WorldConfig
+from slipstream.config.scenario import Scenario
+from slipstream.config.world import WorldConfig
 from slipstream.errors import ScenarioError
 from slipstream.run.saved_cast import against
 from slipstream.run.setup import Cast, make_evaluation_worlds

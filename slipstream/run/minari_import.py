@@ -13,7 +13,6 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from slipstream.config.foreign import GymnasiumConfig
 from slipstream.config.load import to_plain
 from slipstream.config.scenario import Scenario
 from slipstream.data.dataset_file import (
@@ -134,15 +133,16 @@ def from_minari(source: MinariSource, name: str, scenario: Scenario, gamma: floa
 
 
 def _refuse_other_environment(where: str, source: MinariSource, scenario: Scenario) -> None:
-    if not isinstance(scenario.world, GymnasiumConfig):
+    ours = scenario.world.gymnasium_id()
+    if ours is None:
         raise ScenarioError(
             f"{where}: {scenario.name} is a world of kind {scenario.world.kind}, and Minari's datasets are of "
             "Gymnasium environments; name a scenario with one"
         )
     theirs = getattr(source.env_spec, "id", None)
-    if theirs is not None and theirs != scenario.world.id:
+    if theirs is not None and theirs != ours:
         raise ScenarioError(
-            f"{where}: was recorded in {theirs}, and {scenario.name} plays {scenario.world.id}; name a scenario whose "
+            f"{where}: was recorded in {theirs}, and {scenario.name} plays {ours}; name a scenario whose "
             f"world.id is {theirs}"
         )
 

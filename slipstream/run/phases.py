@@ -12,8 +12,6 @@ from slipstream.algos.protocol import Algorithm
 from slipstream.collect.pool import Tell
 from slipstream.collect.serial import Episode
 from slipstream.collect.teams import Team
-from slipstream.config.drmario import DrMarioConfig
-from slipstream.config.racing import RacingConfig
 from slipstream.config.scenario import Scenario
 from slipstream.data.arrays_file import content_hash
 from slipstream.errors import ScenarioError
@@ -118,8 +116,7 @@ class Phases:
     def _note(self, episodes: Sequence[Episode]) -> None:
         """What is remembered of episodes, all of which are of the present phase."""
         phase, world = self.state.phase, self._scenario.world
-        if isinstance(world, RacingConfig | DrMarioConfig):
-            self.played = world.model_copy(update={"phases": (world.phases[phase],)})
+        self.played = world.only_phase(phase)
         if self.goals is not None:
             self.goals.note(phase, self._worlds.spec.stats, [episode.stats for episode in episodes])
 

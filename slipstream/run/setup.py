@@ -18,7 +18,6 @@ from slipstream.collect.teams import Team
 from slipstream.config.algos import DqnConfig, PpoConfig
 from slipstream.config.algos.offpolicy import ReplayLearnerConfig
 from slipstream.config.algos.onpolicy import LearnerConfig
-from slipstream.config.foreign import GymnasiumConfig, PettingZooConfig
 from slipstream.config.load import override
 from slipstream.config.scenario import (
     FrozenPolicy,
@@ -85,7 +84,7 @@ def resolve(scenario: Scenario, cuda: bool | None = None) -> Scenario:
             "float32; try bfloat16, or --gpu on a machine that has one"
         )
     if scenario.collect.world_threads == "auto":
-        is_foreign = isinstance(scenario.world, GymnasiumConfig | PettingZooConfig)  # stepped by one thread anyway
+        is_foreign = not scenario.world.is_native  # stepped by one thread anyway
         many = scenario.collect.num_worlds >= MANY_ROWS and not scenario.collect.workers and not is_foreign
         changes["collect.world_threads"] = min(2, os.cpu_count() or 1) if many else 1
     return with_gamma(override(scenario, changes) if changes else scenario)

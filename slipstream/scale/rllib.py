@@ -25,13 +25,14 @@ try:
 except ImportError as error:
     raise ImportError(f"RLlib is not installed ({error}); pip install 'slipstream[rllib]'") from None
 
-from slipstream.config.load import list_scenarios
+from slipstream.config.packaged import list_scenarios
 from slipstream.errors import ScenarioError
 from slipstream.spec import WorldSpec
 from slipstream.worlds.pettingzoo_env import SlipstreamParallelEnv, Step
 
 if TYPE_CHECKING:
-    from slipstream.config.scenario import Scenario, WorldConfig
+    from slipstream.config.scenario import Scenario
+    from slipstream.config.world import WorldConfig
 
 NAME = "slipstream"
 ALL = "__all__"  # RLlib's key for the whole world

@@ -47,7 +47,7 @@ def is_share(key: str, kind: str = "") -> bool:
     """Whether a metric of a world of this kind is a part of something, from 0 to 1."""
     if key.startswith(("curriculum/success/", "replay/share/")) or _SHARES.fullmatch(key.rpartition("/")[2]):
         return True
-    known = registry.proportions(kind) if kind in registry.FAMILIES else ("clean",)
+    known = registry.proportions(kind) if registry.is_known(kind) else ("clean",)
     return key.startswith(("eval/", "env/")) and key.endswith("_mean") and figure(key) in known
 
 

@@ -84,7 +84,7 @@ def _page(stories: Sequence[Story], comparison: Comparison | str | None) -> str:
     names = _names(stories)
     title = names[0] if len(stories) == 1 else f"{len(stories)} runs"
     now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-    kinds = {story.about.kind for story in stories if story.films} & set(registry.FAMILIES)
+    kinds = {kind for story in stories if story.films and registry.is_known(kind := story.about.kind)}
     scenes = [path for kind in kinds if (path := registry.scene(kind)) is not None]
     body = _body(stories, names, comparison)
     return page.page(title, body, f"Slipstream report, {now}", page.replay_scripts(scenes))

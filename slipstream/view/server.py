@@ -77,7 +77,7 @@ def make_app(catalogue: Catalogue) -> Starlette:
         return _sent(request, *files[name]) if name in files else _missing("There is no such file.")
 
     def scene(request: Request) -> Response:
-        path = registry.scene(request.path_params["kind"]) if request.path_params["kind"] in registry.FAMILIES else None
+        path = registry.scene(request.path_params["kind"]) if registry.is_known(request.path_params["kind"]) else None
         text = b"" if path is None else path.read_bytes()  # empty: the player shows numbers
         return _sent(request, text, TYPES[".js"])
 

@@ -21,6 +21,7 @@ from slipstream.view.reports import EventSummary, read_evaluations, read_events
 from slipstream.view.run import About, RunReader, State
 from slipstream.view.signs import Sign, crashes, find_signs
 from slipstream.worlds import registry
+from slipstream.worlds.world import Records
 
 MOST_TRACKS = 6  # of a run: the newest, and others evenly before it
 TRACK_BYTES = 400_000  # of one episode in a report; a longer one is shown at every so many states
@@ -90,7 +91,7 @@ class Story:
     signs: tuple[Sign, ...]
     events: EventSummary
     certificates: tuple[Row, ...]
-    records: registry.Records | None
+    records: Records | None
     last: Row  # of everything that was ever reported, the newest
     films: tuple[Clip, ...]
     tracks: int  # recorded, of which `films` are some
@@ -183,7 +184,7 @@ def _bare(key: str) -> str:
 def _figures(last: Row, kind: str) -> dict[str, Interval]:
     """The last evaluation; what happens or not in an episode gets Wilson's interval, of means no spread is known."""
     many = int(last.get("eval/episodes", 0))
-    shares = registry.proportions(kind) if kind in registry.FAMILIES else ("clean",)
+    shares = registry.proportions(kind) if registry.is_known(kind) else ("clean",)
     figures = {}
     for key, value in last.items():
         if not key.startswith("eval/") or key == "eval/episodes":
@@ -196,11 +197,11 @@ def _figures(last: Row, kind: str) -> dict[str, Interval]:
 
 def headline_of(kind: str) -> tuple[str, ...]:
     """Figures of an evaluation that tell most in a kind of world; () where nobody has said."""
-    return tuple(getattr(registry.family(kind), "HEADLINE", ())) if kind in registry.FAMILIES else ()
+    return registry.tools(kind).headline or () if registry.is_known(kind) else ()
 
 
-def _records(about: About) -> registry.Records | None:
-    return registry.records(about.kind, about.path) if about.kind in registry.FAMILIES else None
+def _records(about: About) -> Records | None:
+    return registry.records(about.kind, about.path) if registry.is_known(about.kind) else None
 
 
 # --- episodes ---

@@ -22,7 +22,7 @@ from slipstream.worlds.renderer import Renderer
 from slipstream.worlds.vec_env import F64, U8, Backdrop, VecEnv
 
 if TYPE_CHECKING:
-    from slipstream.config.scenario import WorldConfig
+    from slipstream.config.world import WorldConfig
 
 RGB_ARRAY = "rgb_array"
 SHORTEST_S, LONGEST_S = 0.02, 0.1  # viewers show no more than 50 pictures a second, and fewer than 10 are no film

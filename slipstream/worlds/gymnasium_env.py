@@ -29,8 +29,8 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from slipstream.config.foreign import GymnasiumConfig, PettingZooConfig
-from slipstream.config.load import list_scenarios, load
+from slipstream.config.load import load
+from slipstream.config.packaged import list_scenarios
 from slipstream.errors import WorldContractError, suggest
 from slipstream.spec import WorldSpec
 from slipstream.worlds.film import RGB_ARRAY, make_film, render_metadata, warn_of_no_mode
@@ -39,7 +39,8 @@ from slipstream.worlds.spaces import action_space, checked_actions, in_form, obs
 from slipstream.worlds.vec_env import EnvOptions
 
 if TYPE_CHECKING:
-    from slipstream.config.scenario import Scenario, WorldConfig
+    from slipstream.config.scenario import Scenario
+    from slipstream.config.world import WorldConfig
 
 Bools = NDArray[np.bool_]
 
@@ -366,7 +367,7 @@ def register_scenarios() -> None:
     """Make every packaged native scenario known to Gymnasium; foreign ones are known to it already."""
     for scenario in list_scenarios():
         env_id = gymnasium_id(scenario.name)
-        foreign = isinstance(load(scenario.name).world, GymnasiumConfig | PettingZooConfig)
+        foreign = not load(scenario.name).world.is_native
         if not foreign and env_id not in gymnasium.registry:
             gymnasium.register(
                 env_id,

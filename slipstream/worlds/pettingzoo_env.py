@@ -17,7 +17,8 @@ from slipstream.worlds.spaces import action_space, checked_actions, in_form, obs
 from slipstream.worlds.vec_env import EnvOptions
 
 if TYPE_CHECKING:
-    from slipstream.config.scenario import Scenario, WorldConfig
+    from slipstream.config.scenario import Scenario
+    from slipstream.config.world import WorldConfig
 
 ALL: NDArray[np.bool_] = np.ones(1, np.bool_)  # the rows of a batch of one
 Step = tuple[dict[str, Any], dict[str, float], dict[str, bool], dict[str, bool], dict[str, dict[str, Any]]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
-    from slipstream.config.scenario import WorldConfig
+    from slipstream.config.world import WorldConfig
 
 Reach = Literal["micro", "macro"]  # within what could be met any day, or beyond
 

@@ -13,7 +13,7 @@ from slipstream.worlds.registry import make_worlds
 from slipstream.worlds.vec_env import EnvOptions, VecEnv
 
 if TYPE_CHECKING:
-    from slipstream.config.scenario import WorldConfig
+    from slipstream.config.world import WorldConfig
 
 
 class Taken(NamedTuple):

@@ -2,7 +2,8 @@
 
 A probe is judged by what the policy earns beside the world's own best script, and by the error of the learner's values
 against the closed form stated in core/probe. A mutant is a learner or the collector with one mistake planted; it must
-miss the mark that the right one hits. Settings are those of scenarios/presets/<algo>_probe.yaml (PPO: probe.yaml).
+miss the mark that the right one hits. Settings are those of
+worlds/probe/scenarios/presets/<algo>_probe.yaml (PPO: probe.yaml).
 """
 
 from __future__ import annotations

@@ -10,14 +10,15 @@ import pytest
 from learning import TINY, scenario_of
 from PIL import Image
 
-from slipstream.cli import drmario_wire
 from slipstream.cli.main import main
-from slipstream.config.drmario import DrMarioConfig
 from slipstream.errors import ScenarioError
 from slipstream.run.loop import train
 from slipstream.worlds import drmario
 from slipstream.worlds.drmario import Engine, pixel_net
 from slipstream.worlds.drmario.bridge import Bridge, Loopback, Sight, play, player, virtual_time
+from slipstream.worlds.drmario.build import build
+from slipstream.worlds.drmario.cli import bridge as drmario_wire
+from slipstream.worlds.drmario.config import DrMarioConfig
 from slipstream.worlds.drmario.pixels import Positions, rasterise, seen_in
 from slipstream.worlds.vec_env import EnvOptions
 
@@ -146,7 +147,7 @@ def test_a_game_is_won_when_viruses_were_seen_and_are_gone():
 @pytest.mark.parametrize(("level", "speed"), [(0, "high"), (7, "low")])
 def test_what_a_policy_is_shown_over_a_wire_is_the_native_worlds_observation(level, speed):
     config = DrMarioConfig(levels=(level,), speed=speed, seeds=(77,), max_pills=20)
-    env = drmario.make(config, 1, EnvOptions(seed=4, autoreset=False))
+    env = build(config, 1, EnvOptions(seed=4, autoreset=False))
     env.reset()
     values = dict(zip(env.spec.frame_fields, env.frame(0)[0].astype(int).tolist(), strict=True))
     board, reserve = drmario.generate(level, drmario.seed_at(77))

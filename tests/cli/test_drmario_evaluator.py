@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from slipstream.cli import drmario_evaluator
 from slipstream.cli.main import main
 from slipstream.run.time_to_success import load_times
+from slipstream.worlds.drmario.cli import evaluator as drmario_evaluator
 
 # One virus, thirty pills: half of the games are cleared, in a second.
 EASY = """

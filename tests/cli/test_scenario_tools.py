@@ -9,7 +9,8 @@ from PIL import Image
 from slipstream.cli.main import main
 from slipstream.config.commented import commented
 from slipstream.config.explain import meaning
-from slipstream.config.load import list_scenarios, load, start_from, to_plain
+from slipstream.config.load import load, start_from, to_plain
+from slipstream.config.packaged import list_scenarios
 from slipstream.worlds.airspace.scenes import find_conflicts
 from slipstream.worlds.registry import generators
 

@@ -10,7 +10,7 @@ import pytest
 from slipstream.cli.judge import evaluate
 from slipstream.cli.main import GROUPS, function
 from slipstream.cli.shift import shift
-from slipstream.config.load import SCENARIOS
+from slipstream.config.packaged import find_packaged
 from slipstream.errors import SlipstreamError
 
 SMALL = ["--collect.num-worlds", "4", "--collect.rollout-length", "8", "--algo.minibatch-size", "8"]
@@ -87,7 +87,7 @@ def test_the_matrix_plays_every_policy_on_every_scenario(trained, tmp_path, caps
 
 def test_scripts_alone_can_be_shifted_and_copies_are_called_so(tmp_path, capsys):
     still = tmp_path / "still.yaml"
-    packaged = (SCENARIOS / "airspace" / "head_on.yaml").read_text()
+    packaged = find_packaged("head_on").read_text()
     still.write_text(packaged + "  position_jitter_nm: 0\n  heading_jitter_deg: 0\n  speed_jitter_kt: 0\n")
     assert shift([str(still), "--episodes", "2", "--kinds", "heading", "--who", "A2"]) == 0
     said = capsys.readouterr().out

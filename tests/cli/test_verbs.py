@@ -10,7 +10,7 @@ import pytest
 from slipstream.cli import run as run_verbs
 from slipstream.cli.main import GROUPS, main
 from slipstream.cli.scenarios import listing
-from slipstream.config.load import list_scenarios
+from slipstream.config.packaged import list_scenarios
 from slipstream.data import checkpoint
 from slipstream.run import progress
 from slipstream.run.metrics import read_rows
@@ -189,7 +189,7 @@ def test_eval_draws_a_picture_where_the_world_has_one(kept, capsys):
 def test_scenarios_lists_all_and_describes_one(capsys):
     assert main(["scenarios"]) == 0
     listed = capsys.readouterr().out
-    for words in ("airspace:", "head_on", "probe:", "classic:"):
+    for words in ("airspace:", "head_on", "probe:", "foreign:"):
         assert words in listed
     assert main(["scenarios", "head_on"]) == 0
     described = capsys.readouterr().out
@@ -281,6 +281,6 @@ def test_help_of_a_scenario_shows_its_own_values(capsys):
 
 
 def test_all_stands_for_scenarios_that_exist():
-    from slipstream.config.load import find_packaged
+    from slipstream.config.packaged import find_packaged
 
     assert all(find_packaged(name).is_file() for name in run_verbs.PUBLISHED)

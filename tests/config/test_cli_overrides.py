@@ -2,8 +2,9 @@
 
 import pytest
 
-from slipstream.config import ScenarioError, load, override
+from slipstream.config.load import load, override
 from slipstream.config.overrides import cli_overrides
+from slipstream.errors import ScenarioError
 
 
 def test_flags_change_fields_in_any_order():

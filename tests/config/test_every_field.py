@@ -5,10 +5,11 @@ import typing
 import pytest
 from pydantic import BaseModel
 
-from slipstream.config import ScenarioError, list_scenarios, load, override
-from slipstream.config.load import to_plain
+from slipstream.config.load import load, override, to_plain
 from slipstream.config.overrides import cli_changes
+from slipstream.config.packaged import list_scenarios
 from slipstream.config.scenario import Scenario
+from slipstream.errors import ScenarioError
 
 NAMES = [info.name for info in list_scenarios()]
 UNIONS = (typing.Union, type(int | str))

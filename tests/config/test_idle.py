@@ -4,7 +4,8 @@ import pytest
 
 from slipstream.cli.main import main
 from slipstream.config.idle import without_effect
-from slipstream.config.load import dump, list_scenarios, load
+from slipstream.config.load import dump, load
+from slipstream.config.packaged import list_scenarios
 
 FREE = {"collect.overlap": "free"}
 DQN = {"algo.kind": "dqn"}

@@ -10,9 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slipstream.config import ScenarioError, from_plain, list_scenarios, load, override, to_json
-from slipstream.config.load import SCENARIOS, find, find_packaged
+from slipstream.config import packaged
+from slipstream.config.load import from_plain, load, override, to_json
 from slipstream.config.names import is_name
+from slipstream.config.packaged import PACKAGE, find, find_packaged, list_scenarios, preset_folders, scenario_folders
+from slipstream.errors import ScenarioError
 
 PROBE = "world: {kind: probe, task: constant}\n"
 
@@ -49,7 +51,7 @@ def test_every_packaged_scenario_loads_under_its_own_name(name):
     assert scenario.description, "say what happens here"
 
 
-@pytest.mark.parametrize("preset", sorted(path.name for path in (SCENARIOS / "presets").glob("*.yaml")))
+@pytest.mark.parametrize("preset", sorted(path.name for folder in preset_folders() for path in folder.glob("*.yaml")))
 def test_every_preset_fits_the_schema(write, preset):
     load(write(f"includes: [presets/{preset}]\n" + PROBE))
 
@@ -59,12 +61,12 @@ def test_names_are_unique_and_listed_with_family_and_description():
     names = [info.name for info in infos]
     assert len(names) == len(set(names))
     cartpole = next(info for info in infos if info.name == "cartpole")
-    assert (cartpole.family, cartpole.path) == ("classic", SCENARIOS / "classic" / "cartpole.yaml")
+    assert (cartpole.family, cartpole.path) == ("foreign", PACKAGE / "worlds/foreign/scenarios/cartpole.yaml")
     assert "CartPole" in cartpole.description
 
 
 def test_there_is_a_scenario_for_every_probe_task():
-    from slipstream.config.probe import ProbeConfig
+    from slipstream.worlds.probe.config import ProbeConfig
 
     tasks = ProbeConfig.model_fields["task"].annotation.__args__
     assert {load(f"probe_{task}").world.task for task in tasks} == set(tasks)
@@ -113,7 +115,7 @@ def test_names_outside_the_allow_list_are_refused(name):
 
 @pytest.mark.parametrize("separator", ["/", "\\"])
 @pytest.mark.parametrize(
-    "trick", ["..{0}classic{0}cartpole", "classic{0}cartpole", "{0}etc{0}passwd", "presets{0}probe"]
+    "trick", ["..{0}scenarios{0}cartpole", "scenarios{0}cartpole", "{0}etc{0}passwd", "presets{0}probe"]
 )
 def test_no_name_with_a_separator_reaches_a_packaged_file(trick, separator):
     with pytest.raises(ScenarioError, match="is not a name"):
@@ -126,21 +128,21 @@ def test_whatever_the_name_only_packaged_files_are_found(name):
         path = find_packaged(name)
     except ScenarioError:
         return
-    assert path.resolve().is_relative_to(SCENARIOS)
+    assert path.resolve().parent in scenario_folders()
 
 
 def test_a_link_that_leaves_the_package_is_not_a_scenario(tmp_path, monkeypatch, write):
     target = write(PROBE, "outside/secret.yaml")
-    root = tmp_path / "scenarios"
-    (root / "family").mkdir(parents=True)
-    (root / "family" / "secret.yaml").symlink_to(target)
-    monkeypatch.setattr(sys.modules[find_packaged.__module__], "SCENARIOS", root)
+    folder = tmp_path / "scenarios"
+    folder.mkdir()
+    (folder / "secret.yaml").symlink_to(target)
+    monkeypatch.setattr(packaged, "scenario_folders", lambda: [folder])
     with pytest.raises(ScenarioError, match="there is no scenario 'secret'"):
         find_packaged("secret")
 
 
 def test_paths_are_told_from_names():
-    assert find("cartpole") == SCENARIOS / "classic" / "cartpole.yaml"
+    assert find("cartpole") == PACKAGE / "worlds/foreign/scenarios/cartpole.yaml"
     assert find("cartpole.yaml") == Path("cartpole.yaml")
     assert find("./cartpole") == Path("cartpole")
     assert find(Path("cartpole")) == Path("cartpole")
@@ -193,7 +195,7 @@ def test_a_packaged_preset_can_be_included_by_anyone(write):
         ("[/etc/passwd]", "is outside"),
         ("[../../../../etc/passwd]", "is outside"),
         ("[presets/../../config/base.py]", "is outside"),
-        ("[presets/../classic/cartpole.yaml]", "is outside"),
+        ("[presets/../cartpole.yaml]", "is outside"),
         ("[link.yaml]", "is outside"),
         ('["nul\\0.yaml"]', "cannot be the name of a file"),
         ("base.yaml", "must be a list of file names"),
@@ -382,7 +384,7 @@ def test_whole_numbers_may_be_written_as_1e6(write):
 def test_loading_never_imports_a_foreign_environment(write, tmp_path):
     (tmp_path / "trap.py").write_text("raise SystemExit('imported')")
     path = write("world: {kind: pettingzoo, env: 'trap:make'}\n")
-    code = "import sys; sys.path.insert(0, sys.argv[1]); from slipstream.config import load; load(sys.argv[2])"
+    code = "import sys; sys.path.insert(0, sys.argv[1]); from slipstream.config.load import load; load(sys.argv[2])"
     subprocess.run([sys.executable, "-c", code, str(tmp_path), str(path)], check=True)
 
 

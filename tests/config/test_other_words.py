@@ -4,11 +4,12 @@ import pytest
 
 import slipstream
 from slipstream.cli.main import main
-from slipstream.config import ScenarioError, load
+from slipstream.config.load import load
 from slipstream.config.overrides import cli_changes
 from slipstream.config.renamed import SAYINGS, WORDS
 from slipstream.config.scenario import Scenario
 from slipstream.config.schema import annotation_at
+from slipstream.errors import ScenarioError
 
 
 def refused(*args, **kwargs):

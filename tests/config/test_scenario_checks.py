@@ -5,16 +5,10 @@ import typing
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from slipstream.config import (
-    PpoConfig,
-    Scenario,
-    ScenarioError,
-    assign_teams,
-    check_batch,
-    load,
-    override,
-    schedule_at,
-)
+from slipstream.config.algos import PpoConfig, schedule_at
+from slipstream.config.load import load, override
+from slipstream.config.scenario import Scenario, assign_teams, check_batch
+from slipstream.errors import ScenarioError
 
 
 def scenario(**values) -> Scenario:

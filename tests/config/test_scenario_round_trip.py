@@ -5,7 +5,8 @@ import json
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slipstream.config import Scenario, dump, from_plain, load, to_json
+from slipstream.config.load import dump, from_plain, load, to_json
+from slipstream.config.scenario import Scenario
 from slipstream.config.yaml import parse_yaml
 
 names = st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,10}", fullmatch=True)

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from slipstream import _core
-from slipstream.config.probe import ProbeConfig
 from slipstream.errors import WorldContractError
 from slipstream.worlds.check import act, play
+from slipstream.worlds.probe.config import ProbeConfig
 from slipstream.worlds.registry import make_worlds
 from slipstream.worlds.vec_env import EnvOptions, VecEnv
 

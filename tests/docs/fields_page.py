@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from slipstream.config.load import list_scenarios
+from slipstream.config.packaged import list_scenarios
 from slipstream.config.scenario import Scenario
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "scenarios.md"

@@ -9,7 +9,7 @@ from doc_blocks import PAGES, ROOT
 from fields_page import PAGE, render
 
 from slipstream.cli.main import GROUPS
-from slipstream.config.load import list_scenarios
+from slipstream.config.packaged import list_scenarios
 
 ALL = "\n".join(page.read_text() for page in PAGES)
 

@@ -11,7 +11,6 @@ from slipstream.algos.batch import make_actor
 from slipstream.algos.ppo import Ppo
 from slipstream.algos.state import load_module
 from slipstream.config.algos import PpoConfig
-from slipstream.config.drmario import DrMarioConfig
 from slipstream.config.load import load
 from slipstream.errors import ScenarioError
 from slipstream.evaluate.judge import judge
@@ -23,6 +22,7 @@ from slipstream.nets.heads import FORBIDDEN
 from slipstream.nets.shards import SHARD, in_shards
 from slipstream.run.loop import resume, train
 from slipstream.run.saved_cast import load_cast
+from slipstream.worlds.drmario.config import DrMarioConfig
 from slipstream.worlds.registry import make_worlds
 from slipstream.worlds.vec_env import EnvOptions
 

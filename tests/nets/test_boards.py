@@ -7,12 +7,12 @@ import torch
 from slipstream.algos.batch import make_actor, make_critic
 from slipstream.algos.ppo import Ppo
 from slipstream.config.algos import PpoConfig
-from slipstream.config.drmario import DrMarioConfig
 from slipstream.config.load import load
 from slipstream.errors import ScenarioError
 from slipstream.nets.actor import tensors
 from slipstream.nets.boards import ColumnTorso, PlacementFeatures
 from slipstream.nets.heads import FORBIDDEN
+from slipstream.worlds.drmario.config import DrMarioConfig
 from slipstream.worlds.registry import make_worlds
 from slipstream.worlds.vec_env import EnvOptions
 

@@ -117,7 +117,7 @@ def test_an_imported_play_has_the_rows_of_our_own_recording(name):
     config = scenario_of(name).world
     env = gymnasium.make(config.id)
     _, space = action_spec(env.action_space)
-    from slipstream.worlds.foreign import episode_seed
+    from slipstream.worlds.foreign.build import episode_seed
 
     episodes, at = [], 0
     while at < 450:

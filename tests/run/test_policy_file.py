@@ -18,7 +18,7 @@ from slipstream.run.loop import Result, train
 from slipstream.run.policy_file import Policy, PolicyRecord
 from slipstream.run.portable_model import Portable
 from slipstream.spec import ObsBlock, WorldSpec
-from slipstream.worlds.foreign import episode_seed
+from slipstream.worlds.foreign.build import episode_seed
 from slipstream.worlds.registry import make_worlds
 from slipstream.worlds.spaces import action_spec
 from slipstream.worlds.vec_env import EnvOptions

@@ -8,7 +8,6 @@ import pytest
 from learning import scenario_of
 
 from slipstream.collect.serial import Episode
-from slipstream.config.drmario import FRAMES_PER_SECOND
 from slipstream.data import checkpoint
 from slipstream.errors import ScenarioError
 from slipstream.run.curriculum import CurriculumState
@@ -18,6 +17,7 @@ from slipstream.run.phases import Phases
 from slipstream.run.saved_cast import load_cast
 from slipstream.run.setup import make_training_worlds
 from slipstream.worlds.drmario.best_times import Clear, clears, record
+from slipstream.worlds.drmario.config import FRAMES_PER_SECOND
 from slipstream.worlds.drmario.registry import signature
 from slipstream.worlds.registry import make_worlds, time_goals
 from slipstream.worlds.vec_env import timed

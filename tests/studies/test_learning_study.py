@@ -13,10 +13,10 @@ from learning_page import write_page
 from learning_tasks import DATASETS, TASKS, WORLDS
 from players import Random, everyone, judged, world_spec
 
-from slipstream.config.foreign import GymnasiumConfig
 from slipstream.config.load import load
 from slipstream.data.dataset_file import read_dataset
 from slipstream.run import loop as experiment
+from slipstream.worlds.foreign.config import GymnasiumConfig
 
 TASK = {task.name: task for task in TASKS}
 SEEDS = (11, 12, 13)

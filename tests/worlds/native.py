@@ -1,6 +1,7 @@
 """The worlds of all packaged scenarios, for tests that every world must pass."""
 
-from slipstream.config.load import list_scenarios, load
+from slipstream.config.load import load
+from slipstream.config.packaged import list_scenarios
 from slipstream.config.scenario import WorldConfig
 from slipstream.worlds.registry import make_worlds
 from slipstream.worlds.vec_env import EnvOptions, VecEnv

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from native import maker, native_worlds
 
-from slipstream.config.foreign import GymnasiumConfig
-from slipstream.config.probe import ProbeConfig
 from slipstream.worlds.check import check_world
+from slipstream.worlds.foreign.config import GymnasiumConfig
+from slipstream.worlds.probe.config import ProbeConfig
 from slipstream.worlds.registry import make_worlds
 from slipstream.worlds.vec_env import EnvOptions, NativeVecEnv, VecEnv
 

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pettingzoo import AECEnv, ParallelEnv
 
-from slipstream.config.foreign import GymnasiumConfig, PettingZooConfig
 from slipstream.errors import ScenarioError, WorldContractError
-from slipstream.worlds import foreign
 from slipstream.worlds.action_space import to_space
 from slipstream.worlds.check import check_world
-from slipstream.worlds.foreign import ForeignVecEnv, Solo, episode_seed
+from slipstream.worlds.foreign import build as foreign
+from slipstream.worlds.foreign.build import ForeignVecEnv, Solo, episode_seed
+from slipstream.worlds.foreign.config import GymnasiumConfig, PettingZooConfig
 from slipstream.worlds.registry import make_worlds
 from slipstream.worlds.spaces import action_spec
 from slipstream.worlds.vec_env import EnvOptions

@@ -13,9 +13,9 @@ from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers.vector import NormalizeObservation, RecordEpisodeStatistics
 
-from slipstream.config.foreign import PettingZooConfig
-from slipstream.config.load import list_scenarios
+from slipstream.config.packaged import list_scenarios
 from slipstream.errors import ScenarioError, WorldContractError
+from slipstream.worlds.foreign.config import PettingZooConfig
 from slipstream.worlds.gymnasium_env import SlipstreamEnv, SlipstreamVectorEnv, gymnasium_id
 from slipstream.worlds.pettingzoo_env import SlipstreamParallelEnv
 
@@ -232,7 +232,7 @@ def test_an_episode_starts_at_the_first_decision():
 # Gymnasium's own tools
 
 
-@pytest.mark.parametrize("name", [info.name for info in list_scenarios() if info.family != "classic"])
+@pytest.mark.parametrize("name", [info.name for info in list_scenarios() if info.family != "foreign"])
 def test_every_native_scenario_passes_the_env_checker(name):
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -8,11 +8,11 @@ import threading
 import pytest
 from native import maker
 
-from slipstream.config.foreign import GymnasiumConfig
 from slipstream.config.load import load
-from slipstream.config.probe import ProbeConfig
 from slipstream.worlds import leaks
+from slipstream.worlds.foreign.config import GymnasiumConfig
 from slipstream.worlds.leaks import check_leaks, held
+from slipstream.worlds.probe.config import ProbeConfig
 from slipstream.worlds.registry import make_worlds
 
 pytestmark = pytest.mark.skipif(not held(), reason="this system does not tell what a process holds")

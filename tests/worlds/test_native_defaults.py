@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from slipstream import _core
-from slipstream.config.airspace import AirspaceConfig, RandomSectorConfig
-from slipstream.config.drmario import DrMarioConfig
-from slipstream.config.horizontal_cr import HorizontalCrConfig
-from slipstream.config.probe import ProbeConfig
-from slipstream.config.racing import RacingConfig
-from slipstream.worlds.airspace import face as airspace
+from slipstream.worlds.airspace import build as airspace
 from slipstream.worlds.airspace import horizontal_cr
-from slipstream.worlds.drmario import face as drmario
-from slipstream.worlds.racing import face as racing
+from slipstream.worlds.airspace.config import AirspaceConfig, RandomSectorConfig
+from slipstream.worlds.airspace.horizontal_cr_config import HorizontalCrConfig
+from slipstream.worlds.drmario import build as drmario
+from slipstream.worlds.drmario.config import DrMarioConfig
+from slipstream.worlds.probe.config import ProbeConfig
+from slipstream.worlds.racing import build as racing
+from slipstream.worlds.racing.config import RacingConfig
 
 PLACE = {"lat_deg": 0, "lon_deg": 0, "heading_deg": 0, "waypoint_lat_deg": 0, "waypoint_lon_deg": 0}
 ENTRIES = {

@@ -9,10 +9,10 @@ from itertools import combinations
 
 import numpy as np
 
-from slipstream.config.airspace import AirspaceConfig
 from slipstream.spec import WorldSpec
 from slipstream.worlds.airspace import alerts, risk
 from slipstream.worlds.airspace.alerts import F64, AlertRules, Flight
+from slipstream.worlds.airspace.config import AirspaceConfig
 from slipstream.worlds.airspace.geometry import separation_nm
 from slipstream.worlds.recorded import Recorded
 

@@ -46,7 +46,7 @@ def propagate(
         state: [n, 4] lat_deg, lon_deg, heading_deg, tas_mps.
         targets: [n, 2] heading_deg, cas_kt.
         seconds: How long, in whole seconds.
-        aircraft_type: One of `slipstream.config.airspace.AircraftType`.
+        aircraft_type: One of `slipstream.worlds.airspace.config.AircraftType`.
         altitude_ft: The level.
 
     Returns:

@@ -8,20 +8,18 @@ import numpy as np
 from rich.text import Text
 
 from slipstream import _core
-from slipstream.config.horizontal_cr import HorizontalCrConfig
 from slipstream.errors import ScenarioError
 from slipstream.spec import WorldSpec
+from slipstream.worlds.airspace.horizontal_cr_config import HorizontalCrConfig
 from slipstream.worlds.airspace.letters import radar
 from slipstream.worlds.airspace.render import Traffic, traffic_renderer
 from slipstream.worlds.native import fields, fill
 from slipstream.worlds.renderer import Renderer
 from slipstream.worlds.vec_env import F64, Backdrop, EnvOptions, NativeVecEnv
-
-HEADLINE = ("intrusions", "min_separation_nm", "reached", "extra_distance_nm", "clean")
-SCENE = Path(__file__).with_name("scene.js")
+from slipstream.worlds.world import Drawings, WorldTools
 
 
-def make(config: HorizontalCrConfig, num_worlds: int, options: EnvOptions) -> NativeVecEnv:
+def build(config: HorizontalCrConfig, num_worlds: int, options: EnvOptions) -> NativeVecEnv:
     """A batch of the task."""
     try:
         return NativeVecEnv(_core.make_horizontal_cr(native_config(config), num_worlds, options.native()))
@@ -60,3 +58,10 @@ def read_traffic(spec: WorldSpec, frames: F64) -> Traffic:
         present=np.ones(states.shape[:2], np.bool_),
         pairs=[(0, i + 1) for i in range(intruders)],
     )
+
+
+TOOLS = WorldTools[HorizontalCrConfig](
+    build,
+    headline=("intrusions", "min_separation_nm", "reached", "extra_distance_nm", "clean"),
+    drawings=Drawings(renderer=make_renderer, scene=Path(__file__).with_name("scene.js"), characters=characters),
+)

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import numpy as np
 
-from slipstream.config.airspace import AirspaceConfig
 from slipstream.draw import page
 from slipstream.draw.axes import Axis
 from slipstream.draw.charts import Chart, ChartLine, ReferenceLine
 from slipstream.spec import WorldSpec
 from slipstream.worlds.airspace import alerts
+from slipstream.worlds.airspace.config import AirspaceConfig
 from slipstream.worlds.airspace.flights import flight_of, rules_of
 from slipstream.worlds.recorded import Recorded
 

@@ -9,10 +9,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from slipstream.config.airspace import AirspaceConfig
 from slipstream.draw import COLORS
 from slipstream.draw.canvas import SIZE, Canvas, Size, View, paint
 from slipstream.spec import WorldSpec
+from slipstream.worlds.airspace.config import AirspaceConfig
 from slipstream.worlds.airspace.draw import LOST, Plane
 from slipstream.worlds.airspace.geometry import separation_nm as distance_nm
 from slipstream.worlds.renderer import Renderer

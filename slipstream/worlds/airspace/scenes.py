@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from slipstream.config.airspace import AirspaceConfig
 from slipstream.draw import COLORS
+from slipstream.worlds.airspace.build import build
+from slipstream.worlds.airspace.config import AirspaceConfig
 from slipstream.worlds.airspace.draw import HEADING, LAT, LON, LOST, WAYPOINT_LAT, WAYPOINT_LON, Plane
-from slipstream.worlds.airspace.face import make
 from slipstream.worlds.airspace.geometry import closest_approach, separation_nm
 from slipstream.worlds.vec_env import F64, EnvOptions
 
@@ -36,7 +36,7 @@ def sketch(config: AirspaceConfig, path: Path, title: str) -> str:
     from matplotlib.figure import Figure
 
     still = {"position_jitter_nm": 0.0, "heading_jitter_deg": 0.0, "speed_jitter_kt": 0.0}
-    worlds = make(config.model_copy(update=still), 1, EnvOptions(seed=0))
+    worlds = build(config.model_copy(update=still), 1, EnvOptions(seed=0))
     worlds.reset()
     frame, names = worlds.frame(0), worlds.spec.agents
     tas = frame[:, worlds.spec.frame_fields.index("tas_mps")]

@@ -9,8 +9,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from slipstream import _core
-from slipstream.config.airspace import AircraftConfig, AirspaceConfig
-from slipstream.worlds.airspace.face import native_config
+from slipstream.worlds.airspace.build import native_config
+from slipstream.worlds.airspace.config import AircraftConfig, AirspaceConfig
 from slipstream.worlds.airspace.geometry import separation_nm
 from slipstream.worlds.shift import Reach, Shift, Shifts, SkippedShift
 from slipstream.worlds.vec_env import EnvOptions

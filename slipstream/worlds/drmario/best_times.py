@@ -23,14 +23,15 @@ import numpy as np
 from msgspec import Meta
 from numpy.typing import ArrayLike
 
-from slipstream.config.drmario import FRAMES_PER_SECOND, SEEDS, DrMarioConfig, GamesConfig, Speed
 from slipstream.config.records import from_value
 from slipstream.errors import ScenarioError, SlipstreamError, TrainingError
+from slipstream.worlds.drmario.config import FRAMES_PER_SECOND, SEEDS, DrMarioConfig, GamesConfig, Speed
 from slipstream.worlds.drmario.engine import HIGHEST_LEVEL, Terminal
 from slipstream.worlds.drmario.planning import UNREACHABLE, plan_engine
 from slipstream.worlds.drmario.registry import signature
 from slipstream.worlds.drmario.transcript import begin
 from slipstream.worlds.vec_env import F64
+from slipstream.worlds.world import Records
 
 FILE = "best_times.sqlite3"
 KEEP = 10  # clears of each game
@@ -198,7 +199,7 @@ def floors(path: Path, level: int, quantiles: Sequence[float], speed: Speed | No
     return np.quantile(np.array(bests, np.float64), quantiles) if bests else np.full(len(quantiles), np.nan)
 
 
-def records(folder: Path) -> tuple[str, tuple[str, ...], tuple[tuple[str, ...], ...]] | None:
+def records(folder: Path) -> Records | None:
     """The best times of a run by level, for viewers: how many seeds were cleared, and quantiles of their bests."""
     path = folder / FILE
     if not path.is_file():
@@ -215,7 +216,8 @@ def records(folder: Path) -> tuple[str, tuple[str, ...], tuple[tuple[str, ...], 
         times = [*floors, human_record_frames(level)]
         rows.append((str(level), str(len(bests)), *(_seconds(frames) for frames in times)))
     names = ("fastest", "10 % of seeds", "half of seeds", "90 % of seeds", "human record")
-    return "best times: seconds in which so many seeds were cleared", ("level", "seeds", *names), tuple(rows)
+    title = "best times: seconds in which so many seeds were cleared"
+    return Records(title, ("level", "seeds", *names), tuple(rows))
 
 
 def _seconds(frames: float) -> str:

@@ -24,9 +24,9 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from slipstream.config.drmario import DrMarioConfig
 from slipstream.errors import ScenarioError, SlipstreamError
 from slipstream.spec import WorldSpec
+from slipstream.worlds.drmario.config import DrMarioConfig
 from slipstream.worlds.drmario.engine import Engine, Pose
 from slipstream.worlds.drmario.planning import UNREACHABLE, PlacementPlan
 from slipstream.worlds.drmario.position import (

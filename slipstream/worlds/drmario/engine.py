@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from slipstream import _core
-from slipstream.config.drmario import SEEDS, SPEEDS, Speed
 from slipstream.errors import ScenarioError, suggest
+from slipstream.worlds.drmario.config import SEEDS, SPEEDS, Speed
 from slipstream.worlds.vec_env import U8
 
 Seed = tuple[int, int]  # the console's two random bytes when a level is made

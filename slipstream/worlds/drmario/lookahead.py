@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from slipstream.config.drmario import SPEEDS, DrMarioConfig
 from slipstream.errors import ScenarioError
 from slipstream.spec import WorldSpec
+from slipstream.worlds.drmario.config import SPEEDS, DrMarioConfig
 from slipstream.worlds.drmario.engine import Engine, Terminal
 from slipstream.worlds.drmario.planning import UNREACHABLE, PlacementPlan, plan_engine
 from slipstream.worlds.drmario.position import (

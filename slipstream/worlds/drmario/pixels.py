@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import ImageColor
 
-from slipstream.config.drmario import SEEDS, DrMarioConfig
 from slipstream.draw.canvas import Canvas, View
 from slipstream.errors import ScenarioError
+from slipstream.worlds.drmario.build import build
+from slipstream.worlds.drmario.config import SEEDS, DrMarioConfig
 from slipstream.worlds.drmario.engine import Engine, generate, seed_at
-from slipstream.worlds.drmario.face import make
 from slipstream.worlds.drmario.planning import plan_engine
 from slipstream.worlds.drmario.position import EMPTY, with_pill
 from slipstream.worlds.drmario.render import EDGE, GLASS, GROUND, _draw_cell
@@ -69,7 +69,7 @@ def sample_positions(count: int, seed: int, *, held_out: bool = False) -> Positi
     """
     first, last = (HELD_OUT, SEEDS) if held_out else (1, HELD_OUT - 1)
     config = DrMarioConfig(levels=tuple(range(21)), max_pills=60, first_seed=first, last_seed=last)
-    env = make(config, _WORLDS, EnvOptions(seed=seed))
+    env = build(config, _WORLDS, EnvOptions(seed=seed))
     env.reset()
     rng, games = np.random.default_rng(seed), [_beginning(env, i) for i in range(_WORLDS)]
     whole = -(-count // _WORLDS) * _WORLDS

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from slipstream.config.drmario import SPEEDS
 from slipstream.spec import WorldSpec
+from slipstream.worlds.drmario.config import SPEEDS
 from slipstream.worlds.drmario.engine import Engine, Pose
 from slipstream.worlds.drmario.planning import PLACEMENTS, UNREACHABLE, PlacementPlan, plan
 from slipstream.worlds.vec_env import U8

@@ -19,8 +19,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from slipstream.config.drmario import OBSERVATIONS, ObservationPreset
 from slipstream.errors import ScenarioError
+from slipstream.worlds.drmario.config import OBSERVATIONS, ObservationPreset
 from slipstream.worlds.drmario.engine import HIGHEST_LEVEL, Pose, Seed, _board
 from slipstream.worlds.drmario.position import MOST_SPEED_UPS, VIRUS, Position, plan_position, planes, threshold
 from slipstream.worlds.vec_env import U8

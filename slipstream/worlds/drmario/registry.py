@@ -15,8 +15,8 @@ from functools import lru_cache
 import msgspec
 import numpy as np
 
-from slipstream.config.drmario import SEEDS
 from slipstream.errors import ScenarioError, WorldContractError
+from slipstream.worlds.drmario.config import SEEDS
 from slipstream.worlds.drmario.engine import generate, seed_at
 from slipstream.worlds.vec_env import U8, VecEnv
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from slipstream.config.drmario import DrMarioConfig
 from slipstream.draw.canvas import SIZE, Canvas, Size, View, paint
 from slipstream.spec import WorldSpec
+from slipstream.worlds.drmario.config import DrMarioConfig
 from slipstream.worlds.renderer import Renderer
 from slipstream.worlds.vec_env import F64, U8, Backdrop
 

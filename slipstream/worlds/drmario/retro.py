@@ -21,9 +21,9 @@ import numpy as np
 from gymnasium.error import InvalidAction, ResetNeeded
 from numpy.typing import NDArray
 
-from slipstream.config.drmario import DrMarioConfig
 from slipstream.errors import ScenarioError, WorldContractError
-from slipstream.worlds.drmario.face import make
+from slipstream.worlds.drmario.build import build
+from slipstream.worlds.drmario.config import DrMarioConfig
 from slipstream.worlds.drmario.planning import PlacementPlan
 from slipstream.worlds.drmario.position import allowed, observation, plan_position, pose_of, with_pill
 from slipstream.worlds.drmario.ram import FALLING, IN_LEVEL, MODE, RAM_SIZE, RamState, state_from_ram
@@ -85,7 +85,7 @@ class RetroEnv(gymnasium.Env[Observation, np.int64]):
         missing = sorted(set(BUTTONS) - {name for name in core.buttons if name})
         if missing:
             raise ScenarioError(f"the core has no buttons {', '.join(missing)}; is it a NES?")
-        native = make(config, 1, EnvOptions())
+        native = build(config, 1, EnvOptions())
         self._spec = native.spec
         native.close()
         self._core, self._config = core, config

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slipstream.config import drmario as schema
+from slipstream.worlds.drmario import config as schema
 from slipstream.worlds.shift import Reach, Shift, Shifts, SkippedShift
 
 HIGHEST = 24

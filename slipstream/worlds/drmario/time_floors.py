@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from slipstream.config.drmario import FRAMES_PER_SECOND, SEEDS, DrMarioConfig, GamesConfig
 from slipstream.worlds.drmario.best_times import FILE, floors
+from slipstream.worlds.drmario.config import FRAMES_PER_SECOND, SEEDS, DrMarioConfig, GamesConfig
 
 
 class PhaseTimeGoals:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import msgspec
 
-from slipstream.config.drmario import SPEEDS, Speed
 from slipstream.config.records import from_json
 from slipstream.errors import ScenarioError
+from slipstream.worlds.drmario.config import SPEEDS, Speed
 from slipstream.worlds.drmario.engine import Engine, generate, seed_at
 
 FORMAT = "slipstream drmario transcript"

@@ -7,10 +7,10 @@ from typing import NamedTuple
 import numpy as np
 
 from slipstream import _core
-from slipstream.config.racing import FollowGap, PurePursuit
 from slipstream.errors import ScenarioError
+from slipstream.worlds.racing.build import driver as native_driver
 from slipstream.worlds.racing.cars import F64, Mode
-from slipstream.worlds.racing.face import driver as native_driver
+from slipstream.worlds.racing.config import FollowGap, PurePursuit
 from slipstream.worlds.racing.lines import Raceline
 from slipstream.worlds.racing.maps import Map
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 Values = dict[str, Any]
@@ -22,7 +23,7 @@ def circuit(
     return _time_trial(f"One car laps {which}.", track if seed == -1 else {**track, "seed": seed})
 
 
-GENERATORS = {"oval": oval, "circuit": circuit}
+GENERATORS: dict[str, Callable[..., Values]] = {"oval": oval, "circuit": circuit}
 
 
 def _time_trial(text: str, track: Values) -> Values:

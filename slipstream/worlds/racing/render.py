@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageFilter
 
-from slipstream.config.racing import CorridorTrack, RacingConfig
 from slipstream.draw import COLORS
 from slipstream.draw.canvas import FINE, SIZE, Canvas, Size, View, paint
 from slipstream.spec import WorldSpec
 from slipstream.worlds.racing.cars import Car, car
+from slipstream.worlds.racing.config import CorridorTrack, RacingConfig
 from slipstream.worlds.racing.maps import Map
 from slipstream.worlds.renderer import Renderer
 from slipstream.worlds.vec_env import F64, U8, Backdrop

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from slipstream.config.racing import RacingConfig
 from slipstream.draw import COLORS
+from slipstream.worlds.racing.build import build, track_of
+from slipstream.worlds.racing.config import RacingConfig
 from slipstream.worlds.racing.draw import draw_track, show_where
-from slipstream.worlds.racing.face import make, track_of
 from slipstream.worlds.racing.maps import Map
 from slipstream.worlds.vec_env import EnvOptions
 
@@ -20,7 +20,7 @@ STARTS = 24  # episodes whose starts are shown
 
 def sketch(config: RacingConfig, path: Path, title: str) -> str:
     """What the registry calls to draw a scene; returns what it shows, in words."""
-    worlds = make(config, STARTS, EnvOptions(seed=0))
+    worlds = build(config, STARTS, EnvOptions(seed=0))
     worlds.reset()
     frames, backdrop, spec = np.stack([worlds.frame(i) for i in range(STARTS)]), worlds.backdrop(0), worlds.spec
     worlds.close()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from slipstream.config import racing as schema
 from slipstream.errors import ScenarioError
-from slipstream.worlds.racing.face import make
+from slipstream.worlds.racing import config as schema
+from slipstream.worlds.racing.build import build
 from slipstream.worlds.shift import Reach, Shift, Shifts, SkippedShift
 from slipstream.worlds.vec_env import EnvOptions
 
@@ -25,7 +25,7 @@ def shifts(config: schema.RacingConfig, full: bool) -> Shifts:
     for shift in (*_cars(config, full), *_scanner(config, full), *_tracks(config)):
         assert isinstance(shift.world, schema.RacingConfig)
         try:
-            make(shift.world, 1, EnvOptions())
+            build(shift.world, 1, EnvOptions())
             found.append(shift)
         except ScenarioError as error:
             skipped.append(SkippedShift(shift.name, str(error)))

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from slipstream.config.airspace import AirspaceConfig
 from slipstream.config.load import load
-from slipstream.worlds.airspace import make
+from slipstream.worlds.airspace.build import build
+from slipstream.worlds.airspace.config import AirspaceConfig
 from slipstream.worlds.vec_env import EnvOptions, NativeVecEnv
 
 FIXTURE = Path(__file__).parents[2] / "fixtures" / "airspace_golden.json"
@@ -51,7 +51,7 @@ def airspace(*crew: dict, **changes: Any) -> AirspaceConfig:
 
 
 def batch(config: AirspaceConfig, num_worlds: int = 1, seed: int = 0) -> NativeVecEnv:
-    env = make(config, num_worlds, EnvOptions(seed=seed, autoreset=False, reward_parts=True))
+    env = build(config, num_worlds, EnvOptions(seed=seed, autoreset=False, reward_parts=True))
     env.reset()
     return env
 

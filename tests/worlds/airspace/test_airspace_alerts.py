@@ -9,7 +9,7 @@ from airspace_scenes import frozen, golden, scene
 
 from slipstream.collect.episodes import play
 from slipstream.collect.teams import Team
-from slipstream.worlds.airspace import alerts, make
+from slipstream.worlds.airspace import alerts
 from slipstream.worlds.airspace.alerts import (
     AlertCounts,
     AlertRules,
@@ -21,6 +21,7 @@ from slipstream.worlds.airspace.alerts import (
     summary,
     windows,
 )
+from slipstream.worlds.airspace.build import build
 from slipstream.worlds.airspace.flights import analyse, flight_of
 from slipstream.worlds.vec_env import EnvOptions
 
@@ -28,7 +29,7 @@ RECORDED = [case for part in golden() for case in part["reference_env"].get("noo
 
 
 def fly(config, script, episodes=1):
-    env = make(config, episodes, EnvOptions(seed=3, autoreset=False, evaluation=True))
+    env = build(config, episodes, EnvOptions(seed=3, autoreset=False, evaluation=True))
     team = Team("all", tuple(range(env.spec.num_agents)), script=script)
     return env.spec, play(env, [team], episodes, seed=3, record=episodes).recorded
 

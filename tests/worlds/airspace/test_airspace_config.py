@@ -8,10 +8,10 @@ from airspace_scenes import aircraft, airspace, frozen
 from pydantic import ValidationError
 
 from slipstream import _core
-from slipstream.config import airspace as schema
 from slipstream.errors import ScenarioError
-from slipstream.worlds.airspace import draw_tracks, make, propagate
-from slipstream.worlds.airspace.face import native_config
+from slipstream.worlds.airspace import config as schema
+from slipstream.worlds.airspace import draw_tracks, propagate
+from slipstream.worlds.airspace.build import build, native_config
 from slipstream.worlds.vec_env import EnvOptions
 
 TWINS = [
@@ -87,7 +87,7 @@ def test_schema_refuses_nonsense(crew, changes):
 )
 def test_what_only_the_core_can_judge_is_refused_in_one_sentence(config, sentence):
     with pytest.raises(ScenarioError, match=sentence):
-        make(config, 1, EnvOptions())
+        build(config, 1, EnvOptions())
 
 
 def test_propagate_refuses_unknown_types_and_wrong_shapes():
@@ -100,7 +100,7 @@ def test_propagate_refuses_unknown_types_and_wrong_shapes():
 
 def test_thirty_two_aircraft_fly_in_one_world():
     config = schema.AirspaceConfig.model_validate({"random_sector": {"num_aircraft": 32, "density_per_nm2": 0.002}})
-    env = make(config, 2, EnvOptions())
+    env = build(config, 2, EnvOptions())
     env.reset()
     for _ in range(20):
         env.act_scripted("mvp", range(32))
@@ -110,7 +110,7 @@ def test_thirty_two_aircraft_fly_in_one_world():
 
 
 def test_tracks_are_drawn_in_the_order_of_the_frame_fields(tmp_path):
-    env = make(frozen("head_on"), 1, EnvOptions())
+    env = build(frozen("head_on"), 1, EnvOptions())
     env.reset()
     fields = list(env.spec.frame_fields)
     assert [fields[i] for i in (0, 1, 2, 5, 6, 7)] == [

@@ -12,9 +12,11 @@ from airspace_scenes import frozen, scene
 
 from slipstream.collect.episodes import play
 from slipstream.collect.teams import Team
-from slipstream.worlds.airspace import episode_page, make, risk
+from slipstream.worlds.airspace import risk
 from slipstream.worlds.airspace.alerts import Flight
+from slipstream.worlds.airspace.build import build
 from slipstream.worlds.airspace.flights import flight_of, log_columns, trajectory_csv
+from slipstream.worlds.airspace.page import episode_page
 from slipstream.worlds.vec_env import EnvOptions
 
 PUBLISHED = [
@@ -39,7 +41,7 @@ PUBLISHED = [
 
 
 def record(config, script="mvp"):
-    env = make(config, 1, EnvOptions(seed=1, autoreset=False, evaluation=True, reward_parts=True))
+    env = build(config, 1, EnvOptions(seed=1, autoreset=False, evaluation=True, reward_parts=True))
     team = Team("all", tuple(range(env.spec.num_agents)), script=script)
     return env.spec, play(env, [team], 1, seed=1, record=1).recorded[0]
 

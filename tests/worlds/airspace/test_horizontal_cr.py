@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 import slipstream
 from slipstream import _core
-from slipstream.config.horizontal_cr import HorizontalCrConfig
 from slipstream.errors import ScenarioError
+from slipstream.worlds.airspace.horizontal_cr_config import HorizontalCrConfig
 
 PEER = json.loads((Path(__file__).parents[2] / "fixtures/horizontal_cr/peer_episodes.json").read_text())["episodes"]
 EARTH_M, EARTH_KM, KM_PER_NM, INTRUDERS = 6_371_000.0, 6371.0, 1.852, 5

@@ -11,7 +11,6 @@ import msgspec
 import numpy as np
 import pytest
 
-from slipstream.config.drmario import DrMarioConfig
 from slipstream.data.disk import is_disk_full
 from slipstream.errors import ScenarioError, TrainingError
 from slipstream.worlds.drmario import best_times
@@ -28,6 +27,7 @@ from slipstream.worlds.drmario.best_times import (
     unpack,
     whole_levels,
 )
+from slipstream.worlds.drmario.config import DrMarioConfig
 from slipstream.worlds.drmario.registry import signature
 from slipstream.worlds.registry import make_worlds
 from slipstream.worlds.vec_env import EnvOptions

@@ -5,11 +5,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slipstream.config import drmario as schema
 from slipstream.config.load import load
 from slipstream.errors import ScenarioError
 from slipstream.worlds import drmario
 from slipstream.worlds.drmario import Engine, Terminal
+from slipstream.worlds.drmario import config as schema
+from slipstream.worlds.drmario.build import unseen
 from slipstream.worlds.drmario.planning import plan_engine
 from slipstream.worlds.registry import make_worlds
 from slipstream.worlds.vec_env import EnvOptions
@@ -248,15 +249,15 @@ def test_a_time_goal_counts_only_what_is_in_time():
 
 
 def test_certificates_are_earned_on_seeds_that_training_never_draws():
-    rest, words = drmario.unseen(schema.DrMarioConfig(first_seed=3, last_seed=32_760))
+    rest, words = unseen(schema.DrMarioConfig(first_seed=3, last_seed=32_760))
     assert rest.seeds == (1, 2, *range(32_761, 32_768))
     assert "9 seeds that training never draws" in words
-    rest, words = drmario.unseen(schema.DrMarioConfig(seeds=(5, 7)))
+    rest, words = unseen(schema.DrMarioConfig(seeds=(5, 7)))
     assert set(range(1, 32_768)) - set(rest.seeds) == {5, 7}
     every = schema.DrMarioConfig()
-    assert drmario.unseen(every) == (every, "games of all the console's seeds, which training drew from too")
+    assert unseen(every) == (every, "games of all the console's seeds, which training drew from too")
     fixed = schema.DrMarioConfig(seeds="registry")
-    assert drmario.unseen(fixed) == (fixed, "games of this registry, drawn with replacement")
+    assert unseen(fixed) == (fixed, "games of this registry, drawn with replacement")
 
 
 @given(first=st.integers(1, 32000), count=st.integers(0, 200))

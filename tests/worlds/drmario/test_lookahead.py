@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from slipstream.config.drmario import DrMarioConfig
 from slipstream.errors import ScenarioError
+from slipstream.worlds.drmario.config import DrMarioConfig
 from slipstream.worlds.drmario.lookahead import look_ahead
 from slipstream.worlds.registry import make_worlds
 from slipstream.worlds.vec_env import EnvOptions

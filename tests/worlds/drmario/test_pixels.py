@@ -308,7 +308,7 @@ def test_a_model_learns_captures_that_look_different(taught, tmp_path, capsys):
 
 def test_the_package_loads_no_torch():
     code = (
-        "import sys, slipstream.worlds.drmario, slipstream.cli.drmario; "
+        "import sys, slipstream.worlds.drmario, slipstream.worlds.drmario.cli.main; "
         "print([name for name in ('torch', 'gymnasium') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

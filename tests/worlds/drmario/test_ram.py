@@ -7,10 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slipstream.cli.main import main
-from slipstream.config import drmario as schema
 from slipstream.errors import ScenarioError
 from slipstream.worlds import drmario
 from slipstream.worlds.drmario import Engine
+from slipstream.worlds.drmario import config as schema
+from slipstream.worlds.drmario.build import build
 from slipstream.worlds.drmario.planning import plan_engine
 from slipstream.worlds.drmario.position import pose_of, position_of, speed_ups, threshold, with_pill
 from slipstream.worlds.drmario.ram import channel_counts, state_from_ram, viruses_on_board
@@ -79,7 +80,7 @@ def test_counts_are_those_of_the_native_worlds_planes():
     """Every preset for one player, by the names of the world's own spec."""
     for preset, actions in [("bottle", "placement"), ("bottle_conn_mask", "placement"), ("extended", "controller")]:
         config = schema.DrMarioConfig(levels=(14,), observation=preset, actions=actions, seeds=(700,))
-        env = drmario.make(config, 1, EnvOptions(seed=2))
+        env = build(config, 1, EnvOptions(seed=2))
         env.reset()
         values = dict(zip(env.spec.frame_fields, env.frame(0)[0].astype(int).tolist(), strict=True))
         board, reserve = drmario.generate(14, drmario.seed_at(values["seed"]))

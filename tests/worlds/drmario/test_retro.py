@@ -6,16 +6,17 @@ import pytest
 from fake_console import FakeCore
 from gymnasium.error import InvalidAction, ResetNeeded
 
-from slipstream.config import drmario as schema
 from slipstream.errors import ScenarioError, WorldContractError
 from slipstream.worlds import drmario
 from slipstream.worlds.drmario import Engine, retro
+from slipstream.worlds.drmario import config as schema
+from slipstream.worlds.drmario.build import build
 from slipstream.worlds.drmario.retro import RetroEnv, open_retro
 from slipstream.worlds.vec_env import EnvOptions
 
 
 def native(config):
-    env = drmario.make(config, 1, EnvOptions(seed=4, autoreset=False))
+    env = build(config, 1, EnvOptions(seed=4, autoreset=False))
     env.reset()
     return env
 

@@ -11,12 +11,12 @@ from PIL import Image
 from pydantic import BaseModel
 from racing_scenes import race, scene
 
-from slipstream.config import racing as schema
 from slipstream.config.load import load
 from slipstream.config.overrides import cli_overrides
 from slipstream.errors import ScenarioError
-from slipstream.worlds.racing import Map, make
-from slipstream.worlds.racing.face import native_config
+from slipstream.worlds.racing import Map
+from slipstream.worlds.racing import config as schema
+from slipstream.worlds.racing.build import build, native_config
 from slipstream.worlds.vec_env import EnvOptions
 
 SIMPLE = (int, float, str, bool, type(None))
@@ -120,7 +120,7 @@ def test_the_ideal_line_and_car_names_are_read():
     starts = []
     for line in ("centerline", "raceline"):
         config = schema.RacingConfig.model_validate(oval | {"ideal_line": line})
-        env = make(config, 1, EnvOptions())
+        env = build(config, 1, EnvOptions())
         env.reset()
         env.act_scripted("pure_pursuit", [0])
         starts.append(env.actions.copy())

@@ -8,7 +8,10 @@ from matplotlib.figure import Figure
 from PIL import ImageColor
 from racing_tracks import ring
 
-from slipstream.config.racing import (
+from slipstream.draw import COLORS
+from slipstream.worlds.racing import car
+from slipstream.worlds.racing.build import build
+from slipstream.worlds.racing.config import (
     CarConfig,
     CircuitTrack,
     CorridorTrack,
@@ -17,10 +20,8 @@ from slipstream.config.racing import (
     RacingConfig,
     SpawnConfig,
 )
-from slipstream.draw import COLORS
-from slipstream.worlds.racing import car, make, make_renderer, picture
-from slipstream.worlds.racing.draw import show_where
-from slipstream.worlds.racing.render import GROUND, READABLE_PX, ROAD, Road, camera, header_px
+from slipstream.worlds.racing.draw import picture, show_where
+from slipstream.worlds.racing.render import GROUND, READABLE_PX, ROAD, Road, camera, header_px, make_renderer
 from slipstream.worlds.vec_env import Backdrop, EnvOptions
 
 SIZE = (640, 480)
@@ -35,7 +36,7 @@ def race(cars: int = 1, track=OVAL, **changes):
     task = "head_to_head" if cars > 1 else "time_trial"
     settings = {"observation": BLIND, "spawn": SpawnConfig(start_m=5.0), **changes}
     config = RacingConfig(task=task, cars=entries, track=track, **settings)
-    env = make(config, 1, EnvOptions(autoreset=False))
+    env = build(config, 1, EnvOptions(autoreset=False))
     env.reset()
     return make_renderer(config), env.spec, env.frame(0)[None], env.backdrop(0)
 

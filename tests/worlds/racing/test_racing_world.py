@@ -8,8 +8,8 @@ from racing_scenes import last, play, race, scene
 from scipy import stats as scipy_stats
 
 from slipstream import _core
-from slipstream.config.racing import OBSERVATIONS, REWARDS, RewardTerms
 from slipstream.worlds.racing import FollowGap, Map, PurePursuit, Raceline, drive, oval
+from slipstream.worlds.racing.config import OBSERVATIONS, REWARDS, RewardTerms
 
 OUTCOMES = ("target_finish", "collision", "target_crash", "self_crash", "idle_stop", "timeout")
 QUIET = {"lidar.noise_m": 0.0}

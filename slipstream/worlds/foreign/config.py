@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, JsonValue
 
-from slipstream.config.base import Config
+from slipstream.config.world import WorldConfig
 
 
-class GymnasiumConfig(Config):
+class GymnasiumConfig(WorldConfig):
     """Any Gymnasium environment, by the id it is registered under."""
+
+    is_native: ClassVar[bool] = False
 
     kind: Literal["gymnasium"] = Field("gymnasium", description="A Gymnasium environment.")
     id: str = Field(
@@ -27,9 +29,15 @@ class GymnasiumConfig(Config):
         description="Truncate episodes after this many steps; null: as the environment does.",
     )
 
+    def gymnasium_id(self) -> str:
+        """Its id."""
+        return self.id
 
-class PettingZooConfig(Config):
+
+class PettingZooConfig(WorldConfig):
     """Any PettingZoo parallel environment, by the Python name of what makes it."""
+
+    is_native: ClassVar[bool] = False
 
     kind: Literal["pettingzoo"] = Field("pettingzoo", description="A PettingZoo parallel environment.")
     env: str = Field(

@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from slipstream.cli.drmario_evaluator import evaluator
-from slipstream.cli.drmario_pixels import pixels
-from slipstream.cli.drmario_seeds import best, seeds
-from slipstream.cli.drmario_sweep import sweep
-from slipstream.cli.drmario_wire import bridge, ram
-from slipstream.config.drmario import SEEDS, SPEEDS, DrMarioConfig
 from slipstream.errors import ScenarioError, suggest
 from slipstream.worlds.drmario import transcript
+from slipstream.worlds.drmario.cli.bridge import bridge, ram
+from slipstream.worlds.drmario.cli.evaluator import evaluator
+from slipstream.worlds.drmario.cli.pixels import pixels
+from slipstream.worlds.drmario.cli.seeds import best, seeds
+from slipstream.worlds.drmario.cli.sweep import sweep
+from slipstream.worlds.drmario.config import SEEDS, SPEEDS, DrMarioConfig
 from slipstream.worlds.drmario.engine import Engine, Terminal
 from slipstream.worlds.drmario.letters import SHAPES
 from slipstream.worlds.drmario.planning import UNREACHABLE, plan_engine

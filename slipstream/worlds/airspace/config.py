@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from slipstream.config.base import Config
+from slipstream.config.world import WorldConfig
 
 AircraftType = Literal["A320", "A332", "B737", "B738", "B744", "CRJ2", "CRJ9", "E190"]
 Latitude = Annotated[float, Field(ge=-80, le=80)]
@@ -56,7 +57,7 @@ class RandomSectorConfig(Config):
     center_lon_deg: Longitude = Field(4.0, description="Longitude of the sector's centre.")
 
 
-class AirspaceConfig(Config):
+class AirspaceConfig(WorldConfig):
     """Aircraft at one level, each flying to its waypoint, kept apart by the agents that steer them."""
 
     kind: Literal["airspace"] = Field("airspace", description="Air traffic at one level.")
@@ -126,6 +127,10 @@ class AirspaceConfig(Config):
     team_share: Literal["responsibility", "neighbor", "equal"] = Field(
         "responsibility", description="How the legacy team term is shared among aircraft."
     )
+
+    def agents(self) -> tuple[tuple[str, str], ...]:
+        """Those listed; random traffic has none before it is drawn."""
+        return tuple((one.id, one.role) for one in self.aircraft)
 
     @model_validator(mode="after")
     def _one_source_of_traffic(self) -> AirspaceConfig:

@@ -20,11 +20,11 @@ import numpy as np
 from gymnasium import Space, spaces
 from numpy.typing import NDArray
 
-from slipstream.config.foreign import GymnasiumConfig, PettingZooConfig
 from slipstream.config.records import from_json
 from slipstream.errors import ScenarioError, WorldContractError, suggest
 from slipstream.spec import WorldSpec
 from slipstream.worlds.action_space import to_space
+from slipstream.worlds.foreign.config import GymnasiumConfig, PettingZooConfig
 from slipstream.worlds.spaces import MismatchError, action_spec, leaves
 from slipstream.worlds.vec_env import F32, F64, U8, U32, U64, EnvOptions
 
@@ -32,7 +32,7 @@ SNAPSHOT_VERSION = 1
 EXTRAS = {"box2d": "box2d", "mujoco": "mujoco", "mpe2": "mpe"}  # a package as errors spell it -> our extra with it
 
 
-def make(config: GymnasiumConfig | PettingZooConfig, num_worlds: int, options: EnvOptions) -> ForeignVecEnv:
+def build(config: GymnasiumConfig | PettingZooConfig, num_worlds: int, options: EnvOptions) -> ForeignVecEnv:
     """A batch of foreign worlds."""
     if num_worlds < 1:
         raise WorldContractError(f"num_worlds is {num_worlds}; a batch needs at least one world")
@@ -168,7 +168,7 @@ class ForeignVecEnv:
         self.episode_stats, self.agent_stats = np.zeros((n, 0), np.float64), np.zeros((n, a, 0), np.float64)
         self.episode_index = np.zeros(n, np.uint32)
         self.episode_decisions = np.zeros((n, a), np.int32)
-        self.phases = [0] * n  # there is only one
+        self.phases: Sequence[int] = [0] * n  # there is only one
         self._returns = [[0.0] * a for _ in range(n)]
         self._decisions = np.zeros((n, a), np.int32)
         # Where each leaf of an observation goes; views made once, as making one costs more than a write.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from slipstream import _core
-from slipstream.config.airspace import AirspaceConfig
 from slipstream.errors import ScenarioError
+from slipstream.worlds.airspace.config import AirspaceConfig
 from slipstream.worlds.native import fields, fill
 from slipstream.worlds.vec_env import EnvOptions, NativeVecEnv
 
@@ -20,7 +20,7 @@ _ENUMS: dict[str, Any] = {
 }
 
 
-def make(config: AirspaceConfig, num_worlds: int, options: EnvOptions) -> NativeVecEnv:
+def build(config: AirspaceConfig, num_worlds: int, options: EnvOptions) -> NativeVecEnv:
     """A batch of one scene."""
     try:
         return NativeVecEnv(_core.make_airspace(native_config(config), num_worlds, options.native()))

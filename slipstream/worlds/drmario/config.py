@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from slipstream.config.base import Config
+from slipstream.config.world import WorldConfig
 
 Level = Annotated[int, Field(ge=0, le=24)]
 Speed = Literal["low", "medium", "high"]
@@ -73,7 +75,7 @@ OBSERVATIONS: dict[str, tuple[str, ...]] = {
 }
 
 
-class DrMarioConfig(Config):
+class DrMarioConfig(WorldConfig):
     """A game of Dr. Mario, for one player or two."""
 
     kind: Literal["drmario"] = Field("drmario", description="NES Dr. Mario, frame by frame.")
@@ -109,6 +111,23 @@ class DrMarioConfig(Config):
     def keeps_best_times(self) -> bool:
         """True where phases take their time from what the run itself has cleared."""
         return self.best_times is None and any(phase.time_floor_quantile is not None for phase in self.phases)
+
+    def phase_names(self) -> tuple[str, ...]:
+        """Those listed."""
+        return tuple(phase.name for phase in self.phases)
+
+    def only_phase(self, number: int) -> DrMarioConfig:
+        """The same games with no phase but this one."""
+        return self.model_copy(update={"phases": (self.phases[number],)})
+
+    def curriculum_problems(self, order: str) -> Iterator[tuple[tuple[str, ...], str]]:
+        """Phases that all begin at once cannot wait for each other's best times."""
+        if self.keeps_best_times and order == "adaptive":
+            yield (
+                ("world", "phases"),
+                "adaptive phases all begin at once, when the run has no best times to take time_floor_quantile from; "
+                "name a store in world.best_times",
+            )
 
     @model_validator(mode="after")
     def _fits_together(self) -> DrMarioConfig:

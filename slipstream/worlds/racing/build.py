@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from slipstream import _core
-from slipstream.config import racing as schema
 from slipstream.config.base import Config
 from slipstream.errors import ScenarioError
 from slipstream.worlds.native import fields, fill
+from slipstream.worlds.racing import config as schema
 from slipstream.worlds.racing.cars import Mode
 from slipstream.worlds.racing.lines import raceline
 from slipstream.worlds.racing.maps import Map
@@ -30,7 +30,7 @@ _PAID = {
 _OWN = {"kind", "task", "track", "cars", "phases", "start_speed_mps", "ideal_line", "ideal_speed_mps", "follow_gap"}
 
 
-def make(config: schema.RacingConfig, num_worlds: int, options: EnvOptions) -> NativeVecEnv:
+def build(config: schema.RacingConfig, num_worlds: int, options: EnvOptions) -> NativeVecEnv:
     """A batch of one race; where it has phases, in the last one."""
     try:
         env = NativeVecEnv(_core.make_racing(native_config(config), num_worlds, options.native()))

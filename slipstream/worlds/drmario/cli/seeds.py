@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from slipstream.config.drmario import FRAMES_PER_SECOND, SPEEDS, Speed
 from slipstream.errors import ScenarioError
 from slipstream.worlds.drmario import best_times, registry
+from slipstream.worlds.drmario.config import FRAMES_PER_SECOND, SPEEDS, Speed
 
 if TYPE_CHECKING:
     from rich.table import Table

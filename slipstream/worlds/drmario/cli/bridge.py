@@ -12,7 +12,6 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from slipstream.config.drmario import SEEDS, SPEEDS, DrMarioConfig, Speed
 from slipstream.data.disk import replace_file
 from slipstream.errors import ScenarioError
 from slipstream.worlds.drmario import ram as console
@@ -34,6 +33,7 @@ from slipstream.worlds.drmario.bridge import (
     virtual_time,
 )
 from slipstream.worlds.drmario.captures import read_picture
+from slipstream.worlds.drmario.config import SEEDS, SPEEDS, DrMarioConfig, Speed
 from slipstream.worlds.drmario.engine import Engine, seed_at
 from slipstream.worlds.drmario.pixels import LETTERS, Positions, board_to_text, rasterise, seen_in, wear
 from slipstream.worlds.drmario.planning import UNREACHABLE

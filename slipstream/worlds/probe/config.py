@@ -6,10 +6,10 @@ from typing import Literal
 
 from pydantic import Field
 
-from slipstream.config.base import Config
+from slipstream.config.world import WorldConfig
 
 
-class ProbeConfig(Config):
+class ProbeConfig(WorldConfig):
     """One of the tiny native worlds that learners are tested on."""
 
     kind: Literal["probe"] = Field("probe", description="A tiny native world with a known answer.")

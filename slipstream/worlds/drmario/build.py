@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from slipstream import _core
-from slipstream.config import drmario as schema
 from slipstream.errors import ScenarioError
+from slipstream.worlds.drmario import config as schema
 from slipstream.worlds.drmario.registry import registry_seeds
 from slipstream.worlds.native import fill
 from slipstream.worlds.vec_env import EnvOptions, NativeVecEnv
 
 
-def make(config: schema.DrMarioConfig, num_worlds: int, options: EnvOptions) -> NativeVecEnv:
+def build(config: schema.DrMarioConfig, num_worlds: int, options: EnvOptions) -> NativeVecEnv:
     """A batch of games; where there are phases, of the last one."""
     try:
         env = NativeVecEnv(_core.make_drmario(native_config(config), num_worlds, options.native()))

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from slipstream.config.drmario import DrMarioConfig
 from slipstream.config.load import load, override
 from slipstream.errors import ScenarioError, WorldContractError, suggest
 from slipstream.worlds.drmario import best_times, registry
+from slipstream.worlds.drmario.config import DrMarioConfig
 
 if TYPE_CHECKING:
     from slipstream.collect.teams import Team

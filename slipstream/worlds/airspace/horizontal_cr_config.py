@@ -6,11 +6,11 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from slipstream.config.airspace import Bonus, Penalty
-from slipstream.config.base import Config
+from slipstream.config.world import WorldConfig
+from slipstream.worlds.airspace.config import Bonus, Penalty
 
 
-class HorizontalCrConfig(Config):
+class HorizontalCrConfig(WorldConfig):
     """The peer's task, like for like; the defaults are its figures."""
 
     kind: Literal["horizontal_cr"] = Field(

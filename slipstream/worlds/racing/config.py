@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from slipstream.config.base import Config
+from slipstream.config.world import WorldConfig
 from slipstream.errors import suggest
 
 Metres = Annotated[float, Field(gt=0)]
@@ -290,7 +291,7 @@ class PhaseConfig(Config):
     fast_mps: float | None = Field(None, ge=0, description="Of the follow_gap script: its speed.")
 
 
-class RacingConfig(Config):
+class RacingConfig(WorldConfig):
     """Cars on one track: alone against the clock, against each other, or one against another."""
 
     kind: Literal["racing"] = Field("racing", description="Racing cars.")
@@ -335,6 +336,18 @@ class RacingConfig(Config):
     pressure_m: Metres = Field(0.75, description="Within this a car presses another.")
     pressed_s: float = Field(0.5, ge=0, description="convoy_lock: a crash counts if pressed within these seconds.")
     border_m: Metres = Field(1.1, description="convoy_lock: a target this far beside the middle is beaten.")
+
+    def agents(self) -> tuple[tuple[str, str], ...]:
+        """The cars."""
+        return tuple((one.id, one.role) for one in self.cars)
+
+    def phase_names(self) -> tuple[str, ...]:
+        """Those listed."""
+        return tuple(phase.name for phase in self.phases)
+
+    def only_phase(self, number: int) -> RacingConfig:
+        """The same race with no phase but this one."""
+        return self.model_copy(update={"phases": (self.phases[number],)})
 
     @model_validator(mode="after")
     def _names(self) -> RacingConfig:

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from slipstream.config.drmario import FRAMES_PER_SECOND, SEEDS, DrMarioConfig
 from slipstream.config.load import override, to_plain
 from slipstream.config.names import check_name
 from slipstream.errors import CheckpointError, ScenarioError, suggest
+from slipstream.worlds.drmario.config import FRAMES_PER_SECOND, SEEDS, DrMarioConfig
 
 if TYPE_CHECKING:
     from slipstream.config.scenario import Scenario

@@ -1,0 +1,40 @@
+"""What every world's config class is made from, and the questions a scenario asks it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar, Self
+
+from slipstream.config.base import Config
+
+
+class WorldConfig(Config):
+    """The `world:` block of a scenario. A world's own class narrows `kind` to a Literal and adds its fields.
+
+    The methods answer for a world that has nothing of the sort; a class overrides those that apply to it.
+    """
+
+    kind: str
+    is_native: ClassVar[bool] = True  # False: stepped in Python, by one thread, with seeds made by Slipstream
+
+    def agents(self) -> tuple[tuple[str, str], ...]:
+        """Name and role of every agent, where the config alone determines them."""
+        return ()
+
+    def gymnasium_id(self) -> str | None:
+        """The id it is registered under, where it is an environment of Gymnasium's."""
+        return None
+
+    def phase_names(self) -> tuple[str, ...]:
+        """Names of the phases that a curriculum goes through, easiest first."""
+        return ()
+
+    def only_phase(self, number: int) -> Self:
+        """The same world with no phase but this one."""
+        del number
+        return self
+
+    def curriculum_problems(self, order: str) -> Iterator[tuple[tuple[str, ...], str]]:
+        """What is wrong between these phases and a curriculum of this order: the key's path, and a sentence."""
+        del order
+        yield from ()

@@ -1,0 +1,35 @@
+"""Environments of other libraries as worlds: any Gymnasium id, any PettingZoo parallel environment."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from slipstream.worlds.world import World
+
+if TYPE_CHECKING:
+    from slipstream.worlds.foreign.config import GymnasiumConfig, PettingZooConfig
+    from slipstream.worlds.world import WorldTools
+
+
+def _gymnasium() -> type[GymnasiumConfig]:
+    from slipstream.worlds.foreign.config import GymnasiumConfig
+
+    return GymnasiumConfig
+
+
+def _pettingzoo() -> type[PettingZooConfig]:
+    from slipstream.worlds.foreign.config import PettingZooConfig
+
+    return PettingZooConfig
+
+
+def _tools() -> WorldTools[Any]:
+    from slipstream.worlds.foreign.build import build
+    from slipstream.worlds.world import WorldTools
+
+    return WorldTools(build)
+
+
+GYMNASIUM = World(_gymnasium, _tools, scenarios=os.path.join(os.path.dirname(__file__), "scenarios"))
+PETTINGZOO = World(_pettingzoo, _tools)  # its scenarios lie among Gymnasium's
