@@ -15,7 +15,14 @@ class ScenarioError(SlipstreamError):
 
 
 class CheckpointError(SlipstreamError):
-    """A checkpoint is missing, damaged, foreign or does not fit."""
+    """A checkpoint is missing, damaged, foreign or does not fit.
+
+    `problem` is what was found, for callers who read other files of arrays and have advice of their own.
+    """
+
+    def __init__(self, problem: str, advice: str = "") -> None:
+        super().__init__(f"{problem}; {advice}" if advice else problem)
+        self.problem, self.advice = problem, advice
 
 
 class WorldContractError(SlipstreamError):

@@ -215,7 +215,7 @@ def _read_array(path: Path, file: BufferedReader | BytesIO, entry: ArrayEntry) -
 
 
 def _damaged(path: Path, what: str) -> CheckpointError:
-    return CheckpointError(f"{path}: {what}: truncated, damaged or foreign; use an earlier checkpoint")
+    return CheckpointError(f"{path}: {what}: truncated, damaged or foreign", "use an earlier checkpoint")
 
 
 def not_finite(arrays: Mapping[str, NDArray[Any]]) -> list[str]:

@@ -144,8 +144,8 @@ def _refuse_not_finite(path: Path, arrays: Arrays) -> None:
     for name, array in arrays.items():
         if name.startswith(FINITE_PREFIXES) and array.dtype.kind == "f" and not np.isfinite(array).all():
             raise CheckpointError(
-                f"{path}: array {reprlib.repr(name)} holds NaN or infinity, so its policy cannot act; "
-                "use an earlier checkpoint, and a lower learning rate"
+                f"{path}: array {reprlib.repr(name)} holds NaN or infinity, so its policy cannot act",
+                "use an earlier checkpoint, and a lower learning rate",
             )
 
 
@@ -258,7 +258,7 @@ def _unseal(path: Path) -> dict[str, Any]:
         raise CheckpointError(f"{path}: no Slipstream checkpoint, or damaged in its first bytes")
     digest = hashlib.sha256(_SEAL_START + _SEAL_ZEROS + text[_SEAL_END:]).hexdigest().encode()
     if digest != text[len(_SEAL_START) : _SEAL_END]:
-        raise CheckpointError(f"{path}: the checksum differs: truncated or damaged; use an earlier checkpoint")
+        raise CheckpointError(f"{path}: the checksum differs: truncated or damaged", "use an earlier checkpoint")
     record = parse_object(path, text)
     if record.get("format") != FORMAT:
         raise CheckpointError(

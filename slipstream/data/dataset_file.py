@@ -229,8 +229,7 @@ def _load(path: Path) -> Checkpoint:
     try:
         return checkpoint.load(path)
     except CheckpointError as error:
-        said = str(error).removesuffix("; use an earlier checkpoint")
-        raise CheckpointError(f"{said}; this dataset cannot be trusted, so copy or record it again") from None
+        raise CheckpointError(error.problem, "this dataset cannot be trusted, so copy or record it again") from None
 
 
 def _actions(spec: WorldSpec, discrete: bool) -> str:

@@ -145,7 +145,7 @@ class CoordinatorLink:
         try:
             content = read_content(Path("the aggregate"), BytesIO(data), len(data))
         except CheckpointError as error:
-            raise WireError(str(error).removesuffix("; use an earlier checkpoint")) from error
+            raise WireError(error.problem) from error
         if content.digest != base:
             raise WireError("the aggregate is another than the coordinator says")
         return Model(number, base, content.arrays)

@@ -154,8 +154,8 @@ def read_base(federation: Federation, where: Standing) -> Base | None:
     try:
         return Base(where.base, read_arrays(path, path.stat(follow_symlinks=False).st_size, where.base))
     except (CheckpointError, OSError) as error:
-        said = str(error).removesuffix("; use an earlier checkpoint")
-        raise FederationError(f"{said}; the federation cannot go on without it") from error
+        problem = error.problem if isinstance(error, CheckpointError) else error
+        raise FederationError(f"{problem}; the federation cannot go on without it") from error
 
 
 def most_bytes(federation: Federation, base: Base | None) -> int:

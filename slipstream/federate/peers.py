@@ -96,23 +96,14 @@ def pauses() -> Iterator[float]:
 
 
 class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """When peers meet, and whom.
+    """Whom a peer meets in a round.
 
     `ring`: both neighbours in the order of ids. `matching`: one partner, drawn anew for every round; with an odd number
     of peers one is left out. `all`: everybody.
     """
 
     kind: Kind = "matching"
-    interval: int = 1  # episodes between rounds
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        if self.interval < 1:
-            raise FederationError(f"interval: peers cannot meet every {self.interval} episodes; use 1 or more")
-
-    def round_at(self, episodes: int) -> int:
-        """The number of the last round that is due after so many episodes; 0 before the first."""
-        return episodes // self.interval
 
 
 def partners(schedule: Schedule, ids: Sequence[str], number: int) -> dict[str, tuple[str, ...]]:

@@ -83,7 +83,7 @@ def _read(name: str, file: BufferedReader | BytesIO, size: int) -> Received:
         content = read_content(Path(name), file, size)
         head = from_json(content.metadata.get(KEY, ""), _Head)
     except CheckpointError as error:
-        raise FederationError(str(error).removesuffix("; use an earlier checkpoint")) from error
+        raise FederationError(error.problem) from error
     except (ValueError, RecursionError) as error:  # no JSON, JSON of something else, or text that is no Unicode
         raise FederationError(f"{name}: its metadata do not describe an update: {error!s:.120}") from error
     if head.version != VERSION:

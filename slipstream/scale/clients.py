@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from slipstream.config.aggregators import is_own_rule
-from slipstream.config.load import override
+from slipstream.config.federated_checks import first_problem
 from slipstream.config.scenario import Scenario, shared_policies
 from slipstream.config.sweep import Pbt, Sweep
 from slipstream.errors import ScenarioError
@@ -71,16 +71,13 @@ def meeting(run: Path) -> dict[str, Any]:
 
 def refusal(scenario: Scenario) -> str:
     """Why the clients of a run could not take turns; "" where they can, or where there is one."""
-    if scenario.federated.has_others:
-        try:
-            override(scenario, {"federated.park": True})
-        except ScenarioError as error:
-            said = str(error).replace("override: ", "").removeprefix("federated: ")
-            return (
-                f"federated: in a sweep the clients of a run take turns, and here they cannot: {said}; sweep with "
-                "federated.transport files and without federated.secure, and set those in best.yaml"
-            )
-    return ""
+    federated = scenario.federated
+    if not federated.has_others or not (problem := first_problem(federated.model_copy(update={"park": True}))):
+        return ""
+    return (
+        f"federated: in a sweep the clients of a run take turns, and here they cannot: {problem}; sweep with "
+        "federated.transport files and without federated.secure, and set those in best.yaml"
+    )
 
 
 def check(sweep: Sweep, base: Scenario) -> None:

@@ -18,14 +18,14 @@ import pytest
 from rounds_harness import faults as f
 from rounds_harness import quick_folder
 
-from slipstream.errors import FederationError
+from slipstream.errors import CheckpointError, FederationError
 from slipstream.federate import folder
 from slipstream.federate.coordinator import Coordinator
 from slipstream.federate.coordinator_client import Coordinated
 from slipstream.federate.files import Files
 from slipstream.federate.rounds import never
 from slipstream.federate.update import ClientUpdate
-from slipstream.federate.update_file import update_chunks
+from slipstream.federate.update_file import parse_update, update_chunks
 from slipstream.runtime.address import listen
 
 CORES = ["..", ".", "../x", "../../x", "/etc/x", "x/../../y", "..\\x", "C:\\x", "x\x00y", "x\ny", "~/x", "$HOME", "a b"]
@@ -165,6 +165,16 @@ def test_a_run_folder_that_was_replaced_by_a_link_is_written_to_no_more(tmp_path
 class Evil:
     def __reduce__(self):
         return (os.system, ("touch executed",))
+
+
+def test_a_cut_update_is_refused_by_its_name_without_advice_about_checkpoints():
+    sound = b"".join(update_chunks(ClientUpdate("a", 1, "", "n", {"w": np.ones(8)})))
+    with pytest.raises(FederationError) as refused:
+        parse_update("a.update", sound[:-8], 1 << 20)
+    assert "a.update" in str(refused.value)
+    assert "checkpoint" not in str(refused.value)
+    assert isinstance(refused.value.__cause__, CheckpointError)
+    assert refused.value.__cause__.advice  # which the reader of a checkpoint is given
 
 
 def header(entries: dict, metadata: dict | None = None) -> bytes:

@@ -76,12 +76,6 @@ def test_all_pairs_give_everybody_exactly_the_same_share():
     assert np.array_equal(matrix, np.full((7, 7), 1 / 7))
 
 
-def test_rounds_are_due_every_so_many_episodes():
-    assert [Schedule("all", interval=3).round_at(episodes) for episodes in range(8)] == [0, 0, 0, 1, 1, 1, 2, 2]
-    with pytest.raises(FederationError, match="every 0 episodes"):
-        Schedule("all", interval=0)
-
-
 def test_patience_halves_with_every_miss_and_returns_at_once():
     assert [peers.patience_s(8.0, misses) for misses in range(7)] == [8.0, 4.0, 2.0, 1.0, 0.5, 0.5, 0.5]
     assert peers.patience_s(0.1, 3) == 0.1
