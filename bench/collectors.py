@@ -33,7 +33,7 @@ from slipstream.algos.protocol import Progress
 from slipstream.config.load import from_plain, load, override
 from slipstream.config.scenario import Scenario
 from slipstream.run.learner_input import make_feed
-from slipstream.run.quarantine import Quarantine
+from slipstream.run.parts.quarantine import Quarantine
 from slipstream.run.setup import choose_threads, make_cast, make_training_worlds, progress_at, resolve
 from slipstream.run.sources import make_source
 

@@ -139,10 +139,10 @@ def resume(argv: Sequence[str]) -> int:
 
 def _code(result: Result) -> int:
     """Of the process: a run that waits for the others of its federation is neither done nor failed."""
-    from slipstream.run.loop import PARKED
     from slipstream.run.replicas import PARKED_CODE
+    from slipstream.run.stopping import StopKind
 
-    return PARKED_CODE if result.reason == PARKED else 0
+    return PARKED_CODE if result.ended.kind is StopKind.PARKED else 0
 
 
 def _for_place(scenario: Scenario, where: Backends) -> Scenario:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -164,7 +165,11 @@ class BandRule(Config):
     )
 
 
-EVALUATED_RULES = ("zero_conflict_streak", "clean_evaluations", "target_return", "bands")  # of StopConfig
+@dataclass(frozen=True)
+class Needs:
+    """Marks a stop rule that looks at evaluations: without them, it could never stop a run."""
+
+    clean_episodes: bool = False  # the world must also say which episodes are clean
 
 
 class StopConfig(Config):
@@ -174,23 +179,31 @@ class StopConfig(Config):
     and every aircraft at its waypoint.
     """
 
-    zero_conflict_streak: Count | None = Field(
+    zero_conflict_streak: Annotated[Count | None, Needs(clean_episodes=True)] = Field(
         None,
         description="Stop after this many consecutive clean evaluation episodes. 100 in a row show, with 95 % "
         "confidence, that at least 97 % are clean; 20 show 86 %.",
     )
-    clean_evaluations: Count | None = Field(
+    clean_evaluations: Annotated[Count | None, Needs(clean_episodes=True)] = Field(
         None, description="Stop after this many consecutive evaluations in which every episode was clean."
     )
-    target_return: float | None = Field(
+    target_return: Annotated[float | None, Needs()] = Field(
         None, description="Stop when an evaluation's mean return (summed over agents) reaches this."
     )
     episodes: Count | None = Field(None, description="Stop once this many training episodes have ended.")
     wall_time_s: float | None = Field(None, gt=0, description="Stop after this many seconds of wall time.")
-    bands: BandRule | None = Field(None, description="Stop after consecutive good bands of training.")
+    bands: Annotated[BandRule | None, Needs(clean_episodes=True)] = Field(
+        None, description="Stop after consecutive good bands of training."
+    )
     bad_batches: Count = Field(
         10, description="Give up after this many batches in a row that held NaN or infinity; they never reach weights."
     )
+
+
+# The rules of StopConfig that look at evaluations, with what they need.
+EVALUATED_RULES = {
+    name: mark for name, field in StopConfig.model_fields.items() for mark in field.metadata if isinstance(mark, Needs)
+}
 
 
 class CheckpointConfig(Config):

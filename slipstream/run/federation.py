@@ -92,6 +92,7 @@ class FederationClient:
 
     def begin(self) -> None:
         """Before the first update of a new run: refuse a federation that does not stand where it was expected to."""
+        self._references = {policy: own.state_dict(include_optim=False) for policy, own in self._learners.items()}
         wanted = self._config.first_round
         for policy, transport in self._transports.items():
             if wanted is not None and (found := transport.catch_up("").round) != wanted:

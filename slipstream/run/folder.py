@@ -277,12 +277,14 @@ def end_session(
     outcome: str,
     timesteps: int,
     *,
+    kind: str | None = None,
     interrupted: bool = False,
     crashed: Mapping[str, str] | None = None,
 ) -> None:
     """Add to metadata.json how the present session ended, such as "timesteps reached" or "Ctrl+C".
 
-    `interrupted`: it is to be gone on with. `crashed`: the kind and the message of the error that ended it.
+    `kind` is what `outcome` says, for programs (stopping.StopKind). `interrupted`: it is to be gone on with.
+    `crashed`: the kind and the message of the error that ended it.
     """
     record = read_metadata(run.path)
     record["sessions"][-1] |= {
@@ -290,6 +292,7 @@ def end_session(
         "wall_time_s": wall_time_s,
         "outcome": outcome,
         "timesteps_at_end": timesteps,
+        **({} if kind is None else {"kind": kind}),
         **({"interrupted": True} if interrupted else {}),
         **({"crashed": dict(crashed)} if crashed else {}),
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -30,43 +30,46 @@ from slipstream.replay.client import ClientSettings, ServedReplay
 from slipstream.replay.limiter import Limit
 from slipstream.replay.process import OwnService, ReplayHost, read_token
 from slipstream.run import folder as run_folder
-from slipstream.run.quarantine import Quarantine
+from slipstream.run.parts.quarantine import Quarantine
 from slipstream.spec import WorldSpec
 
 
-class Feed(Protocol):
-    """Teaches one learner from slabs."""
+class Feed:
+    """Teaches one learner from slabs. What one needs beside `learn`, it overrides."""
 
     @property
     def replay(self) -> ReplayStore | None:
         """What a checkpoint must keep beside the arrays."""
+        return None
 
     def learn(self, rollout: Rollout | None, progress: Progress, blocks: Sequence[int] = ()) -> Stats:
         """Take in a slab, if there is one, and make one update; `blocks` as in `Slab`."""
+        raise NotImplementedError
 
     def spent(self) -> PrivacyReport | None:
         """What the gradient steps so far have told of any one row; None where none is hidden."""
+        return None
 
     def restart(self) -> None:
         """The worlds have begun new episodes."""
 
     def state_arrays(self) -> Arrays:
         """What must be saved between updates, beside the learner and the replay's rows."""
+        return {}
 
     def load_state(self, state: Arrays, is_exact: bool) -> None:
         """Go on where `state_arrays` was taken; not `is_exact`: the worlds begin new episodes."""
 
     def events(self) -> list[dict[str, Any]]:
         """What befell the replay since this was last asked, for the run's log."""
+        return []
 
     def close(self) -> None:
         """End what runs elsewhere for this feed."""
 
 
-class RolloutFeed:
-    """Gives each slab to the learner as it is."""
-
-    replay = None
+class RolloutFeed(Feed):
+    """Gives each slab to the learner as it is, and forgets it."""
 
     def __init__(self, learner: RolloutAlgorithm, quarantine: Quarantine) -> None:
         self._learner, self._quarantine = learner, quarantine
@@ -78,27 +81,6 @@ class RolloutFeed:
         if names := not_finite(arrays):
             return self._quarantine.keep(arrays, names, progress)
         return self._quarantine.judge(self._learner.update(rollout, progress), arrays, progress)
-
-    def spent(self) -> PrivacyReport | None:
-        """None: DP-SGD is for learners from replay."""
-        return None
-
-    def restart(self) -> None:
-        """Nothing."""
-
-    def state_arrays(self) -> Arrays:
-        """Nothing: a rollout is forgotten once it was learned from."""
-        return {}
-
-    def load_state(self, state: Arrays, is_exact: bool) -> None:
-        """Nothing."""
-
-    def events(self) -> list[dict[str, Any]]:
-        """None."""
-        return []
-
-    def close(self) -> None:
-        """Nothing."""
 
 
 class FollowedWeights:
@@ -121,7 +103,7 @@ class FollowedWeights:
         return under(saved.arrays, f"policy.{self._policy}.")
 
 
-class ReplayFeed:
+class ReplayFeed(Feed):
     """Adds each slab's finished decisions to a replay and gives the learner draws from it."""
 
     def __init__(
@@ -145,11 +127,16 @@ class ReplayFeed:
         self._learner, self._config, self._chain, self._slab_steps = learner, config, chain, slab_steps
         self._quarantine = quarantine
         self._dataset = np.frombuffer(bytes.fromhex(dataset), np.uint8)
-        self.replay = replay
+        self._store = replay
         self._served = replay if isinstance(replay, ServedReplay) else None
         self._own, self._private, self._followed = own, private, followed
         self._draws = 0
         self._owed = 0.0  # gradient steps, by the training intensity
+
+    @property
+    def replay(self) -> ReplayStore:
+        """The rows it draws from."""
+        return self._store
 
     def learn(self, rollout: Rollout | None, progress: Progress, blocks: Sequence[int] = ()) -> Stats:
         """Add what is new, then take the gradient steps that the steps of the worlds have earned.
@@ -165,7 +152,7 @@ class ReplayFeed:
                 return self._quarantine.keep(arrays, names, progress)
             for new in _chained(self._chain, rollout, blocks):
                 self._learner.observe(new)
-                self.replay.add(new)
+                self._store.add(new)
                 rows += len(new)
             if self._served is not None and (means := rollout.reward_means):
                 self._served.report(means["r_total"])
@@ -173,15 +160,15 @@ class ReplayFeed:
         role = self._config.replay.role
         if self._followed is not None and (weights := self._followed.newer()) is not None:
             self._learner.load_state_dict(weights, include_optim=False)
-        is_due = is_warm and role != "add" and (role == "draw" or len(self.replay) > 0)
+        is_due = is_warm and role != "add" and (role == "draw" or len(self._store) > 0)
         due = self._earn() if is_due else 0
         stats, last = self._descend(due, progress)
-        size = {"rows": float(rows), "replay_size": float(len(self.replay)), **self._telemetry()}
+        size = {"rows": float(rows), "replay_size": float(len(self._store)), **self._telemetry()}
         return size | self._quarantine.judge(stats, last, progress)
 
     def _telemetry(self) -> Stats:
         """How full the replay is and how often rows are drawn; of a service also the waits and who is drawn from."""
-        replay, served = self.replay, self._served
+        replay, served = self._store, self._served
         if self._chain is None and served is None:
             return {}
         row = {} if (spent := self.spent()) is None else {"privacy/epsilon": spent.epsilon, "privacy/q": spent.q}
@@ -204,7 +191,7 @@ class ReplayFeed:
 
     def _descend(self, steps: int, progress: Progress) -> tuple[Stats, Arrays]:
         """Gradient steps, up to the first whose gradient is not finite; their mean stats and the last batch."""
-        replay, config = self.replay, self._config
+        replay, config = self._store, self._config
         prioritised = config.replay.prioritised
         beta = 1.0 if prioritised is None else schedule_at(prioritised.beta, progress.fraction)
         said: dict[str, list[float | Tensor]] = {}
@@ -224,9 +211,9 @@ class ReplayFeed:
 
     def _draw(self, beta: float) -> Sample:
         if self._private is None:
-            return self.replay.sample(self._config.batch_size, self._draws, beta)
-        assert isinstance(self.replay, Replay)
-        return self.replay.pick(self._private.draw(len(self.replay)))
+            return self._store.sample(self._config.batch_size, self._draws, beta)
+        assert isinstance(self._store, Replay)
+        return self._store.pick(self._private.draw(len(self._store)))
 
     def spent(self) -> PrivacyReport | None:
         """What the gradient steps so far have told of any one row; None where none is hidden."""
@@ -240,7 +227,7 @@ class ReplayFeed:
     def state_arrays(self) -> Arrays:
         """Counters, unfinished spans, the replay's cursor and priorities; its rows are saved apart."""
         state: Arrays = {"draws": np.array(self._draws, np.int64), "owed": np.array(self._owed, np.float64)}
-        state |= {f"replay.{name}": array for name, array in self.replay.state_arrays().items()}
+        state |= {f"replay.{name}": array for name, array in self._store.state_arrays().items()}
         if self._private is not None:
             state["private"] = np.array([self._private.steps, self._private.q], np.float64)
         if self._chain is None:
@@ -257,7 +244,7 @@ class ReplayFeed:
                 "or train anew"
             )
         self._draws, self._owed = int(state["draws"]), float(state["owed"])
-        self.replay.load_state(under(state, "replay."))
+        self._store.load_state(under(state, "replay."))
         if self._private is not None:
             self._private.steps, self._private.q = int(state["private"][0]), float(state["private"][1])
         if self._chain is not None and is_exact:
@@ -285,9 +272,9 @@ def make_feed(
     agents: int,
     spec: WorldSpec,
     quarantine: Quarantine,
-    make_service: Callable[[], ReplayHost] = OwnService,
+    make_service: Callable[[], ReplayHost] | None = None,
 ) -> Feed:
-    """The feed an algorithm needs; `make_service` keeps a replay for it alone."""
+    """The feed an algorithm needs; `make_service` keeps a replay for it alone, None: on this machine."""
     config = scenario.algo_of(policy)
     seed = (scenario.seed * 1_000_003 + list(scenario.policies).index(policy)) % 2**63
     if not isinstance(config, ReplayLearnerConfig):
@@ -299,7 +286,7 @@ def make_feed(
     like = allocate_rollout(spec, scenario.collect.rollout_length, worlds, agents, actor.discrete, choices)
     chain = Chain(like, config.gamma, settings.n_step)
     if settings.kind == "service":
-        own = make_service() if settings.address is None else None
+        own = (make_service or OwnService)() if settings.address is None else None
         served = _served(scenario, policy, config, chain.empty, seed, prioritised, spec, own)
         adds = chain if settings.collects else None
         followed = None if settings.weights is None else FollowedWeights(Path(settings.weights), policy)

@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -22,37 +22,48 @@ from slipstream.data.disk import replace_file
 from slipstream.run.policy_file import policy_arrays
 
 if TYPE_CHECKING:
-    from slipstream.run.loop import Session
+    from slipstream.run.context import Run
 
 
-def export(session: Session, reason: str) -> Path:
+def export(run: Run, reason: str) -> Path:
     """Write models/<ALGO>_<scenario>_<timestamp>/: acting networks, shapes and a page for people."""
-    scenario, counters = session.scenario, session.counters
+    scenario, counters = run.scenario, run.counters
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
     name = f"{scenario.algo.kind.upper()}_{scenario.name}_{stamp}"
     arrays: Arrays = {}
-    for policy, learner in session.cast.learners.items():
+    for policy, learner in run.cast.learners.items():
         arrays |= policy_arrays(policy, learner)
     record = {
         "kind": "model",
         "scenario": to_plain(scenario),
         "algorithm": scenario.algo.kind,
-        "run": str(session.run.path.absolute()),
+        "run": str(run.folder.path.absolute()),
         "reason": reason,
         "counters": msgspec.to_builtins(counters),
-        "evaluation": dict(session.evaluation),
-        "zero_conflict_streak": session.stop.streak,
-        "policies": msgspec.to_builtins(dict(session.cast.records)),
-        **({"curriculum": msgspec.to_builtins(session.phases.state)} if session.phases.state.limits else {}),
+        "evaluation": dict(run.evaluation),
+        "zero_conflict_streak": run.stop_state.streak,
+        "policies": msgspec.to_builtins(dict(run.cast.records)),
+        **_curriculum(run),
     }
-    new = session.models / f"unfinished-{secrets.token_hex(8)}"
+    new = run.options.models / f"unfinished-{secrets.token_hex(8)}"
     try:
         checkpoint.save(new, Checkpoint(arrays, record))
         replace_file(new / "metadata.json", msgspec.json.format(msgspec.json.encode(record), indent=2))
-        return _claim(new, name, lambda path: _readme(session, path, reason))
+        return _claim(new, name, lambda path: _readme(run, path, reason))
     except BaseException:
         shutil.rmtree(new, ignore_errors=True)
         raise
+
+
+def _curriculum(run: Run) -> dict[str, Any]:
+    """How long episodes of each phase may last, where a curriculum has found that out."""
+    if run.scenario.curriculum is None:
+        return {}
+    from slipstream.run.parts.curriculum import Curriculum
+
+    curriculum = run.find(Curriculum)
+    assert curriculum is not None
+    return {"curriculum": msgspec.to_builtins(curriculum.progress)} if curriculum.progress.limits else {}
 
 
 def _claim(new: Path, name: str, page: Callable[[Path], str]) -> Path:
@@ -73,14 +84,14 @@ def _claim(new: Path, name: str, page: Callable[[Path], str]) -> Path:
     raise AssertionError("there is always a free name")
 
 
-def _readme(session: Session, path: Path, reason: str) -> str:
-    scenario = session.scenario
+def _readme(run: Run, path: Path, reason: str) -> str:
+    scenario = run.scenario
     lines = [
-        f"{scenario.name}, trained with {scenario.algo.kind.upper()} for {session.counters.steps:,} steps ({reason}).",
-        f"Run: {session.run.path}",
+        f"{scenario.name}, trained with {scenario.algo.kind.upper()} for {run.counters.steps:,} steps ({reason}).",
+        f"Run: {run.folder.path}",
         "",
         "Last evaluation (exploration off):",
-        *[f"  {key.removeprefix('eval/')}: {value:.4g}" for key, value in session.evaluation.items()],
+        *[f"  {key.removeprefix('eval/')}: {value:.4g}" for key, value in run.evaluation.items()],
         "",
         "Use it:",
         "  import slipstream",

@@ -20,6 +20,7 @@ from slipstream.config.algos.offpolicy import ReplayLearnerConfig
 from slipstream.config.algos.onpolicy import LearnerConfig
 from slipstream.config.load import override
 from slipstream.config.scenario import (
+    EVALUATED_RULES,
     FrozenPolicy,
     LearningPolicy,
     PastPolicy,
@@ -154,8 +155,8 @@ def make_cast(scenario: Scenario, spec: WorldSpec) -> Cast:
     """Build every policy of the scenario for this world, refusing what cannot work in one sentence."""
     assigned = assign_teams(scenario, spec.agents, spec.roles)
     check_batch(scenario, {name: len(agents) for name, agents in assigned.items()})
-    for rule in ("zero_conflict_streak", "clean_evaluations", "bands"):
-        if getattr(scenario.stop, rule) is not None and "clean" not in spec.stats:
+    for rule, needs in EVALUATED_RULES.items():
+        if needs.clean_episodes and getattr(scenario.stop, rule) is not None and "clean" not in spec.stats:
             raise ScenarioError(
                 f"stop.{rule}: {spec.name} does not say which episodes are clean; remove the rule or use "
                 "stop.target_return"

@@ -106,7 +106,7 @@ def wandb_mode(variables: Mapping[str, str]) -> tuple[Literal["online", "offline
 
 
 class Exporter:
-    """The process that exports one run to one place; satisfies slipstream.run.exporters.RunExporter."""
+    """The process that exports one run to one place; satisfies slipstream.run.parts.exporters.RunExporter."""
 
     def __init__(self, target: Target, farewell_s: float = FAREWELL_S) -> None:
         self.target = target

@@ -151,6 +151,11 @@ def keep_records(
         own.keep(config, folder, stats, episodes, run)
 
 
+def keeps_records(kind: str) -> bool:
+    """Whether this kind of world keeps what is remarkable."""
+    return tools(kind).records is not None
+
+
 def time_goals(config: WorldConfig) -> TimeGoals | None:
     """The time goals of a world's phases; None where they have none."""
     own = tools(config.kind).time_rules

@@ -12,11 +12,12 @@ import slipstream
 from slipstream.cli.main import main
 from slipstream.data import checkpoint
 from slipstream.errors import CheckpointError, WorldContractError
-from slipstream.run import loop as experiment
+from slipstream.run import loop
 from slipstream.run import model_folder as export
 from slipstream.run.folder import read_metadata
 from slipstream.run.loop import resume, train
 from slipstream.run.metrics import metrics_hash, read_rows
+from slipstream.run.parts.evaluation import Evaluation
 from slipstream.run.progress import NO_READER, Quiet
 from slipstream.view.catalogue import Catalogue
 from slipstream.view.run import RunReader
@@ -129,7 +130,7 @@ def test_a_run_that_cannot_even_begin_is_shown_as_crashed(tmp_path, monkeypatch)
     def broken(*args, **kwargs):
         raise RuntimeError("no such device")
 
-    monkeypatch.setattr(experiment, "make_feed", broken)
+    monkeypatch.setattr(loop, "make_feed", broken)
     with pytest.raises(RuntimeError):
         run(tmp_path)
     assert RunReader(tmp_path / "run").state == "crashed"
@@ -197,7 +198,7 @@ def test_a_last_evaluation_that_fails_does_not_take_the_model_with_it(tmp_path, 
     def broken(*args, **kwargs):
         raise ValueError("the world is over")
 
-    monkeypatch.setattr(experiment.Session, "_evaluate", broken)
+    monkeypatch.setattr(Evaluation, "_evaluate", broken)
     result = run(tmp_path, evaluate__evaluation_interval=100)
     assert result.failures == ("the last evaluation",)
     assert result.model is not None

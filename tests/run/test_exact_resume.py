@@ -44,7 +44,7 @@ def fingerprint(run: Path) -> dict[str, object]:
         "replay": replay_rows(run, saved),
         "counters": counters,
         "stop": saved.meta["stop"],
-        "curriculum": saved.meta["curriculum"],
+        "curriculum": saved.meta.get("curriculum"),
         "metrics.jsonl": metrics_hash(run / "metrics.jsonl"),
         "training_progress.csv": metrics_hash(run / "training_progress.csv"),
     }

@@ -15,11 +15,13 @@ from slipstream.config.load import dump, from_plain, load, override, to_plain
 from slipstream.data import checkpoint
 from slipstream.errors import CheckpointError, RunFolderError, ScenarioError, SlipstreamError
 from slipstream.run import folder as run_folder
-from slipstream.run import loop as experiment
-from slipstream.run.loop import Result, episode_summary, resume, train
+from slipstream.run.episode_metrics import episode_summary
+from slipstream.run.loop import Result, resume, train
 from slipstream.run.metrics import metrics_hash, read_rows
+from slipstream.run.parts import records
 from slipstream.run.progress import Lines, Quiet, clock
 from slipstream.run.setup import make_evaluation_worlds, make_training_worlds
+from slipstream.run.stopping import budget
 from slipstream.worlds.drmario import best_times
 from slipstream.worlds.registry import keep_records
 
@@ -295,7 +297,7 @@ def test_a_budget_that_is_no_whole_number_of_rollouts_says_how_it_is_spent(tmp_p
     result = run("probe_constant", tmp_path, timesteps=40)  # rollouts of 32
     assert result.counters.steps == 64
     assert "the budget of 40 steps (in whole rollouts of 32)" in result.reason
-    assert experiment.budget(override(load("probe_constant"), TINY)) == "budget of 256 steps"
+    assert budget(override(load("probe_constant"), TINY)) == "budget of 256 steps"
 
 
 # --- resuming ---
@@ -552,7 +554,7 @@ def test_records_are_kept_of_every_episode_and_failing_to_is_told_once(tmp_path,
         kept.extend(dict(zip(stats, row, strict=True)) for row in episodes)
         raise ScenarioError("the database is somebody else's")
 
-    monkeypatch.setattr(experiment, "keep_records", keep)
+    monkeypatch.setattr(records, "keep_records", keep)
     done = train(scenario, out=tmp_path / "run", models=tmp_path / "models")
     assert len(kept) == done.counters.episodes > 10
     assert all(1 <= row["seed"] <= 28671 for row in kept)

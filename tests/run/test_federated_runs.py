@@ -20,8 +20,9 @@ from slipstream.federate.privacy import epsilon
 from slipstream.federate.rounds import RoundRecord
 from slipstream.federate.update_file import read_update
 from slipstream.run.federation import FederationClient, begin_alike
-from slipstream.run.loop import PARKED, Result, resume, train
+from slipstream.run.loop import Result, resume, train
 from slipstream.run.metrics import metrics_hash, read_rows
+from slipstream.run.stopping import StopKind
 
 WORLD = {"td3": "probe_target", "sac": "probe_target", "dqn": "probe_bandit", "ppo": "probe_bandit"}
 WORLD["impala"] = "probe_bandit"
@@ -152,7 +153,7 @@ def in_turns(scenarios: list, folder: Path) -> list[Path]:
         else:
             parked = override(scenarios[index], {"federated.park": True})
             result = train(parked, out=runs[index], models=folder / "models")
-        if result.reason != PARKED:
+        if result.ended.kind is not StopKind.PARKED:
             left.remove(index)
         if not left:
             return runs

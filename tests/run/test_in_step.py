@@ -19,7 +19,7 @@ from slipstream.config.load import override
 from slipstream.config.scenario import Scenario
 from slipstream.data import checkpoint
 from slipstream.errors import ScenarioError, WorkerDied
-from slipstream.run import loop as experiment
+from slipstream.run import loop
 from slipstream.run.data_parallel import CLOSE_S, Leader
 from slipstream.run.loop import resume, train
 from slipstream.run.metrics import metrics_hash
@@ -129,7 +129,7 @@ def test_what_was_made_for_a_run_that_cannot_begin_is_closed_again(tmp_path, mon
     def fail(*_: Any) -> None:
         raise ScenarioError("no source")
 
-    monkeypatch.setattr(experiment, "make_source", fail)
+    monkeypatch.setattr(loop, "make_source", fail)
     with pytest.raises(ScenarioError, match="no source"):
         run(scenario, tmp_path / "run")
     assert len(closed) == 2  # the worlds of training, and those of judging

@@ -11,7 +11,7 @@ from slipstream.config.scenario import Scenario
 from slipstream.data import checkpoint
 from slipstream.data.dataset_file import merge, save_dataset
 from slipstream.errors import CheckpointError, ScenarioError
-from slipstream.run import loop as experiment
+from slipstream.run import loop
 from slipstream.run.loop import Result, resume, train
 from slipstream.run.metrics import metrics_hash, read_rows
 from slipstream.run.progress import Quiet
@@ -42,7 +42,7 @@ def run(scenario: Scenario, tmp_path: Path, name: str = "run", display: Quiet | 
 @pytest.fixture
 def still_worlds(monkeypatch):
     """Worlds for training that must not be stepped."""
-    real = experiment.make_training_worlds
+    real = loop.make_training_worlds
 
     class Still:
         def __init__(self, worlds: Any) -> None:
@@ -53,7 +53,7 @@ def still_worlds(monkeypatch):
             assert name in known, f"a run from a dataset touched the worlds' {name}"
             return getattr(self.worlds, name)
 
-    monkeypatch.setattr(experiment, "make_training_worlds", lambda *args, **options: Still(real(*args, **options)))
+    monkeypatch.setattr(loop, "make_training_worlds", lambda *args, **options: Still(real(*args, **options)))
 
 
 @pytest.mark.parametrize("kind", KINDS)

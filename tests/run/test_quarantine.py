@@ -23,11 +23,11 @@ from slipstream.config.load import dump, from_plain, to_plain
 from slipstream.config.scenario import Scenario
 from slipstream.data import checkpoint
 from slipstream.errors import TrainingError
-from slipstream.run import loop as experiment
+from slipstream.run import loop
 from slipstream.run.loop import Result, resume, train
 from slipstream.run.metrics import read_rows
+from slipstream.run.parts.quarantine import MOST_FILES, not_finite
 from slipstream.run.progress import Quiet
-from slipstream.run.quarantine import MOST_FILES, not_finite
 
 SICK = "SlipstreamSick-v0"
 SLAB = 8  # ticks of each of two worlds
@@ -234,14 +234,14 @@ class Meddler(Quiet):
     def __init__(self, patch: pytest.MonkeyPatch, meddle: Callable[[Any], None]) -> None:
         self.learner: Any = None
         self.meddle = meddle
-        real = experiment.make_cast
+        real = loop.make_cast
 
         def spy(*args: Any) -> Any:
             cast = real(*args)
             (self.learner,) = cast.learners.values()
             return cast
 
-        patch.setattr(experiment, "make_cast", spy)
+        patch.setattr(loop, "make_cast", spy)
 
     def advance(self, done: int, text: str) -> None:
         if done == 2 * 2 * SLAB:

@@ -21,8 +21,7 @@ from slipstream.collect.teams import Team
 from slipstream.config.load import dump, from_plain, load, override, to_plain
 from slipstream.data import checkpoint
 from slipstream.errors import CheckpointError, ScenarioError, WorldContractError
-from slipstream.run import acting
-from slipstream.run import loop as experiment
+from slipstream.run import acting, loop
 from slipstream.run.loop import resume, train
 from slipstream.run.metrics import read_rows
 from slipstream.run.policy_file import load_policy
@@ -117,7 +116,7 @@ def test_the_lag_is_that_of_the_weights_that_acted(tmp_path, monkeypatch):
         real(self, arrays)
 
     monkeypatch.setattr(acting.ActingNetwork, "load", spy)
-    real_cast = experiment.make_cast
+    real_cast = loop.make_cast
 
     def numbered(*args: Any) -> Any:
         cast = real_cast(*args)
@@ -131,7 +130,7 @@ def test_the_lag_is_that_of_the_weights_that_acted(tmp_path, monkeypatch):
         learner.actor.head.bias.data[0] = 0
         return cast
 
-    monkeypatch.setattr(experiment, "make_cast", numbered)
+    monkeypatch.setattr(loop, "make_cast", numbered)
     train(scenario_of("probe_constant", beside("impala", lag=2)), out=tmp_path / "run", models=tmp_path / "models")
     assert acted[:8] == [0, 0, 0, 1, 2, 3, 4, 5]  # slab i acts with version max(0, i - 2)
 

@@ -2,19 +2,23 @@
 
 from learning import TINY, scenario_of
 
-from slipstream.config.scenario import BandRule, StopConfig
+from slipstream.config.load import load, override
+from slipstream.config.scenario import EVALUATED_RULES, BandRule, StopConfig
 from slipstream.run.loop import train
 from slipstream.run.metrics import read_rows
-from slipstream.run.stopping import StopState, after_evaluation
+from slipstream.run.stopping import RULES, RunPosition, Stop, StopKind, StopState, after_evaluation, asked, first
 
 
 def feed(config: StopConfig, evaluations: list[tuple[int, float, str | None]]) -> list[str | None]:
     """Reasons after each evaluation of (steps, mean return, episodes as text: '+' clean, '-' not)."""
+    scenario = override(load("probe_constant"), {"timesteps": 10**9}).model_copy(update={"stop": config})
     state, reasons = StopState(), []
     for steps, mean, episodes in evaluations:
         clean = None if episodes is None else [e == "+" for e in episodes]
-        state, reason = after_evaluation(config, state, steps, mean, clean)
-        reasons.append(reason)
+        state = after_evaluation(config, state, steps, clean)
+        stop = asked(scenario, RunPosition(steps, state=state, mean_return=mean))
+        assert stop is None or stop.kind is StopKind.RULE
+        reasons.append(None if stop is None else stop.sentence)
     return reasons
 
 
@@ -75,6 +79,41 @@ def test_bands_begin_where_the_last_one_ended():
     # Evaluations every 80 steps: bands close at 160, 320, 480, not at multiples of 100.
     reasons = feed(BANDS, [(80 * i, 0.0, "++") for i in range(1, 7)])
     assert [r is not None for r in reasons] == [False] * 5 + [True]
+
+
+def test_every_field_of_stop_has_its_rule_and_those_that_look_at_evaluations_say_so():
+    fields = {rule.field for rule in RULES} - {None}
+    assert fields == set(StopConfig.model_fields) - {"bad_batches"}  # which gives up, and is no end
+    assert {rule.field for rule in RULES if rule.kind is StopKind.RULE} == set(EVALUATED_RULES)
+
+
+def test_rules_of_evaluations_wait_for_one_and_the_first_rule_met_counts():
+    scenario = override(load("probe_constant"), {"timesteps": 100, "stop.target_return": 5.0, "stop.episodes": 3})
+
+    def kind(**now):
+        stop = asked(scenario, RunPosition(**now))
+        return None if stop is None else stop.kind
+
+    assert kind(steps=99) is None
+    assert kind(steps=99, episodes=3) is StopKind.EPISODES
+    assert kind(steps=100, episodes=3, pause_at=50) is StopKind.BUDGET
+    assert kind(steps=100, mean_return=5.0) is StopKind.RULE
+    assert kind(steps=50, pause_at=50) is StopKind.PAUSED
+
+
+def test_of_several_reasons_the_one_that_keeps_a_run_from_being_done_counts():
+    stops = [Stop(kind, kind.value) for kind in StopKind]
+    parked, signal, budget = Stop(StopKind.PARKED, ""), Stop(StopKind.SIGNAL, ""), Stop(StopKind.BUDGET, "")
+    assert first(budget, signal) == signal
+    assert first(None, signal, parked) == parked
+    assert first(*reversed(stops)).kind is StopKind.GIVEN_UP
+    assert first(None, None) is None
+    assert [stop.kind for stop in stops if stop.kind.finishes] == [
+        StopKind.RULE,
+        StopKind.BUDGET,
+        StopKind.EPISODES,
+        StopKind.WALL_TIME,
+    ]
 
 
 # --- in a run ---

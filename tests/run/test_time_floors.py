@@ -8,12 +8,15 @@ import pytest
 from learning import scenario_of
 
 from slipstream.collect.serial import Episode
+from slipstream.collect.slab import Slab
 from slipstream.data import checkpoint
 from slipstream.errors import ScenarioError
+from slipstream.run.context import Counters
 from slipstream.run.curriculum import CurriculumState
 from slipstream.run.loop import resume, train
 from slipstream.run.metrics import read_rows
-from slipstream.run.phases import Phases
+from slipstream.run.part import Update
+from slipstream.run.parts.curriculum import Curriculum
 from slipstream.run.saved_cast import load_cast
 from slipstream.run.setup import make_training_worlds
 from slipstream.worlds.drmario.best_times import Clear, clears, record
@@ -36,6 +39,38 @@ SMALL = {
     "curriculum.certificate": None,
 }
 FAST = {"name": "fast", "levels": [0], "time_floor_quantile": 0.5}
+
+
+class StageRun:
+    """As much of a run as a curriculum without certificates sees: its worlds, and the source that is restarted."""
+
+    def __init__(self, scenario, worlds, told=None):
+        self.scenario, self.worlds, self.told, self.played = scenario, worlds, told, scenario.world
+        self.counters, self.evaluation = Counters(updates=1, steps=64), {"eval/success_mean": 1.0}
+        self.source, self.feeds, self.restarts = self, {}, 0
+
+    def find(self, kind):
+        return None
+
+    def timed(self, phase, work):
+        return work()
+
+    def announce(self, event, sentence, **fields):
+        if self.told is not None:
+            self.told.append((sentence, fields))
+
+    def restart(self):
+        self.restarts += 1
+
+    def count(self, best_return):
+        assert best_return is None
+
+    def restarted_by(self, phases, episodes):
+        before = self.restarts
+        phases.after_update(Update(Slab(0, {}, episodes, {}), {}))
+        return self.restarts > before
+
+
 STATS = ("success", "clear_frames", "level", "seed")
 
 
@@ -74,7 +109,8 @@ def test_a_phase_takes_its_goal_when_it_begins_and_a_restored_one_has_the_same(t
     scenario = course({"name": "whole"}, FAST, {**FAST, "name": "faster", "time_floor_quantile": 0.0})
     worlds = make_training_worlds(scenario)
     told = []
-    phases = Phases(scenario, worlds, None, tmp_path, lambda event, sentence, **fields: told.append((sentence, fields)))
+    run = StageRun(scenario, worlds, told)
+    phases = Curriculum(run)
 
     def won(*games):
         at = worlds.spec.stats.index
@@ -82,19 +118,19 @@ def test_a_phase_takes_its_goal_when_it_begins_and_a_restored_one_has_the_same(t
         for row, (frames, seed) in zip(rows, games, strict=True):
             row[[at("success"), at("clear_frames"), at("seed")]] = 1, frames, seed
         episodes = [Episode(0, 0, (1.0,), 9, tuple(row)) for row in rows]
-        return phases.after_update(1, 64, episodes, {"eval/success_mean": 1.0}, [], {})
+        return run.restarted_by(phases, episodes)
 
     assert set(worlds.phases) == {0}
     assert won((400, 1), (800, 2))
     assert set(worlds.phases) == {timed(1, 600)}
     assert told[-1][1]["max_seconds"] == pytest.approx(600 / FRAMES_PER_SECOND, abs=1e-3)
     assert phases.rows()["curriculum/max_seconds"] == pytest.approx(9.983, abs=1e-2)
-    state, known = msgspec.to_builtins(phases.state), phases.goals.arrays()
+    state, known = msgspec.to_builtins(phases.progress), phases.goals.arrays()
     assert not won((100, 1))  # the window is not full; a better time does not move the goal
     assert set(worlds.phases) == {timed(1, 600)}
 
-    phases = Phases(scenario, worlds, None, tmp_path, lambda *_, **__: None)
-    phases.state = msgspec.convert(state, CurriculumState)
+    phases = Curriculum(run)
+    phases.progress = msgspec.convert(state, CurriculumState)
     phases.goals.load(known)
     phases.play()
     assert set(worlds.phases) == {timed(1, 600)}
@@ -177,12 +213,13 @@ def test_goals_that_can_never_be_known_are_refused(changes, words):
 def test_clears_of_a_whole_level_are_kept_though_another_phase_plays_a_part_of_it(tmp_path):
     scenario = course({"name": "one virus", "viruses": 1}, {"name": "whole"})
     worlds = make_training_worlds(scenario)
-    phases = Phases(scenario, worlds, None, tmp_path, lambda *_, **__: None)
+    run = StageRun(scenario, worlds)
+    phases = Curriculum(run)
     at = worlds.spec.stats.index
     row = np.zeros(len(worlds.spec.stats))
     row[at("success")] = 1
-    phases.after_update(1, 64, [Episode(0, 0, (1.0,), 9, tuple(row))] * 2, {}, [], {})
-    assert [phase.name for phase in phases.played.phases] == ["one virus"]
-    phases.after_update(2, 128, [Episode(0, 0, (1.0,), 9, tuple(row))], {}, [], {})
-    assert [phase.name for phase in phases.played.phases] == ["whole"]
+    run.restarted_by(phases, [Episode(0, 0, (1.0,), 9, tuple(row))] * 2)
+    assert [phase.name for phase in run.played.phases] == ["one virus"]
+    run.restarted_by(phases, [Episode(0, 0, (1.0,), 9, tuple(row))])
+    assert [phase.name for phase in run.played.phases] == ["whole"]
     worlds.close()

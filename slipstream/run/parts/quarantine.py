@@ -13,6 +13,8 @@ import numpy as np
 from slipstream.algos.protocol import Algorithm, Arrays, Progress, Stats
 from slipstream.data.arrays_file import array_chunks, not_finite
 from slipstream.data.disk import is_disk_full, write_synced
+from slipstream.run.part import Part, Update
+from slipstream.run.stopping import Stop, StopKind
 
 MOST_FILES = 20  # kept in the run folder; later ones are counted and named in the log
 MOST_NAMES = 4  # said in a sentence
@@ -81,3 +83,17 @@ class Quarantine:
                 raise
             return None
         return f"{self._folder.name}/{path.name}"
+
+
+class GivingUp(Part):
+    """Ends a run whose batches are bad again and again."""
+
+    def begin(self) -> None:
+        """What was made or loaded is good."""
+        for quarantine in self.run.quarantines.values():
+            quarantine.trust()
+
+    def after_update(self, update: Update) -> Stop | None:
+        """A reason to stop where too many batches in a row were set aside."""
+        problems = (quarantine.problem for quarantine in self.run.quarantines.values())
+        return next((Stop(StopKind.GIVEN_UP, problem) for problem in problems if problem is not None), None)

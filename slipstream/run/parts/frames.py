@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
-from slipstream.run.folder import Ground, Track
+from slipstream.collect.episodes import Episodes
+from slipstream.run.folder import Ground, Track, write_track
+from slipstream.run.parts.evaluation import EpisodeWriter
 from slipstream.spec import WorldSpec
 from slipstream.worlds.vec_env import F64, Backdrop
+
+if TYPE_CHECKING:
+    from slipstream.run.context import Run
 
 MOST_VALUES = 1_000_000  # of an episode; ten bytes each stay below run_folder.MAX_RECORD_BYTES
 
@@ -32,3 +39,16 @@ def as_ground(backdrop: Backdrop) -> Ground:
     ends = np.concatenate([[0], changes, [backdrop.occupied.size]])
     rows, columns = backdrop.occupied.shape
     return Ground(rows, columns, backdrop.resolution_m, backdrop.origin, np.diff(ends).tolist())
+
+
+def track_writer(run: Run) -> EpisodeWriter:
+    """Keeps the first episode of every few evaluations for the viewers."""
+    log = run.scenario.log
+    every = log.frames_every or 1
+
+    def write(episodes: Episodes, number: int) -> None:
+        frames, backdrop = episodes.frames[0], episodes.backdrops[0]
+        track = as_track(run.worlds.spec, number // every, run.counters.steps, frames, backdrop)
+        write_track(run.folder.path, track, log.frames_keep)
+
+    return EpisodeWriter(lambda number: int(number % every == 0), write)

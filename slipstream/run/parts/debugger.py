@@ -1,4 +1,4 @@
-"""Who may hold a run's loop between two steps, look into its worlds and let it go: a debugger. Most runs have none."""
+"""A debugger, which can hold the loop between two steps and look into the worlds."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from slipstream.collect.teams import Team
+from slipstream.run.part import Part
 from slipstream.run.signals import Interrupts
 from slipstream.worlds.vec_env import VecEnv
 
@@ -23,3 +24,13 @@ class LoopDebugger(Protocol):
 
         Also when all worlds have begun new episodes between two rollouts ("restarting").
         """
+
+
+class Debugging(Part):
+    """Shows the worlds to the debugger; `sources.make_source` calls it in every tick."""
+
+    def begin(self) -> None:
+        """Show them."""
+        debugger, run = self.run.options.debugger, self.run
+        assert debugger is not None
+        debugger.begin(run.worlds, run.scenario.collect.rollout_length, run.cast.teams)

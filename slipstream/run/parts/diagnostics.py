@@ -5,9 +5,18 @@ Reads weights and changes nothing; sums are in double precision and in one order
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from slipstream.algos.protocol import Algorithm, Arrays, Stats
+from slipstream.collect.slab import Slab
+from slipstream.run.episode_metrics import named
+from slipstream.run.part import Part, Update
+from slipstream.worlds.figures import plain
+
+if TYPE_CHECKING:
+    from slipstream.run.context import Run
 
 NETWORKS = ("actor", "critic", "critics")  # those that are trained; targets and averages only follow
 PARAMETERS = (".weight", ".bias")
@@ -36,3 +45,28 @@ def diagnose(before: Arrays, after: Arrays) -> Stats:
 
 def _square(array: np.ndarray[tuple[int, ...], np.dtype[np.float32]]) -> float:
     return float(np.square(array, dtype=np.float64).sum())
+
+
+class Diagnostics(Part):
+    """Reports how far every update has moved the networks."""
+
+    def __init__(self, run: Run) -> None:
+        super().__init__(run)
+        self._before: dict[str, Arrays] = {}
+        self._row: dict[str, float] = {}
+
+    def after_collect(self, slab: Slab) -> None:
+        """Remember the weights before the update."""
+        self._before = {name: weights(learner) for name, learner in self.run.cast.learners.items()}
+
+    def after_update(self, update: Update) -> None:
+        """Compare them with those after it."""
+        learners = self.run.cast.learners
+        for name, learner in learners.items():
+            found = plain(diagnose(self._before[name], weights(learner)), f"policy '{name}'")
+            self._row |= named(name, found, len(learners))
+
+    def rows(self) -> dict[str, float]:
+        """Of the last update."""
+        row, self._row = self._row, {}
+        return row

@@ -1,0 +1,188 @@
+"""The curriculum of a run: which worlds play which phase, when the next one comes, and the certificate before it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from slipstream.collect.serial import Episode
+from slipstream.collect.slab import under
+from slipstream.config.records import from_value
+from slipstream.data.arrays_file import content_hash
+from slipstream.data.checkpoint import Checkpoint
+from slipstream.errors import ScenarioError
+from slipstream.run.certify import Candidate, Question, Stand, certify, make_stand
+from slipstream.run.curriculum import (
+    CurriculumState,
+    after_episodes,
+    first_assignment,
+    following,
+    mastered,
+    reassigned,
+)
+from slipstream.run.part import Part, Update
+from slipstream.run.parts.evaluation import Evaluation
+from slipstream.worlds.registry import time_goals
+from slipstream.worlds.vec_env import timed
+
+if TYPE_CHECKING:
+    from slipstream.run.context import Run
+
+
+class Curriculum(Part):
+    """Where a curriculum stands, and the worlds that follow it."""
+
+    def __init__(self, run: Run) -> None:
+        super().__init__(run)
+        assert run.scenario.curriculum is not None
+        self._scenario, self._config, self._worlds = run.scenario, run.scenario.curriculum, run.worlds
+        evaluation = run.find(Evaluation)
+        self._evaluator = None if evaluation is None else evaluation.evaluator
+        self._stand: Stand | None = None  # made for the first certificate
+        self.goals = time_goals(run.scenario.world)
+        self.progress = self._first()
+        self.play()  # before the worlds begin their first episodes
+
+    def begin(self) -> None:
+        """Go on where a checkpoint was."""
+        if not self.run.is_new:
+            self.play()
+
+    def after_update(self, update: Update) -> None:
+        """Where the next of the world's phases has come, all worlds begin anew: no batch may hold two phases."""
+        run = self.run
+        if not run.timed("certify", lambda: self._follow(update.slab.episodes)):
+            return
+        run.source.restart()
+        for feed in run.feeds.values():
+            feed.restart()
+        # What was best at an easier phase is no measure for this one.
+        run.count(best_return=None)
+
+    def state(self) -> Checkpoint:
+        """Where it stands."""
+        goals = {} if self.goals is None else self.goals.arrays()
+        arrays = {f"curriculum.{key}": array for key, array in goals.items()}
+        return Checkpoint(arrays, {"curriculum": msgspec.to_builtins(self.progress)})
+
+    def load(self, saved: Checkpoint) -> None:
+        """Go on as saved; older checkpoints have none."""
+        if "curriculum" not in saved.meta:
+            return
+        self.progress = from_value(saved.meta["curriculum"], CurriculumState)
+        if self.goals is not None:
+            self.goals.load(under(saved.arrays, "curriculum."))
+
+    def _first(self) -> CurriculumState:
+        config, phases = self._config, self._worlds.spec.phases
+        if config.order == "adaptive":
+            return first_assignment(len(phases), self._scenario.collect.num_worlds)
+        return CurriculumState(phase=0 if config.start_phase is None else phases.index(config.start_phase))
+
+    def play(self) -> None:
+        """Let episodes that start from now on belong to the phases the curriculum says."""
+        adaptive = self._config.order == "adaptive"
+        count = len(self._worlds.spec.phases)
+        self._begin_goals(count if adaptive else self.progress.phase + 1)
+        if not self._scenario.is_offline:
+            phases = self.progress.assigned if adaptive else [self.progress.phase] * self._worlds.num_worlds
+            self._worlds.phases = [timed(phase, self._limit(phase)) for phase in phases]
+        if self._evaluator is not None:
+            worlds = self._evaluator.worlds
+            judged = [i % count if adaptive else self.progress.phase for i in range(worlds.num_worlds)]
+            worlds.phases = [timed(phase, self._limit(phase)) for phase in judged]
+
+    def _begin_goals(self, begun: int) -> None:
+        """Fix how long episodes may last in phases that begin: what comes later changes nothing about it."""
+        if self.goals is not None and len(self.progress.limits) < begun:
+            limits = self.progress.limits
+            new = (self.goals.limit(phase) for phase in range(len(limits), begun))
+            self.progress = msgspec.structs.replace(self.progress, limits=(*limits, *new))
+
+    def _limit(self, phase: int) -> int:
+        return self.progress.limits[phase] if phase < len(self.progress.limits) else 0
+
+    def _follow(self, episodes: Sequence[Episode]) -> bool:
+        """Whether the next phase has come."""
+        config, spec, update = self._config, self._worlds.spec, self.run.counters.updates
+        success = spec.stats.index("success")
+        if config.order == "adaptive":
+            self.progress = reassigned(config, self.progress, episodes, success, self._scenario.seed, update)
+            self.play()
+            return False
+        self._note(episodes)
+        self.progress = after_episodes(config, self.progress, episodes, success)
+        judged = self.run.evaluation.get("eval/success_mean", self.progress.judged)
+        self.progress = msgspec.structs.replace(self.progress, judged=judged)
+        is_last = self.progress.phase + 1 == len(spec.phases)
+        if is_last and config.certificate is None:
+            return False
+        why = mastered(config, self.progress, update)
+        if why is not None and config.certificate is not None:
+            why = self._certified(why)
+        if why is None or is_last:
+            return False
+        self.progress = following(self.progress)
+        self.play()
+        number, name = self.progress.phase, spec.phases[self.progress.phase]
+        limit_s = self._limit(number) * spec.tick_seconds
+        within = f" in {limit_s:.1f} s" if limit_s else ""
+        sentence = f"phase {number + 1} of {len(spec.phases)}, {name}{within}: {why}"
+        most = {"max_seconds": limit_s} if limit_s else {}
+        self.run.announce("phase", sentence, phase=number, name=name, why=why, **most)
+        return True
+
+    def _note(self, episodes: Sequence[Episode]) -> None:
+        """What is remembered of episodes, all of which are of the present phase."""
+        phase, world = self.progress.phase, self._scenario.world
+        self.run.played = world.only_phase(phase)
+        if self.goals is not None:
+            self.goals.note(phase, self._worlds.spec.stats, [episode.stats for episode in episodes])
+
+    def _certified(self, why: str) -> str | None:
+        """Hold the policy still and ask for a certificate; what it was given for, or None."""
+        run, config, update = self.run, self._config.certificate, self.run.counters.updates
+        assert config is not None
+        if self._stand is None:
+            self._stand = make_stand(self._scenario, config.max_episodes)
+        acting = ((name, learner.actor_arrays()) for name, learner in run.cast.learners.items())
+        policy = content_hash({f"{name}.{key}": array for name, arrays in acting for key, array in arrays.items()})
+        state = self.progress
+        candidate = Candidate(policy, run.counters.steps, state.phase, "training", self._limit(state.phase))
+        teams = run.cast.teams if self._evaluator is None else self._evaluator.teams
+        question = Question("success", config.at_least, config.alpha, config.max_episodes, config.expected)
+        try:
+            attempt, found = certify(run.folder.path, self._scenario, self._stand, teams, question, candidate)
+        except ScenarioError as error:  # so many attempts were made that too little of alpha is left
+            run.announce("no_more_certificates", f"no more certificates: {error}")
+            self.progress = msgspec.structs.replace(state, failed_at=sys.maxsize)
+            return None
+        shown = f"{found.successes} of {found.trials} {attempt.population}"
+        if attempt.verdict != "pass":
+            self.progress = msgspec.structs.replace(state, failed_at=update)
+            said = f"success above {config.at_least:g} was not shown ({shown}; attempt {attempt.attempt})"
+        else:
+            self.progress = msgspec.structs.replace(state, certified=(*state.certified, state.phase))
+            spends = f"attempt {attempt.attempt}, alpha {found.alpha:.2g}"
+            said = f"certified, success above {config.at_least:g} ({shown}; {spends})"
+        run.announce("certificate", f"{attempt.phase}: {said}", **msgspec.to_builtins(attempt))
+        return f"{why}; {said}" if attempt.verdict == "pass" else None
+
+    def rows(self) -> dict[str, float]:
+        """For the metrics."""
+        config = self._config
+        if config.order == "adaptive":
+            named = zip(self._worlds.spec.phases, self.progress.rates, strict=True)
+            return {f"curriculum/success/{name}": rate for name, rate in named}
+        row: dict[str, float] = {"curriculum/phase": self.progress.phase}
+        if limit := self._limit(self.progress.phase):
+            row["curriculum/max_seconds"] = limit * self._worlds.spec.tick_seconds
+        return row if config.certificate is None else {**row, "curriculum/certified": len(self.progress.certified)}
+
+    def close(self) -> None:
+        """Let go of the worlds that certificates are played in."""
+        if self._stand is not None:
+            self._stand.worlds.close()

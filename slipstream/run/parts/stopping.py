@@ -1,0 +1,66 @@
+"""The stop rules in a run: asked after every update, with what the evaluation has shown."""
+
+from __future__ import annotations
+
+import msgspec
+
+from slipstream.config.records import from_value
+from slipstream.data.checkpoint import Checkpoint
+from slipstream.run.evaluation import clean_flags
+from slipstream.run.part import Part, Update
+from slipstream.run.stopping import (
+    RunPosition,
+    Stop,
+    StopKind,
+    StopState,
+    after_evaluation,
+    asked,
+    asked_at_start,
+    stop_rows,
+)
+
+
+class Stopping(Part):
+    """Asks the rules, and remembers which has ended the run."""
+
+    ended_by_rule: str | None = None
+
+    def begin(self) -> Stop | None:
+        """A resumed run may have nothing left to do."""
+        return asked_at_start(self.run.scenario, self._position(None), self.ended_by_rule)
+
+    def after_update(self, update: Update) -> Stop | None:
+        """Ask all rules; the clock is read for them."""
+        run, mean = self.run, None
+        run.read_clock()
+        if run.evaluated is not None:
+            episodes, mean = run.evaluated.episodes, run.evaluation["eval/return_mean"]
+            clean = clean_flags(episodes)
+            run.stop_state = after_evaluation(run.scenario.stop, run.stop_state, run.counters.steps, clean)
+        stop = asked(run.scenario, self._position(mean))
+        self.ended_by_rule = stop.sentence if stop is not None and stop.kind is StopKind.RULE else None
+        return stop
+
+    def _position(self, mean_return: float | None) -> RunPosition:
+        run, counters = self.run, self.run.counters
+        return RunPosition(
+            steps=counters.steps,
+            episodes=counters.episodes,
+            seconds=counters.seconds,
+            state=run.stop_state,
+            mean_return=mean_return,
+            pause_at=run.options.pause_at,
+        )
+
+    def rows(self) -> dict[str, int]:
+        """How near the rules are."""
+        return stop_rows(self.run.stop_state)
+
+    def state(self) -> Checkpoint:
+        """What the rules remember."""
+        return Checkpoint({}, {"stop": msgspec.to_builtins(self.run.stop_state), "ended_by_rule": self.ended_by_rule})
+
+    def load(self, saved: Checkpoint) -> None:
+        """Go on as saved."""
+        self.run.stop_state = from_value(saved.meta["stop"], StopState)
+        self.ended_by_rule = saved.meta.get("ended_by_rule")
