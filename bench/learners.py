@@ -152,7 +152,7 @@ def our_rollout(spec: Any, rows: int) -> Any:
 def where_time_goes(kind: str, batch: int) -> dict[str, float]:
     """Share of a step in drawing, networks, optimisers and the rest, from timers around each."""
     from slipstream import _core
-    from slipstream.nets import torsos
+    from slipstream.nets import mlp
     from slipstream.replay.buffer import Replay
 
     spent = {"drawing": 0.0, "networks": 0.0, "optimisers": 0.0}
@@ -168,15 +168,15 @@ def where_time_goes(kind: str, batch: int) -> dict[str, float]:
 
     step = our_step(kind, batch)
     warm_up(step)
-    saved = Replay.sample, torsos._forward, torsos._backward, _core.adam_step
+    saved = Replay.sample, mlp._forward, mlp._backward, _core.adam_step
     Replay.sample = timed("drawing", Replay.sample)  # type: ignore[method-assign]
-    torsos._forward = timed("networks", torsos._forward)
-    torsos._backward = timed("networks", torsos._backward)
+    mlp._forward = timed("networks", mlp._forward)
+    mlp._backward = timed("networks", mlp._backward)
     _core.adam_step = timed("optimisers", _core.adam_step)
     start = time.perf_counter()
     while (total := time.perf_counter() - start) < 1.0:
         step()
-    Replay.sample, torsos._forward, torsos._backward, _core.adam_step = saved  # type: ignore[method-assign]
+    Replay.sample, mlp._forward, mlp._backward, _core.adam_step = saved  # type: ignore[method-assign]
     shares = {name: seconds / total for name, seconds in spent.items()}
     return {**shares, "losses and the rest": 1.0 - sum(shares.values())}
 

@@ -94,7 +94,7 @@ def timed(work: Work, way: Way) -> float:
     import torch
 
     from slipstream import _core
-    from slipstream.nets.torsos import Arithmetic, arithmetic
+    from slipstream.nets.arithmetic import Arithmetic, arithmetic
 
     is_native = way.precision == "float32" and not way.compiled
     _core.set_kernel_threads(way.threads if is_native else 1)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -20,15 +20,19 @@ from slipstream.algos.protocol import Arrays
 from slipstream.algos.share import ALONE, Share, summed
 from slipstream.algos.state import refuse_differences
 from slipstream.errors import CheckpointError
-from slipstream.nets.torsos import learning_dtype
+from slipstream.nets.arithmetic import learning_dtype
 
 BETA1, BETA2 = 0.9, 0.999
 MOMENTS = ("exp_avg", "exp_avg_sq")
-Slopes = Sequence[Tensor] | None
-Grads = tuple[Tensor, ...]  # pieces of the gradient that together, in their order, are by the whole vector
-
-
+Grads = tuple[Tensor, ...]  # pieces that together, in order, are the gradient of the whole vector
 SCALE, PATIENCE = 2.0**16, 2000  # of losses in float16, and steps after which it is doubled: torch's GradScaler
+
+
+class Backward(Protocol):
+    """A forward pass that can be run backward."""
+
+    def backward(self, output_grads: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Gradients of the parameters, in the optimiser's order, given those of the outputs."""
 
 
 class FlatAdam:
@@ -68,37 +72,35 @@ class FlatAdam:
 
     @property
     def scale(self) -> float:
-        """What slopes are to be multiplied by before they go back through a network, and `add_gradient` told of."""
+        """The factor of output gradients before they go back through a network; `add_gradient` must be told of it."""
         return self._scale if learning_dtype() == torch.float16 else 1.0
 
-    def step(
-        self, loss: Tensor | Sequence[Tensor], learning_rate: float, max_norm: float | None, slopes: Slopes = None
-    ) -> float:
-        """One step down a loss, or down what has these slopes by several tensors; returns the gradient's norm.
+    def minimize(self, loss: Tensor, learning_rate: float, max_norm: float | None) -> float:
+        """One step on a loss; returns the gradient's norm before clipping."""
+        self.add_loss(loss)
+        return self.step(learning_rate, max_norm)[0]
 
-        The norm is that before clipping. A gradient that is not finite is skipped: a step on NaN would poison the
-        weights for good.
+    def add_loss(self, loss: Tensor, part: float | None = None, terms: Mapping[str, float] | None = None) -> None:
+        """Count a piece of a batch into the next step: the gradient of its mean loss, by autograd.
+
+        `part` is the piece's share of the batch's rows; None: all of this learner's share.
         """
-        self.add(loss, slopes)
-        return self.descend(learning_rate, max_norm)[0]
+        scale = self.scale  # small gradients would vanish among float16's few exponents
+        grads = torch.autograd.grad(loss if scale == 1.0 else scale * loss, self.parameters)
+        self.add_gradient(grads, part, terms, scale)
 
-    def add(
+    def add_output_grads(
         self,
-        loss: Tensor | Sequence[Tensor],
-        slopes: Slopes = None,
+        forward: Backward,
+        output_grads: Sequence[Tensor],
         part: float | None = None,
         terms: Mapping[str, float] | None = None,
     ) -> None:
-        """Count a piece of a batch into the step to come: its mean gradient, and what is to be said of it.
-
-        `part` is the share of the batch's rows that the piece has; None: as much as everybody's.
-        """
+        """The same for a piece that was run forward, given the gradients of its mean loss by the outputs."""
         scale = self.scale
-        if scale != 1.0:  # small gradients would vanish among float16's few exponents
-            outputs = (loss,) if isinstance(loss, Tensor) else tuple(loss)
-            slopes = slopes or tuple(torch.ones_like(each) for each in outputs)
-            loss, slopes = outputs, tuple(scale * slope for slope in slopes)
-        self.add_gradient(torch.autograd.grad(loss, self.parameters, slopes), part, terms, scale)
+        if scale != 1.0:
+            output_grads = [scale * grads for grads in output_grads]
+        self.add_gradient(forward.backward(output_grads), part, terms, scale)
 
     def add_gradient(
         self,
@@ -107,7 +109,7 @@ class FlatAdam:
         terms: Mapping[str, float] | None = None,
         scale: float = 1.0,
     ) -> None:
-        """The same of a piece whose mean gradient is known, `scale` times too large."""
+        """The same for a piece whose mean gradient is known, `scale` times too large."""
         share = 1.0 / self.share.ranks if part is None else part
         if share != scale:
             grads = tuple(share / scale * g for g in grads)
@@ -117,7 +119,7 @@ class FlatAdam:
         for name, value in (terms or {}).items():
             self._said[name] = self._said.get(name, 0.0) + share * value
 
-    def descend(self, learning_rate: float, max_norm: float | None) -> tuple[float, dict[str, float]]:
+    def step(self, learning_rate: float, max_norm: float | None) -> tuple[float, dict[str, float]]:
         """One step down what was added; its gradient's norm before clipping, and the means of the terms."""
         grads, said = self._grads, self._said
         self._grads, self._said = (), {}

@@ -14,6 +14,7 @@ ticks, and a truncated episode bootstraps from its final observation.
 from __future__ import annotations
 
 import copy
+from operator import itemgetter
 from typing import ClassVar
 
 import numpy as np
@@ -23,30 +24,29 @@ from torch import nn
 
 from slipstream.algos.adam import FlatAdam
 from slipstream.algos.batch import (
-    ActorCritic,
     Batch,
     Means,
     Terms,
     actor_inputs,
+    evaluate_rollout,
     explained_variance,
-    learn,
-    make_actor,
-    make_critic,
     observe,
     pick_policy,
     policy_on,
-    see,
     shuffled,
     to_batch,
-    vtrace,
 )
-from slipstream.algos.protocol import Arrays, Progress, Stats, Traits
+from slipstream.algos.protocol import Arrays, Progress, StateLayout, Stats, Traits, action_shape
+from slipstream.algos.returns import vtrace
 from slipstream.algos.share import ALONE, Share
 from slipstream.algos.state import load_module, module_arrays, refuse_unknown
 from slipstream.algos.surrogate import LossWeights, surrogate, value_error
 from slipstream.config.algos import AppoConfig, schedule_at
 from slipstream.data.rollout import Blocks, Rollout
 from slipstream.nets.actor import Acted, ActorSpec, act
+from slipstream.nets.blocks import pick
+from slipstream.nets.forward import ActorCritic
+from slipstream.nets.networks import make_networks
 from slipstream.spec import WorldSpec
 
 TERMS = ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "kl_penalty")
@@ -58,26 +58,31 @@ class Appo:
     traits: ClassVar[Traits] = Traits(
         "appo", "rollout", continuous=True, discrete=True, masks=True, durations=True, lagged=True
     )
+    layout: ClassVar[StateLayout] = StateLayout(("actor", "critic"), ("target_actor", "target_critic"))
 
     def __init__(self, config: AppoConfig, spec: WorldSpec, seed: int, device: torch.device) -> None:
         self.config = config
         self.device = device
         self.seed = seed
-        generator = torch.Generator().manual_seed(seed)
-        self.actor = make_actor(config, self.traits, spec, generator).to(device)
-        self.critic = make_critic(config, spec, generator).to(device)
+        networks = make_networks(config, spec, action_shape(config, self.traits, spec), seed, device)
+        self.actor = networks.actor(init_log_std=config.init_log_std)
+        self.critic = networks.value_critic(self.actor, config.shared_torso)
         self.target_actor = copy.deepcopy(self.actor).requires_grad_(False)
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
         self.share: Share = ALONE
         self.optimiser = FlatAdam({"actor": self.actor, "critic": self.critic}, config.adam_eps)
-        self.pair = ActorCritic(self.actor, self.critic)
+        self.actor_critic = ActorCritic(self.actor, self.critic)
+
+    def set_share(self, share: Share) -> None:
+        """Learn from this share of every batch, beside other learners in step."""
+        self.share = self.optimiser.share = share
 
     def act(self, obs: Blocks, mask: NDArray[np.uint8] | None, noise: NDArray[np.float32] | None) -> Acted:
         """Choose for every row; without noise, the most likely action."""
         return act(self.actor, obs, mask, noise, self.device)
 
     def explore(self, progress: Progress) -> None:
-        """Nothing: the policy's own entropy is the exploration."""
+        """The policy's own entropy is the exploration."""
 
     def update(self, rollout: Rollout, progress: Progress) -> Stats:
         """Refresh the target network when it is due, its V-trace targets, passes over minibatches."""
@@ -95,7 +100,7 @@ class Appo:
         means = Means(TERMS)
         for _ in range(config.epochs):
             for minibatch in shuffled(batch, order, config, self.share):
-                means.add(*self._descend(minibatch, learning_rate, entropy_coef))
+                means.add(*self._step(minibatch, learning_rate, entropy_coef))
         observe(rollout, self.actor)
         return {
             **means.read(),
@@ -108,40 +113,43 @@ class Appo:
     def _prepare(self, rollout: Rollout) -> Batch:
         """The slab as the target network sees it, V-trace targets, and the finished decisions as flat rows."""
         config = self.config
-        seen = see(self.target_actor, self.target_critic, rollout)
-        policy, logp = policy_on(self.target_actor, rollout, seen.x)
+        evaluated = evaluate_rollout(self.target_actor, self.target_critic, rollout)
+        policy, logp = policy_on(self.target_actor, rollout, evaluated.inputs)
         log_ratio = logp.cpu().numpy() - rollout.logp.reshape(-1)
-        estimates = vtrace(rollout, seen.values, log_ratio, config)
-        batch = to_batch(rollout, seen, estimates, self.critic, config.normalize_value)
+        estimates = vtrace(rollout, evaluated.values, log_ratio, config)
+        batch = to_batch(rollout, evaluated, estimates, self.critic, config.normalize_value)
 
         index = np.flatnonzero(estimates.complete)
         take = torch.from_numpy(index).to(self.device)
         rho = torch.from_numpy(log_ratio[index]).to(self.device).exp().clamp(max=config.rho_clip)
-        x = actor_inputs(self.actor, rollout.obs, leading=3)[take]  # the target's own statistics may be older
+        # the target's own statistics may be older
+        inputs = pick(actor_inputs(self.actor, rollout.obs, leading=3), itemgetter(take))
         return batch._replace(
-            x=x,
-            critic_x=x,
+            inputs=inputs,
+            critic_inputs=inputs,
             logp=logp[take],
             advantage=rho * batch.advantage,
-            old=pick_policy(policy, lambda tensor: tensor[take]),
+            old=pick_policy(policy, itemgetter(take)),
         )
 
-    def _descend(self, minibatch: list[Batch], learning_rate: float, entropy_coef: float) -> tuple[Terms, float]:
-        """One gradient step on a minibatch, piece by piece; returns its terms and the gradient norm."""
+    def _step(self, minibatch: list[Batch], learning_rate: float, entropy_coef: float) -> tuple[Terms, float]:
+        """One gradient step on a minibatch, piece by piece; returns its loss terms and the gradient's norm."""
         for piece in minibatch:
-            self._add(piece, entropy_coef)
-        norm, terms = self.optimiser.descend(learning_rate, self.config.max_grad_norm)
+            self._add_gradient(piece, entropy_coef)
+        norm, terms = self.optimiser.step(learning_rate, self.config.max_grad_norm)
         return terms, norm
 
-    def _add(self, batch: Batch, entropy_coef: float) -> None:
+    def _add_gradient(self, batch: Batch, entropy_coef: float) -> None:
+        """Count the gradient of a piece's loss into the next step."""
         config = self.config
-        heard = self.pair.hear(batch)
+        forward = self.actor_critic.forward(batch.inputs, batch.critic_inputs, batch.mask)
         is_raw = config.normalize_advantage and not batch.is_part
         weights = LossWeights(config.clip_coef, entropy_coef, config.kl_coef, is_raw)
-        terms, slopes = surrogate(heard.policy, batch, weights)
-        error, slope = value_error(heard.value, batch.target, batch.value, None)
-        slopes = *slopes, config.value_coef * slope
-        learn(self.optimiser, heard, slopes, batch, terms._asdict() | {"value_loss": error})
+        terms, policy_grads = surrogate(forward.policy, batch, weights)
+        value_loss, value_grads = value_error(forward.value, batch.target, batch.value, None)
+        output_grads = *policy_grads, config.value_coef * value_grads
+        named = terms._asdict() | {"value_loss": value_loss}
+        self.optimiser.add_output_grads(forward, output_grads, batch.part, named)
 
     def actor_spec(self) -> ActorSpec:
         """How to build the acting network again."""
@@ -164,7 +172,7 @@ class Appo:
 
     def load_state_dict(self, state: Arrays, strict: bool = True, include_optim: bool = True) -> None:
         """Take over a saved state; problems are named."""
-        refuse_unknown(state, (*self._modules(), "optim"), strict)
+        refuse_unknown(state, self.layout.parts, strict)
         for name, module in self._modules().items():
             load_module(module, state, name, strict)
         if include_optim:

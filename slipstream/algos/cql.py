@@ -14,10 +14,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from slipstream.algos.loss import GradientStep, mean_loss
+from slipstream.algos.offpolicy import Noise, RowSlice
 from slipstream.algos.protocol import Traits
-from slipstream.algos.replayed import Noise, RowSlice, Stepped, together
 from slipstream.algos.sac import Sac, twin_loss
+from slipstream.algos.share import Share
 from slipstream.config.algos import CqlConfig
+from slipstream.nets.blocks import append, pick
 from slipstream.spec import WorldSpec
 
 
@@ -33,20 +36,25 @@ class Cql(Sac):
         super().__init__(config, spec, seed, device)
         self.action_noise = Noise(seed ^ 0x5DEECE66D, self.actor.spec.outputs)
 
-    def _step_critics(self, pieces: Sequence[RowSlice], target: Tensor, rate: float) -> Stepped:
+    def set_share(self, share: Share) -> None:
+        """Learn from this share of every batch, beside other learners in step."""
+        super().set_share(share)
+        self.action_noise.share = share
+
+    def _step_critics(self, pieces: Sequence[RowSlice], target: Tensor, rate: float) -> GradientStep:
         """Down SAC's error plus the conservative term."""
-        told = []
+        done = []
         for piece in pieces:
             loss, td_error = self._conservative_loss(piece, target)
-            self.critic_optimiser.add(loss, part=piece.part)
-            told.append((piece.part, loss.detach(), td_error))
-        norm, _ = self.critic_optimiser.descend(rate, self.config.max_grad_norm)
-        return Stepped(*together(told), norm)
+            self.critic_optimiser.add_loss(loss, part=piece.part)
+            done.append((piece.part, loss.detach(), td_error))
+        norm, _ = self.critic_optimiser.step(rate, self.config.max_grad_norm)
+        return GradientStep(*mean_loss(done), norm)
 
     def _conservative_loss(self, piece: RowSlice, target: Tensor) -> tuple[Tensor, Tensor]:
         """The loss of a piece, and how wrong the critics are together, [B]."""
         rows = piece.rows
-        all_values = self.critics(self._judged(rows))
+        all_values = self.critics(self._critic_inputs(rows))
         values = self._taken(all_values, rows)
         if not self.actor.spec.discrete:
             highest = self._soft_maximum(piece)
@@ -63,13 +71,14 @@ class Cql(Sac):
         axes, batch = self.actor.spec.outputs, len(piece.rows.reward)
         noise = self.action_noise.draw(self.steps, 3, piece.of * count, self.device)
         noise = noise[:, piece.at.start * count : piece.at.stop * count]
-        x = rows.x.repeat_interleave(count, 0)
+        inputs = pick(rows.inputs, lambda block: block.repeat_interleave(count, 0))
         with torch.no_grad():
             uniform = torch.erf(noise[0] / math.sqrt(2.0))
-            now, now_logp, *_ = self.actor.squashed(x).sample_with_logp(noise[1])
-            next_x = rows.next_x.repeat_interleave(count, 0)
-            then, then_logp, *_ = self.actor.squashed(next_x).sample_with_logp(noise[2])
-        values: Tensor = self.critics(torch.cat([x.repeat(3, 1), torch.cat([uniform, now, then])], 1)).squeeze(2)
+            now, now_logp, *_ = self.actor.squashed(inputs).sample_with_logp(noise[1])
+            next_inputs = pick(rows.next_inputs, lambda block: block.repeat_interleave(count, 0))
+            then, then_logp, *_ = self.actor.squashed(next_inputs).sample_with_logp(noise[2])
+        thrice = pick(inputs, lambda block: torch.cat([block] * 3))
+        values: Tensor = self.critics(append(thrice, torch.cat([uniform, now, then]))).squeeze(2)
         density = torch.cat([torch.full_like(now_logp, -axes * math.log(2.0)), now_logp, then_logp])
         weighed = (values - density).view(len(values), 3, batch, count)
         return torch.logsumexp(weighed, dim=(1, 3)) - math.log(3 * count)

@@ -18,31 +18,32 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from slipstream.algos.adam import FlatAdam
-from slipstream.algos.protocol import Arrays, Progress, Traits, action_table
-from slipstream.algos.replayed import (
-    Learned,
+from slipstream.algos.loss import GradientStep, autograd_loss, gradient_step
+from slipstream.algos.offpolicy import (
     RowPrivacy,
     Rows,
     RowSlice,
-    Stepped,
-    TargetNetwork,
-    by_graph,
+    UpdateResult,
     coin,
     pieces_of,
     random_actions,
     rows_of,
     saved_steps,
-    step_down,
 )
+from slipstream.algos.protocol import Arrays, Progress, StateLayout, Traits, action_shape
 from slipstream.algos.share import ALONE, Share, joined
 from slipstream.algos.state import load_module, module_arrays, refuse_unknown
+from slipstream.algos.target_network import TargetNetwork
 from slipstream.config.algos import DqnConfig, schedule_at
 from slipstream.config.algos.offpolicy import QuantileValues
+from slipstream.data.merge_rules import Rule
 from slipstream.data.rollout import Blocks
 from slipstream.data.transitions import Sample, Transitions
-from slipstream.nets.actor import Acted, Actor, ActorSpec, act, tensors
+from slipstream.nets.actor import Acted, ActorSpec, act, tensors
+from slipstream.nets.blocks import VECTOR
+from slipstream.nets.forward import Forward, runner_of
 from slipstream.nets.heads import masked
-from slipstream.nets.torsos import ForwardRecord, Graph, PassRecorder
+from slipstream.nets.networks import make_networks
 from slipstream.spec import WorldSpec
 
 HUBER = 1.0  # errors beyond this count linearly
@@ -54,30 +55,28 @@ class Dqn:
     traits: ClassVar[Traits] = Traits(
         "dqn", "replay", continuous=False, discrete=True, masks=True, durations=True, lagged=True
     )
+    layout: ClassVar[StateLayout] = StateLayout(("actor",), ("target",), {"steps": Rule("count")})
 
     def __init__(self, config: DqnConfig, spec: WorldSpec, seed: int, device: torch.device) -> None:
         self.config, self.device = config, device
-        self.actor = Actor(
-            ActorSpec(
-                inputs=spec.obs_size,
-                outputs=len(action_table(config, self.traits, spec)) or spec.action.size,
-                discrete=True,
-                hidden=config.hidden,
-                activation=config.activation,
-                normalize_observation=config.normalize_observation,
-                head="values",
-                quantiles=config.values.quantiles if isinstance(config.values, QuantileValues) else 1,
-                dueling=config.dueling,
-            ),
-            torch.Generator().manual_seed(seed),
-        ).to(device)
+        networks = make_networks(config, spec, action_shape(config, self.traits, spec), seed, device)
+        quantiles = config.values.quantiles if isinstance(config.values, QuantileValues) else 1
+        self.actor = networks.actor(head="values", quantiles=quantiles, dueling=config.dueling)
         self.share: Share = ALONE
         self.optimiser = FlatAdam({"actor": self.actor}, config.adam_eps)
         self.target = TargetNetwork(self.actor, self.optimiser.vector)
-        self.recorder = PassRecorder()
+        self.runner = runner_of(self.actor)
         self.steps = 0  # gradient steps taken
         self.epsilon = 1.0
-        self.private: RowPrivacy | None = None  # set by who trains, where single rows are to be hidden
+        self.private: RowPrivacy | None = None
+
+    def set_share(self, share: Share) -> None:
+        """Learn from this share of every batch, beside other learners in step."""
+        self.share = self.optimiser.share = share
+
+    def hide_rows(self, private: RowPrivacy) -> None:
+        """From now on take gradients from `private`, in which no single row stands out (DP-SGD)."""
+        self.private = private
 
     def explore(self, progress: Progress) -> None:
         """Act at random until there is enough to learn from, then as scheduled."""
@@ -97,7 +96,7 @@ class Dqn:
         """Take new transitions into the input statistics."""
         self.actor.observe(tensors(rows.obs, self.device))
 
-    def update(self, sample: Sample, progress: Progress) -> Learned:
+    def update(self, sample: Sample, progress: Progress) -> UpdateResult:
         """Targets, values, and now and then a new target network."""
         rate = schedule_at(self.config.learning_rate, progress.fraction)
         rows = rows_of(sample, self.actor, self.device, self.share)
@@ -115,26 +114,28 @@ class Dqn:
             "learning_rate": rate,
             "epsilon": self.epsilon,
         }
-        return Learned(stats, joined(self.share, td_error))
+        return UpdateResult(stats, joined(self.share, td_error))
 
-    def _step(self, pieces: Sequence[RowSlice], target: Tensor, rate: float) -> Stepped:
+    def _step(self, pieces: Sequence[RowSlice], target: Tensor, rate: float) -> GradientStep:
         """Down the error of the values of the choices taken; tells how wrong each is, [B]."""
 
         def loss(piece: RowSlice, out: Tensor) -> tuple[Tensor, Tensor]:
             rows = piece.rows
             return quantile_loss(taken(self.actor.as_quantiles(out), rows.action), target[piece.at], rows.weight)
 
-        def heard(piece: RowSlice) -> ForwardRecord | Graph:
-            return self.recorder.record(self.actor.over(piece.rows.x))
+        def forward(piece: RowSlice) -> Forward:
+            return self.runner.forward(piece.rows.inputs)
 
         if self.private is None:
-            losses = ((piece.part, heard(piece), partial(by_graph, partial(loss, piece))) for piece in pieces)
-            return step_down(self.optimiser, losses, rate, self.config.max_grad_norm)
+            losses = ((piece.part, forward(piece), partial(autograd_loss, partial(loss, piece))) for piece in pieces)
+            return gradient_step(self.optimiser, losses, rate, self.config.max_grad_norm)
         (draw,) = pieces
-        said = heard(draw)
-        self.optimiser.add_gradient(self.private.gradients(self._row_losses, draw.rows.x, draw.rows.action, target))
-        norm, _ = self.optimiser.descend(rate, self.config.max_grad_norm)
-        return Stepped(*loss(draw, *said.outs), norm)
+        value, td_error = loss(draw, *forward(draw).outputs)
+        rows = draw.rows
+        grads = self.private.gradients(self._row_losses, rows.inputs[VECTOR], rows.action, target)
+        self.optimiser.add_gradient(grads)
+        norm, _ = self.optimiser.step(rate, self.config.max_grad_norm)
+        return GradientStep(value, td_error, norm)
 
     def _row_losses(self, out: Tensor, action: Tensor, target: Tensor) -> Tensor:
         """The loss of every row, from the network's plain outputs."""
@@ -143,8 +144,8 @@ class Dqn:
     @torch.no_grad()
     def _next_quantiles(self, rows: Rows) -> Tensor:
         """Quantiles of the best choice of what follows, [B, quantiles]; `double` lets the learning network choose."""
-        judged = self.target.network.quantiles(rows.next_x)
-        choosing = self.actor.quantiles(rows.next_x) if self.config.double else judged
+        judged = self.target.network.quantiles(rows.next_inputs)
+        choosing = self.actor.quantiles(rows.next_inputs) if self.config.double else judged
         return taken(judged, masked(choosing.mean(2), rows.next_mask).argmax(1))
 
     def actor_spec(self) -> ActorSpec:
@@ -170,7 +171,7 @@ class Dqn:
 
     def load_state_dict(self, state: Arrays, strict: bool = True, include_optim: bool = True) -> None:
         """Take over a saved state; problems are named."""
-        refuse_unknown(state, ("actor", "target", "steps", "optim"), strict)
+        refuse_unknown(state, self.layout.parts, strict)
         load_module(self.actor, state, "actor", strict)
         load_module(self.target.network, state, "target", strict)
         self.steps = saved_steps(state, self.steps, strict)

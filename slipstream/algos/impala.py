@@ -21,25 +21,25 @@ from slipstream.algos.batch import (
     Batch,
     Means,
     Terms,
+    evaluate_rollout,
     explained_variance,
-    make_actor,
-    make_critic,
     observe,
-    policy_and_value,
     policy_on,
-    see,
     shuffled,
     standardise,
     to_batch,
-    vtrace,
 )
-from slipstream.algos.protocol import Arrays, Progress, Stats, Traits
+from slipstream.algos.loss import autograd_loss
+from slipstream.algos.protocol import Arrays, Progress, StateLayout, Stats, Traits, action_shape
+from slipstream.algos.returns import vtrace
 from slipstream.algos.share import ALONE, Share
 from slipstream.algos.state import load_module, module_arrays, refuse_unknown
 from slipstream.algos.surrogate import value_error
 from slipstream.config.algos import ImpalaConfig, schedule_at
 from slipstream.data.rollout import Blocks, Rollout
 from slipstream.nets.actor import Acted, ActorSpec, act
+from slipstream.nets.forward import ActorCritic
+from slipstream.nets.networks import make_networks
 from slipstream.spec import WorldSpec
 
 TERMS = ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction")
@@ -51,23 +51,29 @@ class Impala:
     traits: ClassVar[Traits] = Traits(
         "impala", "rollout", continuous=True, discrete=True, masks=True, durations=True, lagged=True
     )
+    layout: ClassVar[StateLayout] = StateLayout(("actor", "critic"))
 
     def __init__(self, config: ImpalaConfig, spec: WorldSpec, seed: int, device: torch.device) -> None:
         self.config = config
         self.device = device
         self.seed = seed
-        generator = torch.Generator().manual_seed(seed)
-        self.actor = make_actor(config, self.traits, spec, generator).to(device)
-        self.critic = make_critic(config, spec, generator).to(device)
+        networks = make_networks(config, spec, action_shape(config, self.traits, spec), seed, device)
+        self.actor = networks.actor(init_log_std=config.init_log_std)
+        self.critic = networks.value_critic(self.actor, config.shared_torso)
         self.share: Share = ALONE
         self.optimiser = FlatAdam({"actor": self.actor, "critic": self.critic}, config.adam_eps)
+        self.actor_critic = ActorCritic(self.actor, self.critic)
+
+    def set_share(self, share: Share) -> None:
+        """Learn from this share of every batch, beside other learners in step."""
+        self.share = self.optimiser.share = share
 
     def act(self, obs: Blocks, mask: NDArray[np.uint8] | None, noise: NDArray[np.float32] | None) -> Acted:
         """Choose for every row; without noise, the most likely action."""
         return act(self.actor, obs, mask, noise, self.device)
 
     def explore(self, progress: Progress) -> None:
-        """Nothing: the policy's own entropy is the exploration."""
+        """The policy's own entropy is the exploration."""
 
     def update(self, rollout: Rollout, progress: Progress) -> Stats:
         """V-trace targets, then passes over minibatches; the observation statistics move last."""
@@ -82,7 +88,7 @@ class Impala:
         means = Means(TERMS)
         for _ in range(config.epochs):
             for minibatch in shuffled(batch, order, config, self.share):
-                means.add(*self._descend(minibatch, learning_rate, entropy_coef))
+                means.add(*self._step(minibatch, learning_rate, entropy_coef))
         observe(rollout, self.actor)
         return {
             **means.read(),
@@ -94,31 +100,37 @@ class Impala:
 
     def _prepare(self, rollout: Rollout) -> Batch:
         """Values and ratios of every row, V-trace targets, and the finished decisions as flat rows."""
-        seen = see(self.actor, self.critic, rollout)
-        _, logp = policy_on(self.actor, rollout, seen.x)
-        estimates = vtrace(rollout, seen.values, logp.cpu().numpy() - rollout.logp.reshape(-1), self.config)
-        return to_batch(rollout, seen, estimates, self.critic, self.config.normalize_value)
+        evaluated = evaluate_rollout(self.actor, self.critic, rollout)
+        _, logp = policy_on(self.actor, rollout, evaluated.inputs)
+        estimates = vtrace(rollout, evaluated.values, logp.cpu().numpy() - rollout.logp.reshape(-1), self.config)
+        return to_batch(rollout, evaluated, estimates, self.critic, self.config.normalize_value)
 
-    def _descend(self, minibatch: list[Batch], learning_rate: float, entropy_coef: float) -> tuple[Terms, float]:
-        """One gradient step on a minibatch, piece by piece; returns its terms and the gradient norm."""
+    def _step(self, minibatch: list[Batch], learning_rate: float, entropy_coef: float) -> tuple[Terms, float]:
+        """One gradient step on a minibatch, piece by piece; returns its loss terms and the gradient's norm."""
         for piece in minibatch:
-            self._add(piece, entropy_coef)
-        norm, terms = self.optimiser.descend(learning_rate, self.config.max_grad_norm)
+            self._add_gradient(piece, entropy_coef)
+        norm, terms = self.optimiser.step(learning_rate, self.config.max_grad_norm)
         return terms, norm
 
-    def _add(self, batch: Batch, entropy_coef: float) -> None:
+    def _add_gradient(self, batch: Batch, entropy_coef: float) -> None:
+        """Count the gradient of a piece's loss into the next step."""
         config = self.config
-        dist, prediction = policy_and_value(self.actor, self.critic, batch)
+        forward = self.actor_critic.forward_with_graph(batch.inputs, batch.critic_inputs, batch.mask)
         is_raw = config.normalize_advantage and not batch.is_part
         advantage = standardise(batch.advantage) if is_raw else batch.advantage
-        policy, approx_kl, clipped = policy_loss(dist.logp(batch.action), batch.logp, advantage, config.rho_clip)
-        entropy = dist.entropy().mean()
-        error, slope = value_error(prediction, batch.target, batch.value, None)
-        total = policy - entropy_coef * entropy
-        slopes = torch.ones_like(total), config.value_coef * slope
+
+        def loss(*outputs: Tensor) -> tuple[Tensor, Tensor]:
+            policy = type(forward.policy)(*outputs)
+            value, approx_kl, clipped = policy_loss(policy.logp(batch.action), batch.logp, advantage, config.rho_clip)
+            entropy = policy.entropy().mean()
+            return value - entropy_coef * entropy, torch.stack([value, entropy, approx_kl, clipped])
+
+        _, numbers, policy_grads = autograd_loss(loss, *forward.policy)
+        value_loss, value_grads = value_error(forward.value, batch.target, batch.value, None)
         names = ("policy_loss", "entropy", "approx_kl", "clip_fraction")
-        terms = dict(zip(names, torch.stack([policy, entropy, approx_kl, clipped]).tolist(), strict=True))
-        self.optimiser.add((total, prediction), slopes, batch.part, terms | {"value_loss": error})
+        terms = {**dict(zip(names, numbers.tolist(), strict=True)), "value_loss": value_loss}
+        output_grads = *policy_grads, config.value_coef * value_grads
+        self.optimiser.add_output_grads(forward, output_grads, batch.part, terms)
 
     def actor_spec(self) -> ActorSpec:
         """How to build the acting network again."""
@@ -139,7 +151,7 @@ class Impala:
 
     def load_state_dict(self, state: Arrays, strict: bool = True, include_optim: bool = True) -> None:
         """Take over a saved state; problems are named."""
-        refuse_unknown(state, ("actor", "critic", "optim"), strict)
+        refuse_unknown(state, self.layout.parts, strict)
         load_module(self.actor, state, "actor", strict)
         load_module(self.critic, state, "critic", strict)
         if include_optim:

@@ -1,4 +1,4 @@
-"""How the arrays of each learner's state are merged in a federation: a stated rule for every name."""
+"""How the arrays of each learner's state are merged in a federation: by the `layout` that each algorithm states."""
 
 from __future__ import annotations
 
@@ -6,22 +6,14 @@ import re
 from collections.abc import Collection, Iterable
 
 from slipstream.algos.adam import BETA1, BETA2, MOMENTS
-from slipstream.algos.state import AVERAGE
+from slipstream.algos.registry import ALGORITHMS
 from slipstream.data.merge_rules import Rule
 from slipstream.errors import FederationError
 
-# Targets are merged as what they follow: the mean of the targets is what would have followed the mean. So is the
-# logarithm of SAC's temperature, which makes the merged temperature the geometric mean.
-NETWORKS = frozenset(
-    {"actor", "critic", "critics", "target", "targets", "actor_target", "critic_target"}
-    | {"target_actor", "target_critic", "temperature", AVERAGE}
-)
-ALONE = {
-    "steps": Rule("count"),
-    "kl_coef": Rule("setting"),
-    "baseline": Rule("baseline"),
-    "actor_loss": Rule("keep"),  # the last one, for reports
-}
+LAYOUTS = [algorithm.layout for algorithm in ALGORITHMS.values()]
+# Targets are merged like what they follow: the mean of the targets is what would have followed the mean.
+NETWORKS = frozenset(name for layout in LAYOUTS for name in (*layout.networks, *layout.followers))
+NUMBERS = {name: rule for layout in LAYOUTS for name, rule in layout.numbers.items()}
 _NORMALISER = ("mean", "m2", "count", "shift", "scale")
 _VALUES = ("mean", "deviation", "batches", "head.weight", "head.bias")
 _OPTIMISER = re.compile(r"(\w*optim)\.(?:step|.+\.(?:{}))".format("|".join(MOMENTS)))
@@ -34,8 +26,8 @@ def rules_for(names: Iterable[str]) -> dict[str, Rule]:
 
 
 def _rule(name: str, known: Collection[str]) -> Rule:
-    if name in ALONE:
-        return ALONE[name]
+    if name in NUMBERS:
+        return NUMBERS[name]
     if optimiser := _OPTIMISER.fullmatch(name):
         group = optimiser[1]
         if name.endswith("." + MOMENTS[0]):
@@ -49,5 +41,6 @@ def _rule(name: str, known: Collection[str]) -> Rule:
     if "." in name and name.partition(".")[0] in NETWORKS:
         return Rule("merge")
     raise FederationError(
-        f"{name}: no rule says how to merge this array of several clients; add one in slipstream/algos/merge_rules.py"
+        f"{name}: no rule says how to merge this array of several clients; add it to the layout of its "
+        "algorithm in slipstream/algos"
     )

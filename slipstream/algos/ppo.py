@@ -17,29 +17,28 @@ from numpy.typing import NDArray
 
 from slipstream.algos.adam import FlatAdam
 from slipstream.algos.batch import (
-    ActorCritic,
     Batch,
     Means,
     Terms,
+    evaluate_rollout,
     explained_variance,
-    gae,
     kept,
-    learn,
-    make_actor,
-    make_critic,
     observe,
-    see,
     shuffled,
     to_batch,
 )
-from slipstream.algos.protocol import Arrays, Progress, Stats, Traits
-from slipstream.algos.replayed import TargetNetwork
+from slipstream.algos.protocol import Arrays, Progress, StateLayout, Stats, Traits, action_shape
+from slipstream.algos.returns import gae
 from slipstream.algos.share import ALONE, Share
 from slipstream.algos.state import AVERAGE, load_module, module_arrays, refuse_unknown
 from slipstream.algos.surrogate import LossWeights, surrogate, value_error
+from slipstream.algos.target_network import TargetNetwork
 from slipstream.config.algos import PpoConfig, schedule_at
+from slipstream.data.merge_rules import Rule
 from slipstream.data.rollout import Blocks, Rollout
 from slipstream.nets.actor import Acted, Actor, ActorSpec, act
+from slipstream.nets.forward import ActorCritic
+from slipstream.nets.networks import make_networks
 from slipstream.spec import WorldSpec
 
 KL_GROWTH, KL_SHRINK = 1.5, 0.5  # section 4 of the paper
@@ -51,20 +50,25 @@ class Ppo:
     """One policy shared by the agents of a team, and its critic."""
 
     traits: ClassVar[Traits] = Traits("ppo", "rollout", continuous=True, discrete=True, masks=True, durations=True)
+    layout: ClassVar[StateLayout] = StateLayout(("actor", "critic"), (AVERAGE,), {"kl_coef": Rule("setting")})
 
     def __init__(self, config: PpoConfig, spec: WorldSpec, seed: int, device: torch.device) -> None:
         self.config = config
         self.device = device
         self.seed = seed
-        generator = torch.Generator().manual_seed(seed)
-        self.actor = make_actor(config, self.traits, spec, generator).to(device)
+        networks = make_networks(config, spec, action_shape(config, self.traits, spec), seed, device)
+        self.actor = networks.actor(init_log_std=config.init_log_std)
         state_size = spec.state_size if config.centralised_critic else 0
-        self.critic = make_critic(config, spec, generator, state_size).to(device)
+        self.critic = networks.value_critic(self.actor, config.shared_torso, state_size)
         self.kl_coef = config.kl_coef
         self.share: Share = ALONE
         self.optimiser = FlatAdam({"actor": self.actor, "critic": self.critic}, config.adam_eps)
-        self.pair = ActorCritic(self.actor, self.critic)
+        self.actor_critic = ActorCritic(self.actor, self.critic)
         self.average = None if config.ema_decay is None else self._averaged()
+
+    def set_share(self, share: Share) -> None:
+        """Learn from this share of every batch, beside other learners in step."""
+        self.share = self.optimiser.share = share
 
     def act(self, obs: Blocks, mask: NDArray[np.uint8] | None, noise: NDArray[np.float32] | None) -> Acted:
         """Choose for every row; without noise, the most likely action, by the averaged weights where there are any."""
@@ -72,7 +76,7 @@ class Ppo:
         return act(actor, obs, mask, noise, self.device)
 
     def explore(self, progress: Progress) -> None:
-        """Nothing: the policy's own entropy is the exploration."""
+        """The policy's own entropy is the exploration."""
 
     def update(self, rollout: Rollout, progress: Progress) -> Stats:
         """Values, advantages, then epochs of minibatches; the observation statistics move last."""
@@ -91,7 +95,7 @@ class Ppo:
             epoch_kl = 0.0
             minibatches = shuffled(batch, order, config, self.share)
             for minibatch in minibatches:
-                terms, norm = self._descend(minibatch, learning_rate, entropy_coef)
+                terms, norm = self._step(minibatch, learning_rate, entropy_coef)
                 means.add(terms, norm)
                 epoch_kl += terms["approx_kl"] / len(minibatches)
             epochs += 1
@@ -116,30 +120,32 @@ class Ppo:
     def _prepare(self, rollout: Rollout) -> tuple[Batch, Stats]:
         """Values of every row, advantages of every finished decision, and those decisions as flat rows."""
         config = self.config
-        seen = see(self.actor, self.critic, rollout)
-        estimates = gae(rollout, seen.values, config.gamma, config.gae_lambda)
-        batch = to_batch(rollout, seen, estimates, self.critic, config.normalize_value)
+        evaluated = evaluate_rollout(self.actor, self.critic, rollout)
+        estimates = gae(rollout, evaluated.values, config.gamma, config.gae_lambda)
+        batch = to_batch(rollout, evaluated, estimates, self.critic, config.normalize_value)
         if self.kl_coef > 0:
             with torch.no_grad():
-                batch = batch._replace(old=kept(self.actor.distribution(batch.x, batch.mask)))
+                batch = batch._replace(old=kept(self.actor.distribution(batch.inputs, batch.mask)))
         return batch, {"explained_variance": explained_variance(batch.value, batch.target)}
 
-    def _descend(self, minibatch: list[Batch], learning_rate: float, entropy_coef: float) -> tuple[Terms, float]:
-        """One gradient step on a minibatch, piece by piece; returns its terms and the gradient norm."""
+    def _step(self, minibatch: list[Batch], learning_rate: float, entropy_coef: float) -> tuple[Terms, float]:
+        """One gradient step on a minibatch, piece by piece; returns its loss terms and the gradient's norm."""
         for piece in minibatch:
-            self._add(piece, entropy_coef)
-        norm, terms = self.optimiser.descend(learning_rate, self.config.max_grad_norm)
+            self._add_gradient(piece, entropy_coef)
+        norm, terms = self.optimiser.step(learning_rate, self.config.max_grad_norm)
         return terms, norm
 
-    def _add(self, batch: Batch, entropy_coef: float) -> None:
+    def _add_gradient(self, batch: Batch, entropy_coef: float) -> None:
+        """Count the gradient of a piece's loss into the next step."""
         config = self.config
-        heard = self.pair.hear(batch)
+        forward = self.actor_critic.forward(batch.inputs, batch.critic_inputs, batch.mask)
         is_raw = config.normalize_advantage and not batch.is_part
         weights = LossWeights(config.clip_coef, entropy_coef, self.kl_coef, is_raw)
-        terms, slopes = surrogate(heard.policy, batch, weights)
-        error, slope = value_error(heard.value, batch.target, batch.value, config.value_clip)
-        slopes = *slopes, config.value_coef * slope
-        learn(self.optimiser, heard, slopes, batch, terms._asdict() | {"value_loss": error})
+        terms, policy_grads = surrogate(forward.policy, batch, weights)
+        value_loss, value_grads = value_error(forward.value, batch.target, batch.value, config.value_clip)
+        output_grads = *policy_grads, config.value_coef * value_grads
+        named = terms._asdict() | {"value_loss": value_loss}
+        self.optimiser.add_output_grads(forward, output_grads, batch.part, named)
 
     def _adapt_kl(self, kl: float, target: float) -> None:
         if kl > 2.0 * target:
@@ -177,7 +183,7 @@ class Ppo:
 
     def load_state_dict(self, state: Arrays, strict: bool = True, include_optim: bool = True) -> None:
         """Take over a saved state; problems are named."""
-        refuse_unknown(state, ("actor", "critic", AVERAGE, "kl_coef", "optim"), strict)
+        refuse_unknown(state, self.layout.parts, strict)
         load_module(self.actor, state, "actor", strict)
         load_module(self.critic, state, "critic", strict)
         if self.average is not None:

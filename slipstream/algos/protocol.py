@@ -2,20 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from slipstream.algos.share import Share
 from slipstream.config.algos.onpolicy import LearnerConfig
+from slipstream.data.merge_rules import Rule
 from slipstream.data.rollout import Blocks, Rollout
 from slipstream.data.transitions import Sample, Transitions
 from slipstream.nets.actor import Acted, ActorSpec
+from slipstream.nets.networks import ActionShape
 from slipstream.spec import WorldSpec
 
 Arrays = dict[str, NDArray[Any]]  # flat names, as they stand in checkpoints
 Stats = dict[str, float]
+
+
+class StateLayout(NamedTuple):
+    """The parts of a learner's saved state: what stands before the first dot of an array's name, or a whole name."""
+
+    networks: tuple[str, ...]  # trained
+    followers: tuple[str, ...] = ()  # target networks and averages
+    numbers: Mapping[str, Rule] = {}  # arrays of their own, and how a federation merges them
+    optimisers: tuple[str, ...] = ("optim",)
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """All of them."""
+        return (*self.networks, *self.followers, *self.numbers, *self.optimisers)
 
 
 @dataclass(frozen=True)
@@ -44,6 +62,10 @@ class Algorithm(Protocol):
     """A learner for one policy."""
 
     traits: ClassVar[Traits]
+    layout: ClassVar[StateLayout]
+
+    def set_share(self, share: Share) -> None:
+        """Learn from this share of every batch, beside other learners in step."""
 
     def act(self, obs: Blocks, mask: NDArray[np.uint8] | None, noise: NDArray[np.float32] | None) -> Acted:
         """Choose for every row; without noise, the most likely action."""
@@ -94,6 +116,12 @@ class ReplayAlgorithm(Algorithm, Protocol):
 
     def update(self, sample: Sample, progress: Progress) -> Step:
         """One gradient step on a draw."""
+
+
+def action_shape(config: LearnerConfig, traits: Traits, spec: WorldSpec) -> ActionShape:
+    """What a policy outputs: the world's own axes or choices, or choices from an action table."""
+    table = action_table(config, traits, spec)
+    return ActionShape(len(table) or spec.action.size, spec.action.discrete or bool(table))
 
 
 def action_table(config: LearnerConfig, traits: Traits, spec: WorldSpec) -> tuple[tuple[float, ...], ...]:

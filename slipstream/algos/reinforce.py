@@ -12,6 +12,7 @@ deviation. Returns are discounted over durations of any length. One gradient ste
 
 from __future__ import annotations
 
+from operator import itemgetter
 from typing import ClassVar
 
 import numpy as np
@@ -20,13 +21,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from slipstream.algos.adam import FlatAdam
-from slipstream.algos.batch import Values, actor_inputs, flat_rows, gae, make_actor, observe, split
-from slipstream.algos.protocol import Arrays, Progress, Stats, Traits
+from slipstream.algos.batch import actor_inputs, flat_rows, observe, split
+from slipstream.algos.protocol import Arrays, Progress, StateLayout, Stats, Traits, action_shape
+from slipstream.algos.returns import Values, gae
 from slipstream.algos.share import ALONE, Share
 from slipstream.algos.state import copy_into, load_module, module_arrays, refuse_differences, refuse_unknown
 from slipstream.config.algos import ReinforceConfig, schedule_at
+from slipstream.data.merge_rules import Rule
 from slipstream.data.rollout import F32, Blocks, Rollout
 from slipstream.nets.actor import Acted, ActorSpec, act
+from slipstream.nets.blocks import pick
+from slipstream.nets.networks import make_networks
 from slipstream.spec import WorldSpec
 
 SLOWEST = 0.1  # newest slab's weight in the baseline never falls below this: returns drift as the policy learns
@@ -38,21 +43,27 @@ class Reinforce:
     traits: ClassVar[Traits] = Traits(
         "reinforce", "rollout", continuous=True, discrete=True, masks=True, durations=True
     )
+    layout: ClassVar[StateLayout] = StateLayout(("actor",), numbers={"baseline": Rule("baseline")})
 
     def __init__(self, config: ReinforceConfig, spec: WorldSpec, seed: int, device: torch.device) -> None:
         self.config = config
         self.device = device
-        self.actor = make_actor(config, self.traits, spec, torch.Generator().manual_seed(seed)).to(device)
+        networks = make_networks(config, spec, action_shape(config, self.traits, spec), seed, device)
+        self.actor = networks.actor(init_log_std=config.init_log_std)
         self.baseline = np.zeros(3)  # mean return, mean squared return, slabs
         self.share: Share = ALONE
         self.optimiser = FlatAdam({"actor": self.actor}, config.adam_eps)
+
+    def set_share(self, share: Share) -> None:
+        """Learn from this share of every batch, beside other learners in step."""
+        self.share = self.optimiser.share = share
 
     def act(self, obs: Blocks, mask: NDArray[np.uint8] | None, noise: NDArray[np.float32] | None) -> Acted:
         """Choose for every row; without noise, the most likely action."""
         return act(self.actor, obs, mask, noise, self.device)
 
     def explore(self, progress: Progress) -> None:
-        """Nothing: the policy's own entropy is the exploration."""
+        """The policy's own entropy is the exploration."""
 
     def update(self, rollout: Rollout, progress: Progress) -> Stats:
         """Returns of finished episodes, one gradient step; the observation statistics move last."""
@@ -66,14 +77,15 @@ class Reinforce:
             return {"rows": 0.0}
         advantage = torch.from_numpy(self._judge(returns)).to(self.device)
         index, advantage, part = self._own(index, advantage)
-        x = actor_inputs(self.actor, rollout.obs, leading=3)[torch.from_numpy(index).to(self.device)]
+        take = torch.from_numpy(index).to(self.device)
+        inputs = pick(actor_inputs(self.actor, rollout.obs, leading=3), itemgetter(take))
         mask = None if rollout.mask is None else flat_rows(rollout.mask, index, self.device)
-        dist = self.actor.distribution(x, mask)
+        dist = self.actor.distribution(inputs, mask)
         policy = policy_loss(dist.logp(flat_rows(rollout.action, index, self.device)), advantage)
         entropy = dist.entropy().mean()
         terms = {"policy_loss": float(policy.detach()), "entropy": float(entropy.detach())}
-        self.optimiser.add(policy - entropy_coef * entropy, part=part, terms=terms)
-        norm, terms = self.optimiser.descend(learning_rate, config.max_grad_norm)
+        self.optimiser.add_loss(policy - entropy_coef * entropy, part=part, terms=terms)
+        norm, terms = self.optimiser.step(learning_rate, config.max_grad_norm)
         observe(rollout, self.actor)
         return {
             **terms,
@@ -121,7 +133,7 @@ class Reinforce:
 
     def load_state_dict(self, state: Arrays, strict: bool = True, include_optim: bool = True) -> None:
         """Take over a saved state; problems are named."""
-        refuse_unknown(state, ("actor", "baseline", "optim"), strict)
+        refuse_unknown(state, self.layout.parts, strict)
         load_module(self.actor, state, "actor", strict)
         if strict:
             refuse_differences({"baseline"}, {"baseline"} & state.keys(), "reinforce")

@@ -17,33 +17,30 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from slipstream.algos.adam import FlatAdam
-from slipstream.algos.protocol import Arrays, Progress, Traits, action_table
-from slipstream.algos.replayed import (
-    Learned,
-    Loss,
+from slipstream.algos.loss import GradientStep, Loss, PieceLoss, autograd_loss, gradient_step, least_value
+from slipstream.algos.offpolicy import (
     Noise,
-    PieceLoss,
     Rows,
     RowSlice,
-    Stepped,
-    TargetNetwork,
-    by_graph,
-    least_value,
+    UpdateResult,
     pieces_of,
     random_actions,
     rows_of,
     saved_steps,
-    step_down,
 )
+from slipstream.algos.protocol import Arrays, Progress, StateLayout, Traits, action_shape
 from slipstream.algos.share import ALONE, Share, joined
 from slipstream.algos.state import load_module, module_arrays, refuse_unknown
+from slipstream.algos.target_network import TargetNetwork
 from slipstream.config.algos import SacConfig, schedule_at
+from slipstream.data.merge_rules import Rule
 from slipstream.data.rollout import Blocks
 from slipstream.data.transitions import Sample, Transitions
-from slipstream.nets.actor import Acted, Actor, ActorSpec, act, tensors
-from slipstream.nets.critic import ActionCritics
+from slipstream.nets.actor import Acted, ActorSpec, act, tensors
+from slipstream.nets.blocks import Inputs, append
+from slipstream.nets.forward import NetworkRunner, runner_of
 from slipstream.nets.heads import Categorical, Squashed, masked
-from slipstream.nets.torsos import PassRecorder
+from slipstream.nets.networks import make_networks
 from slipstream.spec import WorldSpec
 
 DISCRETE_SHARE = 0.5  # of the largest entropy the allowed choices could have: what `auto` keeps
@@ -68,38 +65,38 @@ class Sac:
     traits: ClassVar[Traits] = Traits(
         "sac", "replay", continuous=True, discrete=True, masks=True, durations=True, lagged=True
     )
+    # Targets are merged like what they follow. So is the logarithm of the temperature: the merged temperature is the
+    # geometric mean.
+    layout: ClassVar[StateLayout] = StateLayout(
+        ("actor", "critics", "temperature"),
+        ("targets",),
+        {"steps": Rule("count")},
+        ("optim", "critic_optim", "temperature_optim"),
+    )
 
     def __init__(self, config: SacConfig, spec: WorldSpec, seed: int, device: torch.device) -> None:
         self.config, self.device = config, device
-        table = action_table(config, self.traits, spec)
-        outputs, discrete = len(table) or spec.action.size, spec.action.discrete or bool(table)
-        generator = torch.Generator().manual_seed(seed)
-        self.actor = Actor(
-            ActorSpec(
-                inputs=spec.obs_size,
-                outputs=outputs,
-                discrete=discrete,
-                hidden=config.hidden,
-                activation=config.activation,
-                normalize_observation=config.normalize_observation,
-                head="distribution" if discrete else "squashed",
-            ),
-            generator,
-        ).to(device)
-        inputs = spec.obs_size if discrete else spec.obs_size + outputs
-        self.critics = ActionCritics(
-            inputs, outputs if discrete else 1, config.hidden, config.activation, generator
-        ).to(device)
+        action = action_shape(config, self.traits, spec)
+        networks = make_networks(config, spec, action, seed, device)
+        self.actor = networks.actor(head="distribution" if action.discrete else "squashed")
+        self.critics = networks.action_critics()
         self.temperature = Temperature(config.temperature).to(device)
         self.share: Share = ALONE
         self.actor_optimiser = FlatAdam({"actor": self.actor}, config.adam_eps)
         self.critic_optimiser = FlatAdam({"critics": self.critics}, config.adam_eps)
         self.temperature_optimiser = FlatAdam({"temperature": self.temperature}, config.adam_eps)
         self.targets = TargetNetwork(self.critics, self.critic_optimiser.vector)
-        self.actor_recorder, self.critic_recorder = PassRecorder(), PassRecorder()
-        self.noise = Noise(seed, outputs)
+        self.actor_runner = runner_of(self.actor)
+        self.critic_runner = NetworkRunner(*self.critics.networks)
+        self.noise = Noise(seed, action.size)
         self.steps = 0  # gradient steps taken
         self.warming_up = True
+
+    def set_share(self, share: Share) -> None:
+        """Learn from this share of every batch, beside other learners in step."""
+        self.share = self.noise.share = share
+        for optimiser in (self.actor_optimiser, self.critic_optimiser, self.temperature_optimiser):
+            optimiser.share = share
 
     def explore(self, progress: Progress) -> None:
         """Act at random until there is enough to learn from."""
@@ -115,7 +112,7 @@ class Sac:
         """Take new transitions into the input statistics."""
         self.actor.observe(tensors(rows.obs, self.device))
 
-    def update(self, sample: Sample, progress: Progress) -> Learned:
+    def update(self, sample: Sample, progress: Progress) -> UpdateResult:
         """Targets, critics, actor, temperature, then the target critics follow."""
         config = self.config
         rate = schedule_at(config.learning_rate, progress.fraction)
@@ -133,7 +130,7 @@ class Sac:
         actor_loss, entropy, actor_norm = self._step_actor(pieces, temperature, noise[1], rate)
         if config.learn_temperature:  # down log temperature * (entropy - wanted)
             self.temperature_optimiser.add_gradient([entropy - self._wanted_entropy(rows)])
-            self.temperature_optimiser.descend(rate, None)
+            self.temperature_optimiser.step(rate, None)
         self.targets.follow(config.tau)
         self.steps += 1
         stats: dict[str, float | Tensor] = {
@@ -145,39 +142,39 @@ class Sac:
             "grad_norm": math.hypot(critic_norm, actor_norm),
             "learning_rate": rate,
         }
-        return Learned(stats, joined(self.share, td_error))
+        return UpdateResult(stats, joined(self.share, td_error))
 
     @torch.no_grad()
     def _next_value(self, rows: Rows, temperature: Tensor, noise: Tensor) -> Tensor:
         """Soft value of what follows, [B], as the target critics see it."""
         if self.actor.spec.discrete:
-            dist = self.actor.distribution(rows.next_x, rows.next_mask)
+            dist = self.actor.distribution(rows.next_inputs, rows.next_mask)
             assert isinstance(dist, Categorical)
-            return expected_soft_value(dist, self.targets.network(rows.next_x).amin(0), temperature)[0]
-        action, logp, *_ = self.actor.squashed(rows.next_x).sample_with_logp(noise)
-        value: Tensor = self.targets.network(torch.cat([rows.next_x, action], 1)).amin(0).squeeze(1)
+            return expected_soft_value(dist, self.targets.network(rows.next_inputs).amin(0), temperature)[0]
+        action, logp, *_ = self.actor.squashed(rows.next_inputs).sample_with_logp(noise)
+        value: Tensor = self.targets.network(append(rows.next_inputs, action)).amin(0).squeeze(1)
         return value - temperature * logp
 
-    def _step_critics(self, pieces: Sequence[RowSlice], target: Tensor, rate: float) -> Stepped:
+    def _step_critics(self, pieces: Sequence[RowSlice], target: Tensor, rate: float) -> GradientStep:
         """Down the squared error of both critics; tells how wrong they are together, [B]."""
         losses = (self._critic_loss(piece, target[piece.at]) for piece in pieces)
-        return step_down(self.critic_optimiser, losses, rate, self.config.max_grad_norm)
+        return gradient_step(self.critic_optimiser, losses, rate, self.config.max_grad_norm)
 
     def _critic_loss(self, piece: RowSlice, target: Tensor) -> PieceLoss:
         rows = piece.rows
 
-        def loss_of_axes(*outs: Tensor) -> Loss:
-            return twin_slopes(outs, target, rows.weight)
+        def loss_of_axes(*outputs: Tensor) -> Loss:
+            return twin_loss_grads(outputs, target, rows.weight)
 
-        def loss_of_choices(*outs: Tensor) -> Loss:
-            return by_graph(lambda *q: twin_loss(self._taken(torch.stack(q), rows), target, rows.weight), *outs)
+        def loss_of_choices(*outputs: Tensor) -> Loss:
+            return autograd_loss(lambda *q: twin_loss(self._taken(torch.stack(q), rows), target, rows.weight), *outputs)
 
-        heard = self.critic_recorder.record(*self.critics.over(self._judged(rows)))
-        return piece.part, heard, loss_of_choices if self.actor.spec.discrete else loss_of_axes
+        forward = self.critic_runner.forward(self._critic_inputs(rows))
+        return piece.part, forward, loss_of_choices if self.actor.spec.discrete else loss_of_axes
 
-    def _judged(self, rows: Rows) -> Tensor:
-        """What critics read of the rows."""
-        return rows.x if self.actor.spec.discrete else torch.cat([rows.x, rows.action], 1)
+    def _critic_inputs(self, rows: Rows) -> Inputs:
+        """What critics read: the inputs, and the action where it is one of axes."""
+        return rows.inputs if self.actor.spec.discrete else append(rows.inputs, rows.action)
 
     def _taken(self, values: Tensor, rows: Rows) -> Tensor:
         """Of values [members, B, choices or 1] those of the actions taken, [members, B]."""
@@ -185,32 +182,32 @@ class Sac:
             values = values.gather(2, rows.action.view(1, -1, 1).expand(len(values), -1, 1))
         return values.squeeze(2)
 
-    def _step_actor(self, pieces: Sequence[RowSlice], temperature: Tensor, noise: Tensor, rate: float) -> Stepped:
+    def _step_actor(self, pieces: Sequence[RowSlice], temperature: Tensor, noise: Tensor, rate: float) -> GradientStep:
         """Down temperature * log-probability minus value; tells the policy's entropy."""
         losses = (self._actor_loss(piece, temperature, noise[piece.at]) for piece in pieces)
-        return step_down(self.actor_optimiser, losses, rate, self.config.max_grad_norm)
+        return gradient_step(self.actor_optimiser, losses, rate, self.config.max_grad_norm)
 
     def _actor_loss(self, piece: RowSlice, temperature: Tensor, noise: Tensor) -> PieceLoss:
         rows = piece.rows
 
         def loss_of_axes(out: Tensor) -> Loss:
             drawn = Squashed(*out.chunk(2, 1)).sample_with_logp(noise)
-            value, slope = least_value(self.critics.over, self.critic_recorder, rows.x, drawn.action)
+            value, action_grads = least_value(self.critic_runner, rows.inputs, drawn.action)
             logp, share = drawn.logp.mean(), 1.0 / len(value)
-            slopes = drawn.slopes(by_action=slope * -share, by_logp=temperature * share)
-            return Loss(temperature * logp - value.mean(), -logp, [slopes])
+            grads = drawn.output_grads(action_grads * -share, temperature * share)
+            return Loss(temperature * logp - value.mean(), -logp, [grads])
 
         def loss_of_choices(out: Tensor) -> Loss:
-            values = self.critics(rows.x).amin(0)
+            values = self.critics(rows.inputs).amin(0)
 
             def loss(logits: Tensor) -> tuple[Tensor, Tensor]:
                 value, entropy = expected_soft_value(Categorical(masked(logits, rows.mask)), values, temperature)
                 return -value.mean(), entropy.mean()
 
-            return by_graph(loss, out)
+            return autograd_loss(loss, out)
 
-        heard = self.actor_recorder.record(self.actor.over(rows.x))
-        return piece.part, heard, loss_of_choices if self.actor.spec.discrete else loss_of_axes
+        forward = self.actor_runner.forward(rows.inputs)
+        return piece.part, forward, loss_of_choices if self.actor.spec.discrete else loss_of_axes
 
     def _wanted_entropy(self, rows: Rows) -> Tensor | float:
         if self.config.target_entropy != "auto":
@@ -252,11 +249,7 @@ class Sac:
 
     def load_state_dict(self, state: Arrays, strict: bool = True, include_optim: bool = True) -> None:
         """Take over a saved state; problems are named."""
-        refuse_unknown(
-            state,
-            ("actor", "critics", "targets", "temperature", "steps", "optim", "critic_optim", "temperature_optim"),
-            strict,
-        )
+        refuse_unknown(state, self.layout.parts, strict)
         load_module(self.actor, state, "actor", strict)
         load_module(self.critics, state, "critics", strict)
         load_module(self.targets.network, state, "targets", strict)
@@ -285,11 +278,11 @@ def twin_loss(values: Tensor, target: Tensor, weight: Tensor) -> tuple[Tensor, T
     return 0.5 * (weight * error.square()).mean(1).sum(), error.detach().abs().mean(0)
 
 
-def twin_slopes(outs: Sequence[Tensor], target: Tensor, weight: Tensor) -> Loss:
-    """`twin_loss` of one value a row from each critic, [B, 1], and its slopes."""
-    error = torch.cat(list(outs), 1) - target.unsqueeze(1)
-    slopes = (weight * (1.0 / len(weight))).unsqueeze(1) * error
-    return Loss(0.5 * (slopes * error).sum(), error.abs().mean(1), torch.split(slopes, 1, 1))
+def twin_loss_grads(outputs: Sequence[Tensor], target: Tensor, weight: Tensor) -> Loss:
+    """`twin_loss` of one value a row from each critic, [B, 1], with its output gradients."""
+    error = torch.cat(list(outputs), 1) - target.unsqueeze(1)
+    grads = (weight * (1.0 / len(weight))).unsqueeze(1) * error
+    return Loss(0.5 * (grads * error).sum(), error.abs().mean(1), torch.split(grads, 1, 1))
 
 
 def expected_soft_value(dist: Categorical, values: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor]:

@@ -35,13 +35,6 @@ class WholeBatch:
 ALONE: Share = WholeBatch()
 
 
-def take_share(learner: object, share: Share) -> None:
-    """From now on the learner, its optimisers and its own draws are one of several."""
-    for part in (learner, *vars(learner).values()):
-        if hasattr(part, "share"):
-            part.share = share
-
-
 def summed(share: Share, mine: Tensor) -> Tensor:
     """The sum of everybody's vectors, added up one learner after the other."""
     everybody = share.gather(mine)

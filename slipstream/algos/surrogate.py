@@ -1,6 +1,6 @@
 """What PPO and APPO minimise: the clipped surrogate with entropy bonus and KL penalty, and the critic's error.
 
-A learner wants the slope of its loss by what the networks said; the networks take it from there. `in_torch` is the
+Each comes with its gradients by the networks' outputs, which the networks take from there. `in_torch` is the
 definition, and what runs on a GPU. On the CPU a native kernel (core/kernels/surrogate.hpp) gives the same numbers in
 one pass: a minibatch has a few hundred rows, and thirty small torch operations with their graph would cost as much as
 the networks.
@@ -38,17 +38,17 @@ class LossTerms(NamedTuple):
     kl_penalty: float  # KL(old || new) where the batch has the old policy
 
 
-Slopes = tuple[Tensor, ...]  # of the total by each tensor of the policy
+PolicyGrads = tuple[Tensor, ...]  # of the total by each tensor of the policy
 
 
-def surrogate(new: Policy, batch: Batch, weights: LossWeights) -> tuple[LossTerms, Slopes]:
+def surrogate(new: Policy, batch: Batch, weights: LossWeights) -> tuple[LossTerms, PolicyGrads]:
     """What to minimise on these rows; `batch.old`, where given, is what the penalty pulls towards."""
     if batch.logp.device.type != "cpu":
         return in_torch(new, batch, weights)
     return _gaussian(new, batch, weights) if isinstance(new, Gaussian) else _categorical(new, batch, weights)
 
 
-def in_torch(new: Policy, batch: Batch, weights: LossWeights) -> tuple[LossTerms, Slopes]:
+def in_torch(new: Policy, batch: Batch, weights: LossWeights) -> tuple[LossTerms, PolicyGrads]:
     """The same in plain torch."""
     leaves = [tensor.detach().requires_grad_() for tensor in new]
     new = type(new)(*leaves)
@@ -61,10 +61,10 @@ def in_torch(new: Policy, batch: Batch, weights: LossWeights) -> tuple[LossTerms
         entropy = new.entropy().mean()
         kl = torch.zeros_like(policy) if batch.old is None else kl_penalty(batch.old, new)
         total = policy - weights.entropy * entropy + weights.kl * kl
-    slopes = torch.autograd.grad(total, leaves)
+    grads = torch.autograd.grad(total, leaves)
     approx_kl = (ratio - 1.0 - log_ratio).mean()
     clipped = ((ratio - 1.0).abs() > weights.clip).float().mean()
-    return LossTerms(*torch.stack([total, policy, entropy, approx_kl, clipped, kl]).tolist()), slopes
+    return LossTerms(*torch.stack([total, policy, entropy, approx_kl, clipped, kl]).tolist()), grads
 
 
 def kl_penalty(old: Policy, new: Policy) -> Tensor:
@@ -77,27 +77,27 @@ def kl_penalty(old: Policy, new: Policy) -> Tensor:
 
 
 def value_error(prediction: Tensor, target: Tensor, before: Tensor, clip: float | None) -> tuple[float, Tensor]:
-    """Half squared error and its slope; with `clip` the worse of it and that of a value within ± clip of the old."""
+    """Half squared error and its gradient; with `clip` the worse of it and that of a value within ± clip of the old."""
     rows = prediction.shape
     if prediction.device.type == "cpu":
-        slope = torch.empty_like(prediction)
+        grads = torch.empty_like(prediction)
         total = _core.value_error(
             *rows,
             prediction=_address(prediction, rows),
             target=_address(target, rows),
             before=_address(before, rows),
             clip=clip or 0.0,
-            slope=slope.data_ptr(),
+            slope=grads.data_ptr(),
         )
-        return total, slope
+        return total, grads
     prediction = prediction.detach()
     error = prediction - target
-    slope = error / len(error)
+    grads = error / len(error)
     if clip is not None:
         kept = before + (prediction - before).clamp(-clip, clip) - target
         held = ((prediction - before).abs() > clip) & (kept.square() > error.square())
-        error, slope = torch.where(held, kept, error), torch.where(held, 0.0, slope)
-    return 0.5 * float(error.square().mean()), slope
+        error, grads = torch.where(held, kept, error), torch.where(held, 0.0, grads)
+    return 0.5 * float(error.square().mean()), grads
 
 
 # --- native ---
@@ -110,7 +110,7 @@ def _address(tensor: Tensor, shape: torch.Size, dtype: torch.dtype = torch.float
     return tensor.data_ptr()
 
 
-def _gaussian(new: Gaussian, batch: Batch, weights: LossWeights) -> tuple[LossTerms, Slopes]:
+def _gaussian(new: Gaussian, batch: Batch, weights: LossWeights) -> tuple[LossTerms, PolicyGrads]:
     shape, rows, axes = new.mean.shape, new.mean.shape[:1], new.mean.shape[1:]
     old = batch.old
     assert old is None or isinstance(old, Gaussian)
@@ -131,7 +131,7 @@ def _gaussian(new: Gaussian, batch: Batch, weights: LossWeights) -> tuple[LossTe
     return LossTerms(*terms), (by_mean, by_log_std)
 
 
-def _categorical(new: Categorical, batch: Batch, weights: LossWeights) -> tuple[LossTerms, Slopes]:
+def _categorical(new: Categorical, batch: Batch, weights: LossWeights) -> tuple[LossTerms, PolicyGrads]:
     shape, rows = new.logits.shape, new.logits.shape[:1]
     old = batch.old
     assert old is None or isinstance(old, Categorical)

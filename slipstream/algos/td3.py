@@ -17,31 +17,30 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from slipstream.algos.adam import FlatAdam
-from slipstream.algos.protocol import Arrays, Progress, Traits
-from slipstream.algos.replayed import (
-    Learned,
-    Loss,
+from slipstream.algos.loss import GradientStep, Loss, PieceLoss, gradient_step, least_value
+from slipstream.algos.offpolicy import (
     Noise,
     Rows,
     RowSlice,
-    Stepped,
-    TargetNetwork,
-    least_value,
+    UpdateResult,
     pieces_of,
     random_actions,
     rows_of,
     saved_steps,
-    step_down,
 )
-from slipstream.algos.sac import critic_target, twin_slopes
+from slipstream.algos.protocol import Arrays, Progress, StateLayout, Traits, action_shape
+from slipstream.algos.sac import critic_target, twin_loss_grads
 from slipstream.algos.share import ALONE, Share, joined
 from slipstream.algos.state import load_module, module_arrays, refuse_unknown
+from slipstream.algos.target_network import TargetNetwork
 from slipstream.config.algos import Td3Config, schedule_at
+from slipstream.data.merge_rules import Rule
 from slipstream.data.rollout import Blocks
 from slipstream.data.transitions import Sample, Transitions
-from slipstream.nets.actor import Acted, Actor, ActorSpec, act, tensors
-from slipstream.nets.critic import ActionCritics
-from slipstream.nets.torsos import ForwardRecord, Graph, PassRecorder
+from slipstream.nets.actor import Acted, ActorSpec, act, tensors
+from slipstream.nets.blocks import Inputs, append
+from slipstream.nets.forward import NetworkRunner, runner_of
+from slipstream.nets.networks import make_networks
 from slipstream.spec import WorldSpec
 
 
@@ -51,35 +50,36 @@ class Td3:
     traits: ClassVar[Traits] = Traits(
         "td3", "replay", continuous=True, discrete=False, masks=False, durations=True, lagged=True
     )
+    layout: ClassVar[StateLayout] = StateLayout(
+        ("actor", "critics"),
+        ("actor_target", "critic_target"),
+        {"steps": Rule("count"), "actor_loss": Rule("keep")},  # the last loss, for reports
+        ("optim", "critic_optim"),
+    )
 
     def __init__(self, config: Td3Config, spec: WorldSpec, seed: int, device: torch.device) -> None:
         self.config, self.device = config, device
-        axes = spec.action.size
-        generator = torch.Generator().manual_seed(seed)
-        self.actor = Actor(
-            ActorSpec(
-                inputs=spec.obs_size,
-                outputs=axes,
-                discrete=False,
-                hidden=config.hidden,
-                activation=config.activation,
-                normalize_observation=config.normalize_observation,
-                head="point",
-            ),
-            generator,
-        ).to(device)
-        self.critics = ActionCritics(spec.obs_size + axes, 1, config.hidden, config.activation, generator).to(device)
+        action = action_shape(config, self.traits, spec)
+        networks = make_networks(config, spec, action, seed, device)
+        self.actor = networks.actor(head="point")
+        self.critics = networks.action_critics()
         self.share: Share = ALONE
         self.actor_optimiser = FlatAdam({"actor": self.actor}, config.adam_eps)
         self.critic_optimiser = FlatAdam({"critics": self.critics}, config.adam_eps)
         self.actor_target = TargetNetwork(self.actor, self.actor_optimiser.vector)
         self.critic_target = TargetNetwork(self.critics, self.critic_optimiser.vector)
-        self.actor_recorder, self.critic_recorder = PassRecorder(), PassRecorder()
-        self.noise = Noise(seed, axes)
+        self.actor_runner = runner_of(self.actor)
+        self.critic_runner = NetworkRunner(*self.critics.networks)
+        self.first_critic_runner = NetworkRunner(self.critics.networks[0])
+        self.noise = Noise(seed, action.size)
         self.steps = 0  # gradient steps taken
         self.warming_up = True
         self.deviation = 0.0  # of the exploration noise
         self.actor_stats: dict[str, float | Tensor] = {}  # of the last policy step
+
+    def set_share(self, share: Share) -> None:
+        """Learn from this share of every batch, beside other learners in step."""
+        self.share = self.noise.share = self.actor_optimiser.share = self.critic_optimiser.share = share
 
     def explore(self, progress: Progress) -> None:
         """Act at random until there is enough to learn from, then add noise as scheduled."""
@@ -99,7 +99,7 @@ class Td3:
         """Take new transitions into the input statistics."""
         self.actor.observe(tensors(rows.obs, self.device))
 
-    def update(self, sample: Sample, progress: Progress) -> Learned:
+    def update(self, sample: Sample, progress: Progress) -> UpdateResult:
         """Smoothed targets, critics; every `policy_delay` steps the actor, and the targets follow."""
         config = self.config
         rate = schedule_at(config.learning_rate, progress.fraction)
@@ -127,42 +127,42 @@ class Td3:
             "learning_rate": rate,
             "exploration_noise": self.deviation,
         }
-        return Learned(stats | self.actor_stats, joined(self.share, td_error))
+        return UpdateResult(stats | self.actor_stats, joined(self.share, td_error))
 
     @torch.no_grad()
     def _next_value(self, rows: Rows, noise: Tensor) -> Tensor:
         """The smaller of the target critics' values of the target policy's action, slightly shaken, [B]."""
         clip = self.config.target_noise_clip
-        shaken = self.actor_target.network.point(rows.next_x) + (noise * self.config.target_noise).clamp(-clip, clip)
-        inputs = torch.cat([rows.next_x, shaken.clamp(-1.0, 1.0)], 1)
+        noise = (noise * self.config.target_noise).clamp(-clip, clip)
+        action = (self.actor_target.network.point(rows.next_inputs) + noise).clamp(-1.0, 1.0)
+        inputs = append(rows.next_inputs, action)
         value: Tensor = self.critic_target.network(inputs).amin(0).squeeze(1)
         return value
 
-    def _step_critics(self, pieces: Sequence[RowSlice], target: Tensor, rate: float) -> Stepped:
-        """Down the squared error of both critics; tells how wrong they are together, [B]."""
+    def _step_critics(self, pieces: Sequence[RowSlice], target: Tensor, rate: float) -> GradientStep:
+        """Minimise the squared error of both critics; reports their mean absolute error, [B]."""
 
-        def loss(piece: RowSlice, *outs: Tensor) -> Loss:
-            return twin_slopes(outs, target[piece.at], piece.rows.weight)
+        def loss(piece: RowSlice) -> PieceLoss:
+            rows = piece.rows
+            forward = self.critic_runner.forward(append(rows.inputs, rows.action))
+            return piece.part, forward, lambda *outputs: twin_loss_grads(outputs, target[piece.at], rows.weight)
 
-        def heard(rows: Rows) -> ForwardRecord | Graph:
-            return self.critic_recorder.record(*self.critics.over(torch.cat([rows.x, rows.action], 1)))
+        losses = (loss(piece) for piece in pieces)
+        return gradient_step(self.critic_optimiser, losses, rate, self.config.max_grad_norm)
 
-        losses = ((piece.part, heard(piece.rows), partial(loss, piece)) for piece in pieces)
-        return step_down(self.critic_optimiser, losses, rate, self.config.max_grad_norm)
+    def _step_actor(self, pieces: Sequence[RowSlice], rate: float) -> GradientStep:
+        """Maximise the first critic's value of the policy's actions."""
 
-    def _step_actor(self, pieces: Sequence[RowSlice], rate: float) -> Stepped:
-        """Up the first critic's value of the policy's actions."""
-
-        def loss(x: Tensor, out: Tensor) -> Loss:
+        def loss_of(inputs: Inputs, out: Tensor) -> Loss:
             action = torch.tanh(out)
-            value, slope = least_value(partial(self.critics.over, members=1), self.critic_recorder, x, action)
-            return Loss(-value.mean(), value, [slope * (1.0 - action.square()) * (-1.0 / len(value))])
+            value, action_grads = least_value(self.first_critic_runner, inputs, action)
+            return Loss(-value.mean(), value, [action_grads * (1.0 - action.square()) * (-1.0 / len(value))])
 
-        def heard(x: Tensor) -> ForwardRecord | Graph:
-            return self.actor_recorder.record(self.actor.over(x))
+        def loss(piece: RowSlice) -> PieceLoss:
+            return piece.part, self.actor_runner.forward(piece.rows.inputs), partial(loss_of, piece.rows.inputs)
 
-        losses = ((piece.part, heard(piece.rows.x), partial(loss, piece.rows.x)) for piece in pieces)
-        return step_down(self.actor_optimiser, losses, rate, self.config.max_grad_norm)
+        losses = (loss(piece) for piece in pieces)
+        return gradient_step(self.actor_optimiser, losses, rate, self.config.max_grad_norm)
 
     def actor_spec(self) -> ActorSpec:
         """How to build the acting network again."""
@@ -194,11 +194,7 @@ class Td3:
 
     def load_state_dict(self, state: Arrays, strict: bool = True, include_optim: bool = True) -> None:
         """Take over a saved state; problems are named."""
-        refuse_unknown(
-            state,
-            ("actor", "critics", "actor_target", "critic_target", "steps", "actor_loss", "optim", "critic_optim"),
-            strict,
-        )
+        refuse_unknown(state, self.layout.parts, strict)
         load_module(self.actor, state, "actor", strict)
         load_module(self.critics, state, "critics", strict)
         load_module(self.actor_target.network, state, "actor_target", strict)

@@ -19,7 +19,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from slipstream.algos.adam import FlatAdam
-from slipstream.algos.batch import board_in
 from slipstream.algos.dqn import quantile_loss
 from slipstream.collect.serial import finished_episodes
 from slipstream.collect.teams import Seat, Team
@@ -29,8 +28,8 @@ from slipstream.draw.axes import Axis
 from slipstream.draw.charts import Chart, ChartLine, png
 from slipstream.errors import ScenarioError
 from slipstream.nets.actor import tensors
-from slipstream.nets.time_to_success import TimesNet, TimesSpec
-from slipstream.nets.torsos import flatten
+from slipstream.nets.blocks import flatten
+from slipstream.nets.time_to_success import TimesNet, times_spec
 from slipstream.run.time_to_success import CPU, FitReport, HeldOutError, Times, TimesRecord, level_of
 from slipstream.spec import WorldSpec
 from slipstream.worlds.vec_env import F64, VecEnv
@@ -157,7 +156,7 @@ def fit(
             f"{spec.name}: {len(np.unique(played.episode))} episodes were played and none succeeded within "
             f"{settings.horizon} ticks, so there is nothing to learn; let somebody better play, or wait longer"
         )
-    net = TimesSpec(spec.obs_size, settings.quantiles, settings.hidden, board=board_in(spec))
+    net = times_spec(spec, settings.quantiles, settings.hidden)
     network = TimesNet(net, torch.Generator().manual_seed(settings.seed))
     network.shift.fill_(float(played.ticks[success].mean()))
     network.scale.fill_(max(1.0, float(played.ticks[success].std())))
@@ -165,12 +164,12 @@ def fit(
     learn, choose = played.where(~choosing), played.where(choosing)
     if network.norm is not None:
         network.norm.update(flatten(tensors(learn.obs, CPU)))
-    _descend(network, learn, choose, settings, told)
+    _train(network, learn, choose, settings, told)
     record = TimesRecord(net, spec, settings.horizon)
     return Times(record, network.eval(), record.levels)
 
 
-def _descend(
+def _train(
     network: TimesNet,
     learn: PlayedPositions,
     choose: PlayedPositions,
@@ -185,7 +184,7 @@ def _descend(
     for epoch in range(settings.epochs):
         for rows in np.array_split(rng.permutation(len(learn)), -(-len(learn) // settings.minibatch)):
             rate = settings.learning_rate * (1.0 - optimiser.steps / steps)
-            optimiser.step(times_loss(network, learn.where(rows), settings.horizon), rate, 1.0)
+            optimiser.minimize(times_loss(network, learn.where(rows), settings.horizon), rate, 1.0)
         loss = _mean_loss(network, choose if len(choose) else learn, settings.horizon)
         told(epoch + 1, loss)
         if loss < best:

@@ -10,8 +10,8 @@ Our perceptrons run as one native pass, in which Opacus cannot see the layers. `
 same network of plain torch layers over the same memory, and gives back gradients for FlatAdam to step along:
 
     index = private.draw(len(replay))
-    slopes = private.gradients(loss, x[index], action[index], target[index])
-    optimiser.step(optimiser.parameters, learning_rate, None, slopes)
+    optimiser.add_gradient(private.gradients(loss, x[index], action[index], target[index]))
+    optimiser.step(learning_rate, None)
 
 Ghost clipping finds the rows' norms without their gradients, which is what makes it affordable on a CPU.
 """
@@ -131,9 +131,9 @@ class PrivateGradients:
                 weight.grad = weight.detach().new_zeros(weight.shape)
         self._optimiser.pre_step()
         self.steps += 1
-        slopes = [weight.grad.clone() for weight in self._weights if weight.grad is not None]
+        grads = [weight.grad.clone() for weight in self._weights if weight.grad is not None]
         self._optimiser.zero_grad()
-        return slopes
+        return grads
 
     def spent(self) -> PrivacyReport:
         """What the steps so far have cost each row, at the largest rate any of them was drawn with."""

@@ -11,18 +11,20 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from slipstream.config.algos.onpolicy import BoardNetwork
-from slipstream.nets.board_heads import Placer
-from slipstream.nets.boards import BoardSpec, PlacementFeatures
+from slipstream.nets.blocks import VECTOR, Inputs, Obs, flatten
 from slipstream.nets.heads import SMALL_GAIN, Categorical, Distribution, Gaussian, Point, Squashed, masked
+from slipstream.nets.mlp import Linear
 from slipstream.nets.normalise import RunningNorm
-from slipstream.nets.torsos import Linear, Mlp, Obs, Pass, flatten
+from slipstream.nets.torso import Network, TorsoSpec, network_kind
+from slipstream.spec import ObsBlock
+
+HeadKind = Literal["distribution", "squashed", "point", "values"]
 
 
 class ActorSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All that is needed to build an actor again: saved with its weights."""
 
-    inputs: int
+    inputs: int  # features of the vector
     outputs: int  # action axes, or choices
     discrete: bool
     hidden: tuple[int, ...]
@@ -31,20 +33,24 @@ class ActorSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     init_log_std: float = 0.0
     # distribution: Gaussian or categorical; squashed: a Gaussian through tanh; point: one action, through tanh;
     # values: of every choice, of which the best is taken
-    head: Literal["distribution", "squashed", "point", "values"] = "distribution"
+    head: HeadKind = "distribution"
     quantiles: int = 1  # of every choice's value
     dueling: bool = False  # values as a state's value plus advantages of mean 0 (Wang et al. 2016)
-    board: BoardSpec | None = None  # choices are placements on a board; None: all inputs are alike
-    board_network: BoardNetwork = "candidates"  # what scores its placements
+    network: str = "mlp"  # its kind
+    layout: dict[str, Any] = {}  # facts of that kind
+    blocks: tuple[ObsBlock, ...] = ()  # read by name; all others are in the vector
 
     @property
     def head_outputs(self) -> int:
         """Outputs of the last layer."""
         if self.head == "squashed":
             return 2 * self.outputs
-        if self.board is not None:
-            return 1
         return (self.outputs + int(self.dueling)) * self.quantiles if self.head == "values" else self.outputs
+
+    @property
+    def torso(self) -> TorsoSpec:
+        """What its torso is built from."""
+        return TorsoSpec(self.inputs, self.hidden, self.activation, self.blocks, self.layout)
 
 
 class Actor(nn.Module):
@@ -53,85 +59,92 @@ class Actor(nn.Module):
     def __init__(self, spec: ActorSpec, generator: torch.Generator) -> None:
         super().__init__()
         self.spec = spec
+        self._named = tuple(block.name for block in spec.blocks)
         self.norm = RunningNorm(spec.inputs) if spec.normalize_observation else None
-        self.board = None if spec.board is None else PlacementFeatures(spec.board)
-        self.placer: Placer | None = None  # acts in place of torso and head
-        if spec.board is not None and spec.board_network != "candidates":
-            self.placer = Placer(spec.board_network, spec.board, spec.activation, generator)
-        else:
-            inputs = spec.inputs if self.board is None else self.board.inputs
-            self.torso = Mlp((inputs, *spec.hidden), spec.activation, None, generator)
-            gain = 1.0 if spec.head == "values" else SMALL_GAIN
-            self.head = Linear((inputs, *spec.hidden)[-1], spec.head_outputs, gain, generator)
+        self.build(generator)
         gaussian = spec.head == "distribution" and not spec.discrete
         self.log_std = nn.Parameter(torch.full((spec.outputs,), spec.init_log_std)) if gaussian else None
 
-    def inputs(self, obs: Obs) -> Tensor:
-        """What the torso reads: blocks side by side, standardised."""
-        x = flatten(obs)
-        return x if self.norm is None else self.norm(x)
+    def build(self, generator: torch.Generator) -> None:
+        """Make the layers."""
+        spec = self.spec
+        self.torso = network_kind(spec.network).torso(spec.torso, generator)
+        gain = 1.0 if spec.head == "values" else SMALL_GAIN
+        self.head = Linear(self.torso.features, spec.head_outputs, gain, generator)
+
+    @property
+    def network(self) -> Network | None:
+        """Torso and head; None where the outputs are made in another way."""
+        return Network(self.torso, self.head)
+
+    def inputs(self, obs: Obs) -> Inputs:
+        """What the torso reads: blocks of their own as they are, all others side by side, standardised."""
+        vector = flatten(obs, self._named)
+        return {VECTOR: vector if self.norm is None else self.norm(vector), **{name: obs[name] for name in self._named}}
 
     def observe(self, obs: Obs) -> None:
-        """Take these rows into the input statistics, where there are any."""
+        """Take these rows into the statistics of the vector, where there are any."""
         if self.norm is not None:
-            self.norm.update(flatten(obs))
+            self.norm.update(flatten(obs, self._named))
 
     def forward(self, obs: Obs, mask: Tensor | None) -> Distribution:
         """Observation -> distribution."""
-        x = self.inputs(obs)
+        inputs = self.inputs(obs)
         match self.spec.head:
             case "squashed":
-                return self.squashed(x)
+                return self.squashed(inputs)
             case "point":
-                return Point(self.point(x))
+                return Point(self.point(inputs))
             case "values":
-                return Categorical(masked(self.quantiles(x).mean(2), mask))
-        return self.distribution(x, mask)
+                return Categorical(masked(self.quantiles(inputs).mean(2), mask))
+        return self.distribution(inputs, mask)
 
-    def distribution(self, x: Tensor, mask: Tensor | None, features: Tensor | None = None) -> Gaussian | Categorical:
-        """The distribution of every row of inputs; `features`, where given, is what the torso made of them."""
-        if self.board is not None:
-            return Categorical(self.placements(self.board, x, mask))
-        return self.policy(self.torso(x, self.head) if features is None else self.head(features), mask)
+    def outputs(self, inputs: Inputs, mask: Tensor | None, features: Tensor | None = None) -> Tensor:
+        """The head's outputs; `features`, where given, are the torso's for these inputs."""
+        out: Tensor = self.torso(inputs, self.head) if features is None else self.head(features)
+        return out
 
-    def policy(self, out: Tensor, mask: Tensor | None) -> Gaussian | Categorical:
+    def distribution(
+        self, inputs: Inputs, mask: Tensor | None, features: Tensor | None = None
+    ) -> Gaussian | Categorical:
+        """The distribution of every row."""
+        return self.policy(self.outputs(inputs, mask, features), mask)
+
+    def policy(self, outputs: Tensor, mask: Tensor | None) -> Gaussian | Categorical:
         """The distribution that the head's outputs stand for."""
-        return Categorical(masked(out, mask)) if self.log_std is None else Gaussian(out, self.log_std)
+        return Categorical(masked(outputs, mask)) if self.log_std is None else Gaussian(outputs, self.log_std)
 
-    def placements(self, board: PlacementFeatures, x: Tensor, mask: Tensor | None) -> Tensor:
-        """Logits of every placement, [rows, placements]."""
-        if mask is None:
-            raise ValueError("not every placement is there in every position: a mask must say which are")
-        if self.placer is not None:
-            logits: Tensor = self.placer(x, mask)
-            return logits
-        candidates = board.candidates(x, mask)
-        scores: Tensor = self.torso(candidates.x, self.head).squeeze(1)
-        return candidates.spread(scores, x.shape[0], self.spec.outputs)
+    def squashed(self, inputs: Inputs) -> Squashed:
+        """The squashed Gaussian of every row."""
+        return Squashed(*self.outputs(inputs, None).chunk(2, 1))
 
-    def squashed(self, x: Tensor) -> Squashed:
-        """The squashed Gaussian of every row of inputs."""
-        return Squashed(*self.torso(x, self.head).chunk(2, 1))
+    def point(self, inputs: Inputs) -> Tensor:
+        """The one action of every row, [rows, K]."""
+        return torch.tanh(self.outputs(inputs, None))
 
-    def point(self, x: Tensor) -> Tensor:
-        """The one action of every row of inputs, [rows, K]."""
-        return torch.tanh(self.torso(x, self.head))
+    def quantiles(self, inputs: Inputs) -> Tensor:
+        """Quantiles of every choice's value, [rows, choices, quantiles]."""
+        return self.as_quantiles(self.outputs(inputs, None))
 
-    def quantiles(self, x: Tensor) -> Tensor:
-        """Quantiles of every choice's value, [rows, choices, quantiles], for every row of inputs."""
-        return self.as_quantiles(self.torso(x, self.head))
-
-    def as_quantiles(self, out: Tensor) -> Tensor:
+    def as_quantiles(self, outputs: Tensor) -> Tensor:
         """The quantiles that the head's outputs stand for."""
-        out = out.view(out.shape[0], self.spec.outputs + int(self.spec.dueling), self.spec.quantiles)
+        out = outputs.view(outputs.shape[0], self.spec.outputs + int(self.spec.dueling), self.spec.quantiles)
         if not self.spec.dueling:
             return out
         value, advantage = out[:, :1], out[:, 1:]
         return value + advantage - advantage.mean(1, keepdim=True)
 
-    def over(self, x: Tensor) -> Pass:
-        """The pass from inputs to the head's outputs, for who wants to know the way back."""
-        return self.torso.over(x, self.head)
+
+def make_actor(spec: ActorSpec, generator: torch.Generator | None = None) -> Actor:
+    """The acting network of this spec; without a generator its weights are to be loaded."""
+    return network_kind(spec.network).actor(spec, generator or torch.Generator())
+
+
+def with_network_keys(record: Mapping[str, Any]) -> dict[str, Any]:
+    """A saved spec under today's keys: `board` and `board_network` became `layout` and `network`."""
+    values = dict(record)
+    kind, board = values.pop("board_network", "candidates"), values.pop("board", None)
+    return values if board is None else {**values, "network": kind, "layout": board}
 
 
 class Acted(NamedTuple):

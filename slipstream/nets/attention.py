@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from slipstream.nets.torsos import Linear, Mlp
+from slipstream.nets.mlp import Linear, Mlp
 
 ATTENTION_HEADS = 2
 BRANCH_GAIN = 0.5  # of a residual branch's last layer: at the start a block changes little

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
-from slipstream.nets.boards import BoardSpec, ColumnTorso
+from slipstream.nets.blocks import Inputs
+from slipstream.nets.mlp import Linear
 from slipstream.nets.normalise import RunningNorm
-from slipstream.nets.torsos import Linear, Mlp, Pass, run
+from slipstream.nets.torso import Network, Torso, forward_together
 
 SLOWEST = 0.1  # newest batch's weight in the target statistics never falls below this: returns drift as policies learn
 
@@ -19,37 +22,29 @@ class Critic(nn.Module):
     deviation: Tensor
     batches: Tensor
 
-    def __init__(
-        self,
-        inputs: int,
-        hidden: tuple[int, ...],
-        activation: str,
-        shared_torso: bool,
-        state_size: int,
-        generator: torch.Generator,
-        board: BoardSpec | None = None,
-    ) -> None:
+    def __init__(self, torso: Torso | None, features: int, generator: torch.Generator, state_size: int = 0) -> None:
+        """A critic with a torso of its own, or None to read the actor's features; `features` is the head's width."""
         super().__init__()
-        self.inputs = inputs
-        self.torso: Mlp | ColumnTorso | None = None
-        if board is not None:
-            self.torso = ColumnTorso(board, hidden, activation, generator)
-        elif not shared_torso:
-            self.torso = Mlp((inputs, *hidden), activation, None, generator)
-        self.head = Linear((inputs, *hidden)[-1], 1, 1.0, generator)
+        self.torso = torso
+        self.head = Linear(features, 1, 1.0, generator)
         self.state_norm = RunningNorm(state_size) if state_size else None
         self.register_buffer("mean", torch.zeros((), dtype=torch.float64))
         self.register_buffer("deviation", torch.ones((), dtype=torch.float64))
         self.register_buffer("batches", torch.zeros((), dtype=torch.float64))
 
-    def forward(self, features: Tensor | None, x: Tensor) -> Tensor:
-        """Standardised value, [rows]; reads `features` of the actor when it has no torso of its own."""
-        out: Tensor = self.torso(x, self.head) if self.torso is not None else self.head(features)
+    @property
+    def network(self) -> Network | None:
+        """Torso and head; None where the actor's torso is shared."""
+        return None if self.torso is None else Network(self.torso, self.head)
+
+    def forward(self, features: Tensor | None, inputs: Inputs) -> Tensor:
+        """Standardised value, [rows]; reads the actor's `features` when it has no torso of its own."""
+        out: Tensor = self.torso(inputs, self.head) if self.torso is not None else self.head(features)
         return out.squeeze(-1)
 
-    def value(self, features: Tensor | None, x: Tensor) -> Tensor:
+    def value(self, features: Tensor | None, inputs: Inputs) -> Tensor:
         """Value in units of reward, [rows]."""
-        out: Tensor = self(features, x) * self.deviation.float() + self.mean.float()
+        out: Tensor = self(features, inputs) * self.deviation.float() + self.mean.float()
         return out
 
     def standardise(self, value: Tensor) -> Tensor:
@@ -85,23 +80,11 @@ class Critic(nn.Module):
 class ActionCritics(nn.Module):
     """Several critics of the same shape, trained alike but begun apart: inputs -> one value each, or one per choice."""
 
-    def __init__(
-        self,
-        inputs: int,
-        outputs: int,
-        hidden: tuple[int, ...],
-        activation: str,
-        generator: torch.Generator,
-        members: int = 2,
-    ) -> None:
+    def __init__(self, torsos: Sequence[Torso]) -> None:
         super().__init__()
-        self._mlps = tuple(Mlp((inputs, *hidden, outputs), activation, 1.0, generator) for _ in range(members))
-        self.members = nn.ModuleList(self._mlps)
+        self.networks = tuple(Network(torso) for torso in torsos)
+        self.members = nn.ModuleList(torsos)  # type: ignore[arg-type]
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, inputs: Inputs) -> Tensor:
         """Values [members, rows, outputs]."""
-        return torch.stack(run(*self.over(x)))
-
-    def over(self, x: Tensor, members: int | None = None) -> list[Pass]:
-        """The passes that `forward` makes, those of the first `members`, for who wants to know the way back."""
-        return [member.over(x) for member in self._mlps[:members]]
+        return torch.stack(forward_together(self.networks, inputs))

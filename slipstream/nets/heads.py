@@ -48,20 +48,20 @@ class Gaussian(NamedTuple):
 
 
 class Sampled(NamedTuple):
-    """Actions drawn from a squashed Gaussian, and what the way back needs."""
+    """Actions drawn from a squashed Gaussian, and what the backward pass needs."""
 
     action: Tensor  # [rows, K]
     logp: Tensor  # [rows], log-densities
     shaken: Tensor  # [rows, K], noise times deviation
     bounded: Tensor  # [rows, K], what brings the log deviation within its bounds
 
-    def slopes(self, by_action: Tensor, by_logp: Tensor | float) -> Tensor:
-        """Of what has these slopes by actions [rows, K] and log-densities, by means and raw log deviations [rows, 2 K].
+    def output_grads(self, action_grads: Tensor, logp_grads: Tensor | float) -> Tensor:
+        """From gradients by actions [rows, K] and log-densities to those by means and raw log deviations, [rows, 2 K].
 
-        The log-density's slope by the number before tanh is 2 tanh, by the log deviation itself -1.
+        The log-density's derivative by the number before tanh is 2 tanh, by the log deviation itself -1.
         """
-        by_raw = by_action * (1.0 - self.action.square()) + (2.0 * by_logp) * self.action
-        by_log_std = by_raw * self.shaken - by_logp
+        by_raw = action_grads * (1.0 - self.action.square()) + (2.0 * logp_grads) * self.action
+        by_log_std = by_raw * self.shaken - logp_grads
         by_bounded = (0.5 * (LOG_STD_HIGH - LOG_STD_LOW)) * by_log_std
         return torch.cat([by_raw, by_bounded * (1.0 - self.bounded.square())], 1)
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from slipstream.nets.torsos import one_thread
+from slipstream.nets.arithmetic import one_thread
 
 SHARD = 16  # rows
 

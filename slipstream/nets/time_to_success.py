@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from slipstream.nets.boards import BoardSpec, ColumnTorso
+from slipstream.nets.blocks import VECTOR, Obs, flatten
+from slipstream.nets.mlp import Linear
 from slipstream.nets.normalise import RunningNorm
-from slipstream.nets.torsos import Linear, Mlp, Obs, flatten
+from slipstream.nets.torso import TorsoSpec, fitting_kind, network_kind
+from slipstream.spec import WorldSpec
 
 
 class TimesSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -21,7 +23,14 @@ class TimesSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     quantiles: Annotated[int, msgspec.Meta(ge=2)]
     hidden: tuple[int, ...]
     activation: str = "relu"
-    board: BoardSpec | None = None  # looked at column by column; None: all inputs at once, standardised
+    network: str = "mlp"  # kind of its torso
+    layout: dict[str, Any] = {}  # facts of that kind
+
+
+def times_spec(world: WorldSpec, quantiles: int, hidden: tuple[int, ...]) -> TimesSpec:
+    """A network for this world, of the kind that is made for what it shows."""
+    kind = fitting_kind(world)
+    return TimesSpec(world.obs_size, quantiles, hidden, network=kind, layout=network_kind(kind).layout(kind, world))
 
 
 class TimesNet(nn.Module):
@@ -33,21 +42,17 @@ class TimesNet(nn.Module):
     def __init__(self, spec: TimesSpec, generator: torch.Generator) -> None:
         super().__init__()
         self.spec = spec
-        self.norm = RunningNorm(spec.inputs) if spec.board is None else None
-        sizes = (spec.inputs, *spec.hidden)
-        self.torso: nn.Module = (
-            Mlp(sizes, spec.activation, None, generator)
-            if spec.board is None
-            else ColumnTorso(spec.board, spec.hidden, spec.activation, generator)
-        )
-        self.head = Linear(sizes[-1], 1 + spec.quantiles, 0.1, generator)
+        self.norm = RunningNorm(spec.inputs) if spec.network == "mlp" else None
+        shape = TorsoSpec(spec.inputs, spec.hidden, spec.activation, layout=spec.layout)
+        self.torso = network_kind(spec.network).torso(shape, generator)
+        self.head = Linear(self.torso.features, 1 + spec.quantiles, 0.1, generator)
         self.register_buffer("shift", torch.zeros(()))
         self.register_buffer("scale", torch.ones(()))
 
     def forward(self, obs: Obs) -> tuple[Tensor, Tensor]:
         """Logits [rows] and standardised quantiles [rows, quantiles], which may cross."""
         x = flatten(obs)
-        out: Tensor = self.torso(x if self.norm is None else self.norm(x), self.head)
+        out = self.torso({VECTOR: x if self.norm is None else self.norm(x)}, self.head)
         return out[:, 0], out[:, 1:]
 
     @torch.no_grad()

@@ -7,14 +7,14 @@ import torch
 from slipstream.algos.protocol import Algorithm, Arrays, Progress
 from slipstream.algos.state import load_module
 from slipstream.data.rollout import F32, U8, Blocks
-from slipstream.nets.actor import Acted, Actor, ActorSpec, act
+from slipstream.nets.actor import Acted, ActorSpec, act, make_actor
 
 
 class ActingNetwork:
     """A copy of a learner's acting network."""
 
     def __init__(self, spec: ActorSpec, device: torch.device) -> None:
-        self._actor = Actor(spec, torch.Generator()).to(device)
+        self._actor = make_actor(spec).to(device)
         self._device = device
 
     def act(self, obs: Blocks, mask: U8 | None, noise: F32 | None) -> Acted:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import msgspec
 
 from slipstream.collect.episodes import Episodes
-from slipstream.config.scenario import Scenario, WorldConfig
+from slipstream.config.scenario import Scenario
+from slipstream.config.world import WorldConfig
 from slipstream.run import crash
 from slipstream.run.folder import RunFolder
 from slipstream.run.learner_input import Feed

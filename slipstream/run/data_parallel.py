@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from slipstream.algos.protocol import Algorithm, Arrays, Progress
-from slipstream.algos.share import ALONE, take_share
+from slipstream.algos.share import ALONE
 from slipstream.collect.slab import rollout_arrays, rollout_from
 from slipstream.config.algos.offpolicy import ReplayLearnerConfig
 from slipstream.config.load import from_plain, to_json
@@ -39,7 +39,7 @@ from slipstream.config.scenario import Scenario
 from slipstream.data.rollout import Rollout
 from slipstream.data.transitions import Sample, Transitions, from_fields, to_fields
 from slipstream.errors import ScenarioError, WorkerDied
-from slipstream.nets.torsos import arithmetic
+from slipstream.nets.arithmetic import arithmetic
 from slipstream.run import signals
 from slipstream.run.setup import arithmetic_of, choose_threads, make_cast, make_training_worlds
 
@@ -194,7 +194,7 @@ class Leader:
         for other in self._others:
             other.close()
         for learner in self.learners:
-            take_share(learner, ALONE)
+            learner.set_share(ALONE)
         self.group = None
 
 
@@ -205,7 +205,7 @@ class ReplicatedLearner:
         assert leader.group is not None
         self._learner, self._policy, self._leader = learner, policy, leader
         leader.learners.append(learner)
-        take_share(learner, leader.group)
+        learner.set_share(leader.group)
         self.load_state_dict(learner.state_dict())
 
     def __getattr__(self, name: str) -> Any:
@@ -283,7 +283,7 @@ def follow(job: LearnerJob, here: str = LOOPBACK) -> None:
     worlds.close()
     group = LearnerGroup(job, here)
     for learner in cast.learners.values():
-        take_share(learner, group)
+        learner.set_share(group)
     while True:
         order, arrays = group.hear()
         if order.what == "end":

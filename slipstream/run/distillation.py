@@ -40,9 +40,9 @@ from slipstream.federate.distill import (
     mixture,
 )
 from slipstream.federate.update import Arrays, ClientUpdate
-from slipstream.nets.actor import Acted, Actor, ActorSpec, act, tensors
+from slipstream.nets.actor import Acted, Actor, ActorSpec, act, make_actor, tensors
+from slipstream.nets.blocks import flatten
 from slipstream.nets.heads import Categorical, Distribution, Gaussian, Squashed
-from slipstream.nets.torsos import flatten
 from slipstream.run.setup import make_cast, make_evaluation_worlds
 from slipstream.worlds.vec_env import VecEnv
 
@@ -80,7 +80,7 @@ class _Stage:
 
     def actor(self, arrays: Arrays) -> Actor:
         """The acting network among these arrays."""
-        network = Actor(self.spec, torch.Generator())
+        network = make_actor(self.spec)
         load_module(network, arrays, "actor", strict=True)
         return network
 
@@ -184,7 +184,7 @@ def _student(actor: Actor, rate: float) -> Student[Any]:
             goal = torch.from_numpy(target.mean).float(), torch.from_numpy(target.deviation).float()
             spread = (goal[1].square() + (goal[0] - mean).square()) * torch.exp(-2.0 * log_std)
             loss = (log_std + 0.5 * spread).sum(1).mean()
-        optimiser.step(loss, rate, MAX_GRAD_NORM)
+        optimiser.minimize(loss, rate, MAX_GRAD_NORM)
 
     act_now: Callable[[NDArray[Any]], Choices | Axes] = partial(_doing, actor)
     return Student(

@@ -313,7 +313,7 @@ def _private(
     assert isinstance(learner, Dqn)  # others were refused
     weights = dict(learner.actor.named_parameters())
     private = PrivateGradients(weights, config.activation, Privacy(**asked.model_dump()), config.batch_size)
-    learner.private = private
+    learner.hide_rows(private)
     return private
 
 

@@ -21,7 +21,7 @@ from slipstream.config.scenario import EVALUATED_RULES, Scenario
 from slipstream.data.checkpoint import Checkpoint
 from slipstream.data.disk import replace_file
 from slipstream.errors import ScenarioError, TrainingError
-from slipstream.nets.torsos import arithmetic
+from slipstream.nets.arithmetic import arithmetic
 from slipstream.run import crash, resuming
 from slipstream.run import folder as run_folder
 from slipstream.run.context import Counters, Run, RunOptions

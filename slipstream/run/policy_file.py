@@ -18,7 +18,7 @@ from slipstream.config.records import from_value
 from slipstream.data import checkpoint
 from slipstream.data.rollout import F32, U8, Blocks
 from slipstream.errors import CheckpointError, suggest
-from slipstream.nets.actor import Acted, Actor, ActorSpec, act
+from slipstream.nets.actor import Acted, Actor, ActorSpec, act, make_actor, with_network_keys
 from slipstream.spec import WorldSpec
 from slipstream.worlds.action_space import to_space
 
@@ -106,6 +106,13 @@ def load_policy(path: str | Path, name: str | None = None) -> Policy:
     return from_checkpoint(saved, path, name)
 
 
+def _with_new_keys(record: Any) -> Any:
+    """A record as today's files have it."""
+    if not isinstance(record, dict) or not isinstance(record.get("actor"), dict):
+        return record
+    return {**record, "actor": with_network_keys(record["actor"])}
+
+
 def from_checkpoint(saved: checkpoint.Checkpoint, path: Path, name: str | None = None) -> Policy:
     """The policy in a loaded checkpoint."""
     records = saved.meta.get("policies")
@@ -117,10 +124,10 @@ def from_checkpoint(saved: checkpoint.Checkpoint, path: Path, name: str | None =
     if name not in records:
         raise CheckpointError(f"{path}: has no policy '{name}'{suggest(name, records)}")
     try:
-        record = from_value(records[name], PolicyRecord)
+        record = from_value(_with_new_keys(records[name]), PolicyRecord)
     except msgspec.ValidationError as error:
         raise CheckpointError(f"{path}: the record of policy '{name}' is not readable: {error}") from None
-    network = Actor(record.actor, torch.Generator())
+    network = make_actor(record.actor)
     prefix = f"policy.{name}."
     arrays = {k.removeprefix(prefix): v for k, v in saved.arrays.items() if k.startswith(prefix)}
     is_averaged = any(key.startswith(AVERAGE + ".") for key in arrays)

@@ -30,8 +30,8 @@ from slipstream.data.checkpoint import Checkpoint
 from slipstream.data.disk import replace_file
 from slipstream.data.rollout import F32, U8, Blocks
 from slipstream.errors import CheckpointError, SlipstreamError
+from slipstream.nets.arithmetic import one_thread
 from slipstream.nets.heads import Categorical
-from slipstream.nets.torsos import one_thread
 from slipstream.run.policy_file import CPU, Policy
 from slipstream.run.saved_cast import FIRST_JUDGED, trained_teams
 from slipstream.worlds.action_space import from_space, scaling

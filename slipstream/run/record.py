@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from slipstream.algos.offpolicy import random_actions
 from slipstream.algos.protocol import Algorithm, Progress, action_table
 from slipstream.algos.registry import ALGORITHMS
-from slipstream.algos.replayed import random_actions
 from slipstream.collect.serial import Collector
 from slipstream.collect.slab import under
 from slipstream.collect.teams import Player, Team, columns

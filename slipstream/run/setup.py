@@ -35,7 +35,8 @@ from slipstream.data.rollout import F32, U8, Blocks
 from slipstream.errors import ScenarioError, suggest
 from slipstream.federate.dpsgd import refuse_algorithm
 from slipstream.nets.actor import Acted
-from slipstream.nets.torsos import PLAIN, Arithmetic, fastest_threads
+from slipstream.nets.arithmetic import PLAIN, Arithmetic
+from slipstream.nets.mlp import fastest_threads
 from slipstream.replay.limiter import Limit, Pace, refuse_pace
 from slipstream.run.policy_file import Policy, PolicyRecord, load_policy
 from slipstream.run.self_play import OpponentPool

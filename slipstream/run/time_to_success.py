@@ -26,7 +26,7 @@ from slipstream.data import checkpoint
 from slipstream.data.arrays_file import Arrays, content_hash, not_finite
 from slipstream.data.rollout import F32, F64, Blocks
 from slipstream.errors import CheckpointError
-from slipstream.nets.actor import tensors
+from slipstream.nets.actor import tensors, with_network_keys
 from slipstream.nets.time_to_success import TimesNet, TimesSpec
 from slipstream.spec import WorldSpec
 
@@ -191,7 +191,7 @@ def load_times(path: str | Path) -> Times:
             "update it, or train the model again"
         )
     try:
-        record = from_value(saved.meta.get("times"), TimesRecord)
+        record = from_value(_with_new_keys(saved.meta.get("times")), TimesRecord)
     except msgspec.ValidationError as error:
         raise CheckpointError(f"{path}: the record of this model is not readable: {error}") from None
     if names := not_finite(saved.arrays):
@@ -202,3 +202,10 @@ def load_times(path: str | Path) -> Times:
     if levels.shape != (record.net.quantiles,) or (np.diff(levels) < 0).any() or abs(levels - 0.5).max() > 0.5:
         raise CheckpointError(f"{path}: its levels are not {record.net.quantiles} ascending probabilities")
     return Times(record, network.eval(), levels)
+
+
+def _with_new_keys(record: Any) -> Any:
+    """A record as today's files have it."""
+    if not isinstance(record, dict) or not isinstance(record.get("net"), dict):
+        return record
+    return {**record, "net": with_network_keys(record["net"])}

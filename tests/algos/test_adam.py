@@ -60,7 +60,7 @@ def test_two_hundred_steps_are_those_of_torch(eps, max_norm):
     for step in range(200):
         grads = gradients(step)
         rate = 1e-3 * (1 - step / 400)
-        norm = adam.step(weights.loss(grads), rate, max_norm)
+        norm = adam.minimize(weights.loss(grads), rate, max_norm)
         for parameter, grad in zip(theirs.all, grads, strict=True):
             parameter.grad = grad.clone()
         if max_norm is not None:
@@ -77,7 +77,7 @@ def test_the_steps_of_a_gpu_are_those_of_the_native_step(max_norm):
     (weights, adam), (twin, by_torch) = make(), make()
     for step in range(50):
         grads = gradients(step)
-        norm = adam.step(weights.loss(grads), 1e-3, max_norm)
+        norm = adam.minimize(weights.loss(grads), 1e-3, max_norm)
         assert by_torch._step_by_torch(tuple(grads), 1e-3, max_norm) == pytest.approx(norm, rel=1e-9)
     assert adam.steps == by_torch.steps == 50
     torch.testing.assert_close(weights.flat(), twin.flat(), atol=1e-6, rtol=0)
@@ -89,19 +89,19 @@ def test_the_steps_of_a_gpu_are_those_of_the_native_step(max_norm):
 @pytest.mark.parametrize("native", [True, False])
 def test_a_gradient_that_is_not_finite_changes_no_bit(bad, native):
     weights, adam = make()
-    adam.step(weights.loss(gradients(1)), 1e-3, None)
+    adam.minimize(weights.loss(gradients(1)), 1e-3, None)
     before = bits(weights, adam)
     for piece in range(len(SHAPES)):
         for place in (0, -1):
             grads = gradients(2)
             grads[piece].view(-1)[place] = bad
             if native:
-                norm = adam.step(weights.loss(grads), 1e-3, 1.0)
+                norm = adam.minimize(weights.loss(grads), 1e-3, 1.0)
             else:
                 norm = adam._step_by_torch(tuple(grads), 1e-3, 1.0)
             assert not np.isfinite(norm)
             assert bits(weights, adam) == before
-    adam.step(weights.loss(gradients(2)), 1e-3, None)
+    adam.minimize(weights.loss(gradients(2)), 1e-3, None)
     assert bits(weights, adam) != before
 
 
@@ -110,9 +110,9 @@ def test_a_gradient_whose_square_float32_cannot_hold_is_clipped_like_any_other(n
     (weights, adam), (twin, small) = make(), make()
     grads = gradients(1)
     huge = [g * 1e25 for g in grads]
-    norm = adam.step(weights.loss(huge), 1e-3, 1.0) if native else adam._step_by_torch(tuple(huge), 1e-3, 1.0)
+    norm = adam.minimize(weights.loss(huge), 1e-3, 1.0) if native else adam._step_by_torch(tuple(huge), 1e-3, 1.0)
     assert norm == pytest.approx(1e25 * norm_of(grads), rel=1e-6)
-    small.step(twin.loss(grads), 1e-3, 1.0)
+    small.minimize(twin.loss(grads), 1e-3, 1.0)
     torch.testing.assert_close(weights.flat(), twin.flat(), atol=1e-6, rtol=0)
 
 
@@ -120,8 +120,8 @@ def test_gradients_in_another_order_of_memory_are_read_right():
     plain, turned = Weights(((30, 20),)), Weights(((30, 20),))
     grad = torch.randn(30, 20, generator=torch.Generator().manual_seed(1))
     one, two = FlatAdam({"a": plain}), FlatAdam({"a": turned})
-    one.step((plain.all[0] * grad).sum(), 1e-3, None)
-    two.step((turned.all[0].T * grad.T.contiguous()).sum(), 1e-3, None)
+    one.minimize((plain.all[0] * grad).sum(), 1e-3, None)
+    two.minimize((turned.all[0].T * grad.T.contiguous()).sum(), 1e-3, None)
     assert bits(plain, one) == bits(turned, two)
 
 
@@ -130,7 +130,7 @@ def test_threads_change_no_bit():
         _core.set_kernel_threads(threads)
         weights, adam = make()
         for step in range(10):
-            adam.step(weights.loss(gradients(step)), 1e-3, 1.0)
+            adam.minimize(weights.loss(gradients(step)), 1e-3, 1.0)
         return bits(weights, adam)
 
     try:
@@ -142,7 +142,7 @@ def test_threads_change_no_bit():
 def test_saved_moments_go_on_bit_for_bit():
     weights, adam = make()
     for step in range(5):
-        adam.step(weights.loss(gradients(step)), 1e-3, 1.0)
+        adam.minimize(weights.loss(gradients(step)), 1e-3, 1.0)
     saved = adam.arrays("optim")
     twin = copy.deepcopy(weights)
     other = FlatAdam({"actor": twin}, EPS)
@@ -151,8 +151,8 @@ def test_saved_moments_go_on_bit_for_bit():
     for name, array in other.arrays("optim").items():
         assert array.tobytes() == saved[name].tobytes()
     for step in range(5, 8):
-        adam.step(weights.loss(gradients(step)), 1e-3, 1.0)
-        other.step(twin.loss(gradients(step)), 1e-3, 1.0)
+        adam.minimize(weights.loss(gradients(step)), 1e-3, 1.0)
+        other.minimize(twin.loss(gradients(step)), 1e-3, 1.0)
     assert bits(weights, adam) == bits(twin, other)
 
 
@@ -161,7 +161,7 @@ def test_moments_are_saved_under_the_name_of_their_parameter():
     weights = Weights(((2,), (1, 3)))
     adam = FlatAdam({"actor": weights})
     assert adam.arrays("optim") == {}
-    adam.step(weights.loss(grads), 1e-3, None)
+    adam.minimize(weights.loss(grads), 1e-3, None)
     saved = adam.arrays("optim")
     assert set(saved) == {"optim.step"} | {f"optim.actor.all.{i}.{m}" for i in "01" for m in ("exp_avg", "exp_avg_sq")}
     assert saved["optim.step"] == 1
@@ -180,11 +180,11 @@ def test_moments_are_saved_under_the_name_of_their_parameter():
 )
 def test_moments_that_do_not_fit_are_refused_by_name_and_nothing_is_changed(change, words):
     trained, adam = make()
-    adam.step(trained.loss(gradients(1)), 1e-3, None)
+    adam.minimize(trained.loss(gradients(1)), 1e-3, None)
     saved = adam.arrays("optim")
     change(saved)
     weights, other = make(seed=1)
-    other.step(weights.loss(gradients(2)), 1e-3, None)
+    other.minimize(weights.loss(gradients(2)), 1e-3, None)
     before = bits(weights, other)
     with pytest.raises(CheckpointError, match=words):
         other.load(saved, "optim")
@@ -206,7 +206,7 @@ def test_several_modules_are_one_vector_in_their_order():
     adam = FlatAdam({"actor": actor, "critic": critic})
     assert torch.equal(adam.vector, torch.cat([actor.flat(), critic.flat()]))
     untouched = actor.flat()
-    adam.step(critic.loss([torch.ones(3)]) + actor.loss([torch.zeros(2)]), 0.1, None)
+    adam.minimize(critic.loss([torch.ones(3)]) + actor.loss([torch.zeros(2)]), 0.1, None)
     assert torch.equal(actor.flat(), untouched)
     assert torch.equal(adam.vector, torch.cat([actor.flat(), critic.flat()]))
 
@@ -228,7 +228,7 @@ def test_a_pull_is_the_gradient_of_half_the_squared_distance():
     adam.pull_towards({**anchor, "critic.of.another": np.zeros(3)}, 0.3)
     for step in range(50):
         grads = gradients(step)
-        adam.step(weights.loss(grads), 1e-3, None)
+        adam.minimize(weights.loss(grads), 1e-3, None)
         torch_adam.zero_grad()
         far = sum(((p - torch.from_numpy(a)) ** 2).sum() for p, a in zip(theirs.all, anchor.values(), strict=True))
         (theirs.loss(grads) + 0.15 * far).backward()
@@ -242,6 +242,6 @@ def test_without_strength_nothing_pulls():
     adam.pull_towards({name: np.zeros(shape, np.float32) for name, (_, shape) in adam.places.items()}, 0.3)
     adam.pull_towards({}, 0.0)
     for step in range(5):
-        adam.step(weights.loss(gradients(step)), 1e-3, 0.5)
-        free_adam.step(free.loss(gradients(step)), 1e-3, 0.5)
+        adam.minimize(weights.loss(gradients(step)), 1e-3, 0.5)
+        free_adam.minimize(free.loss(gradients(step)), 1e-3, 0.5)
     assert bits(weights, adam) == bits(free, free_adam)

@@ -19,6 +19,7 @@ from slipstream.algos.protocol import Progress
 from slipstream.algos.state import module_arrays
 from slipstream.algos.surrogate import kl_penalty
 from slipstream.data.rollout import Rollout
+from slipstream.nets.blocks import VECTOR
 
 
 def appo(**changes: object) -> Appo:
@@ -82,16 +83,16 @@ def test_inputs_are_standardised_as_the_learning_network_has_it():
     norm = learner.actor.norm
     assert norm is not None
     raw = torch.from_numpy(slab.obs["obs"][1:, 0, 0])
-    torch.testing.assert_close(batch.x, norm(raw))
-    assert batch.critic_x is batch.x
-    assert not torch.allclose(batch.x, raw)
+    torch.testing.assert_close(batch.inputs[VECTOR], norm(raw))
+    assert batch.critic_inputs is batch.inputs
+    assert not torch.allclose(batch.inputs[VECTOR], raw)
 
 
 def test_the_kl_penalty_keeps_the_policy_near_its_target():
     def moved(kl_coef: float) -> float:
         learner = appo(kl_coef=kl_coef, epochs=20, learning_rate=0.02, clip_coef=10.0, target_update=100)
         learner.update(slab_of(learner, [0.0] * 4), START)
-        x = torch.tensor([[0.1], [0.2], [0.3], [0.4]])
+        x = {VECTOR: torch.tensor([[0.1], [0.2], [0.3], [0.4]])}
         with torch.no_grad():
             old, new = (a.distribution(x, None) for a in (learner.target_actor, learner.actor))
             return float(kl_penalty(old, new))
@@ -103,7 +104,7 @@ def test_the_penalty_reported_is_the_kl_from_target_to_policy():
     learner = noisy(appo(kl_coef=0.5, minibatch_size=4, learning_rate=0.0, target_update=2))
     target = appo()
     stats = learner.update(slab_of(target, [0.0] * 4), Progress(0.0, 1))
-    x = torch.tensor([[0.1], [0.2], [0.3], [0.4]])
+    x = {VECTOR: torch.tensor([[0.1], [0.2], [0.3], [0.4]])}
     with torch.no_grad():
         old, new = (torch.log_softmax(a.head(a.torso(x)), 1) for a in (target.actor, learner.actor))
     assert stats["kl_penalty"] == pytest.approx(float((old.exp() * (old - new)).sum(1).mean()), rel=1e-4)

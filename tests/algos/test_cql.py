@@ -12,12 +12,13 @@ from learning import FALLING, digest, flat, hand_sample, hand_spec, learn, set_l
 from scipy import optimize
 
 from slipstream.algos.cql import Cql, conservative_term
+from slipstream.algos.offpolicy import Rows, RowSlice, pieces_of, rows_of
 from slipstream.algos.protocol import Progress
-from slipstream.algos.replayed import Rows, RowSlice, pieces_of, rows_of
 from slipstream.algos.sac import Sac
 from slipstream.algos.share import ALONE
 from slipstream.config.algos import CqlConfig, SacConfig
 from slipstream.data.transitions import Sample
+from slipstream.nets.blocks import VECTOR
 
 CPU, START = torch.device("cpu"), Progress(0.0, 0)
 CHOICES, AXIS = {"choices": 3}, {"axes": 1}
@@ -90,7 +91,7 @@ def test_values_of_choices_settle_where_error_and_pessimism_are_even():
     expected = optimize.fsolve(slope, reward)
     assert np.abs(expected - reward).min() > 0.1
     with torch.no_grad():
-        got = learner.critics(torch.zeros(1, 1))[:, 0, :2].numpy()
+        got = learner.critics({VECTOR: torch.zeros(1, 1)})[:, 0, :2].numpy()
     np.testing.assert_allclose(got, [expected] * 2, atol=0.02)
 
 
@@ -99,7 +100,7 @@ def test_a_choice_the_data_do_not_show_is_valued_less_and_less():
     sample = hand_sample([0], [0], [1.0], [0], [0])
     learn(learner, sample)
     with torch.no_grad():
-        values = learner.critics(torch.zeros(1, 1))[:, 0]
+        values = learner.critics({VECTOR: torch.zeros(1, 1)})[:, 0]
     assert (values[:, 0] > values[:, 1:].amax(1) + 2).all()
 
 
@@ -110,7 +111,7 @@ def integral(learner: Cql, obs: float) -> np.ndarray:
     """log ∫ exp Q(obs, a) da over (-1, 1) for each critic, by the trapezoidal rule."""
     action = torch.linspace(-1, 1, 20_001).unsqueeze(1)
     with torch.no_grad():
-        values = learner.critics(torch.cat([torch.full_like(action, obs), action], 1)).squeeze(2).double()
+        values = learner.critics({VECTOR: torch.cat([torch.full_like(action, obs), action], 1)}).squeeze(2).double()
     return torch.log(torch.trapezoid(values.exp(), action.squeeze(1).double())).numpy()
 
 
@@ -149,7 +150,7 @@ def test_actions_are_drawn_uniformly_by_the_policy_now_and_by_the_policy_of_what
     learner = cql(AXIS, sampled_actions=50)
     set_layer(learner.actor.head, [[0.5], [0.0]], [0.0, -100.0])  # tanh(obs / 2), e^-5 wide
     asked = []
-    learner.critics.register_forward_pre_hook(lambda _, inputs: asked.append(inputs[0].numpy()))
+    learner.critics.register_forward_pre_hook(lambda _, inputs: asked.append(inputs[0][VECTOR].numpy()))
     sample = hand_sample([1, -1], [[0.0]] * 2, [0] * 2, [0] * 2, [3, -3])
     with torch.no_grad():
         learner._soft_maximum(whole(rows_of(sample, learner.actor, CPU)))
@@ -180,7 +181,7 @@ def test_actions_the_data_do_not_show_are_valued_less():
     sample = hand_sample([0] * 8, np.linspace(0.4, 0.6, 8)[:, None].tolist(), [1.0] * 8, [0] * 8, [0] * 8)
     learn(learner, sample, 100)
     with torch.no_grad():
-        values = learner.critics(torch.tensor([[0.0, 0.5], [0.0, -0.5]])).squeeze(2)
+        values = learner.critics({VECTOR: torch.tensor([[0.0, 0.5], [0.0, -0.5]])}).squeeze(2)
     assert (values[:, 0] > values[:, 1] + 0.5).all()
 
 

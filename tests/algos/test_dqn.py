@@ -13,10 +13,11 @@ from learning import FALLING, flat, hand_sample, hand_spec, learn, set_layer
 
 from slipstream.algos.adam import BETA1
 from slipstream.algos.dqn import Dqn, quantile_loss, taken
+from slipstream.algos.offpolicy import rows_of
 from slipstream.algos.protocol import Progress
-from slipstream.algos.replayed import rows_of
 from slipstream.config.algos import DqnConfig
 from slipstream.data.transitions import Sample
+from slipstream.nets.blocks import VECTOR
 
 CPU, START = torch.device("cpu"), Progress(0.0, 0)
 KINDS: dict[str, dict[str, Any]] = {
@@ -43,7 +44,7 @@ def values(learner: Dqn, sample: Sample) -> np.ndarray:
     """Quantiles of the rows' actions, [rows, quantiles]."""
     x, action = torch.from_numpy(sample.rows.obs["obs"]), torch.from_numpy(sample.rows.action).long()
     with torch.no_grad():
-        return taken(learner.actor.quantiles(x), action).numpy()
+        return taken(learner.actor.quantiles({VECTOR: x}), action).numpy()
 
 
 # --- losses ---

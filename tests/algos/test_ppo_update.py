@@ -14,6 +14,7 @@ from slipstream.algos.ppo import Ppo
 from slipstream.algos.protocol import Progress
 from slipstream.config.algos import PpoConfig
 from slipstream.data.rollout import Ends, Rollout, allocate_rollout
+from slipstream.nets.blocks import VECTOR
 from slipstream.spec import ActionSpec, ObsBlock, WorldSpec
 
 GAMMA, LAMBDA = 0.9, 0.8
@@ -48,7 +49,7 @@ def ppo(**changes: object) -> Ppo:
 
 def value_of(learner: Ppo, obs: float) -> float:
     with torch.no_grad():
-        return float(learner.critic.value(None, torch.tensor([[obs]])))
+        return float(learner.critic.value(None, {VECTOR: torch.tensor([[obs]])}))
 
 
 def one_column(rewards: list[float], durations: list[int] | None = None) -> Rollout:
@@ -108,7 +109,7 @@ def test_only_finished_decisions_of_the_team_enter_the_batch():
     slab.paid[2] = 0
     slab.paid[3] = 0  # its outcome is not known yet
     batch, _ = learner._prepare(slab)
-    assert batch.x.flatten().tolist() == pytest.approx([0.1])
+    assert batch.inputs[VECTOR].flatten().tolist() == pytest.approx([0.1])
 
 
 def test_an_empty_rollout_changes_nothing():
@@ -131,7 +132,7 @@ def test_a_centralised_critic_sees_the_state_of_the_agents_own_world():
     batch, _ = learner._prepare(slab)
     rows = [(r, n, a) for r in (1, 2) for n in range(3) for a in range(2)]
     expected = [[*slab.state[r, n, a], *slab.obs["obs"][r, n, a]] for r, n, a in rows]
-    np.testing.assert_array_equal(batch.critic_x.numpy(), np.array(expected, np.float32))
+    np.testing.assert_array_equal(batch.critic_inputs[VECTOR].numpy(), np.array(expected, np.float32))
 
 
 def test_observation_statistics_count_every_decision_once():

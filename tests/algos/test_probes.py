@@ -25,6 +25,7 @@ from slipstream.collect.serial import RolloutRecorder
 from slipstream.collect.shaping import Shaper
 from slipstream.config.load import load
 from slipstream.nets import actor as actor_module
+from slipstream.nets.blocks import append
 from slipstream.run import setup
 from slipstream.worlds.registry import make_worlds
 from slipstream.worlds.vec_env import EnvOptions
@@ -102,10 +103,10 @@ def values(learner: Any, obs: np.ndarray, mask: np.ndarray | None) -> np.ndarray
         return dqn.taken(learner.actor.quantiles(learner.actor.inputs({"obs": x})), action.long()).mean(1).numpy()
     if not hasattr(learner, "critics"):
         return None
-    x = learner.actor.inputs({"obs": x})
+    inputs = learner.actor.inputs({"obs": x})
     if not learner.actor.spec.discrete:
-        return learner.critics(torch.cat([x, action], 1)).mean(0).squeeze(1).numpy()
-    return learner.critics(x).mean(0).gather(1, action.long().unsqueeze(1)).squeeze(1).numpy()
+        return learner.critics(append(inputs, action)).mean(0).squeeze(1).numpy()
+    return learner.critics(inputs).mean(0).gather(1, action.long().unsqueeze(1)).squeeze(1).numpy()
 
 
 def train(who: str, task: str, changes: dict[str, Any] | None = None) -> tuple[Parts, float]:

@@ -11,11 +11,12 @@ import torch
 from learning import FALLING, flat, hand_sample, hand_spec, learn, set_layer
 
 from slipstream.algos.adam import BETA1
+from slipstream.algos.offpolicy import Rows
 from slipstream.algos.protocol import Progress
-from slipstream.algos.replayed import Rows
 from slipstream.algos.sac import Sac, critic_target, expected_soft_value, twin_loss
 from slipstream.config.algos import SacConfig
 from slipstream.data.transitions import Sample
+from slipstream.nets.blocks import VECTOR
 from slipstream.nets.heads import Categorical, masked
 
 CPU, START = torch.device("cpu"), Progress(0.0, 0)
@@ -46,8 +47,10 @@ def values(learner: Sac, sample: Sample) -> np.ndarray:
     x, action = torch.from_numpy(sample.rows.obs["obs"]), torch.from_numpy(sample.rows.action)
     with torch.no_grad():
         if action.ndim == 1:
-            return learner.critics(x).gather(2, action.long().view(1, -1, 1).expand(2, -1, 1)).squeeze(2).numpy()
-        return learner.critics(torch.cat([x, action], 1)).squeeze(2).numpy()
+            return (
+                learner.critics({VECTOR: x}).gather(2, action.long().view(1, -1, 1).expand(2, -1, 1)).squeeze(2).numpy()
+            )
+        return learner.critics({VECTOR: torch.cat([x, action], 1)}).squeeze(2).numpy()
 
 
 # --- losses ---
@@ -55,7 +58,7 @@ def values(learner: Sac, sample: Sample) -> np.ndarray:
 
 def rows(reward: list[float], discount: list[float]) -> Rows:
     nothing, weight = torch.empty(0), torch.ones(len(reward))
-    return Rows(nothing, nothing, None, torch.tensor(reward), torch.tensor(discount), nothing, None, weight)
+    return Rows({}, nothing, None, torch.tensor(reward), torch.tensor(discount), {}, None, weight)
 
 
 def test_a_truncated_row_bootstraps_a_terminated_one_does_not_and_durations_count():

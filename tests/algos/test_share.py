@@ -15,7 +15,6 @@ from learning import Parts, build, digest, scenario_of, tiny
 
 from slipstream.algos.protocol import Progress
 from slipstream.algos.registry import ALGORITHMS
-from slipstream.algos.share import take_share
 from slipstream.collect.slab import copy_rollout
 from slipstream.data.rollout import Rollout
 from slipstream.data.transitions import Sample
@@ -44,7 +43,7 @@ def together(learners: list[Any], work: Callable[[Any], Any]) -> list[Any]:
     ranks = len(learners)
     table, barrier = [torch.empty(0)] * ranks, Barrier(ranks)
     for rank, learner in enumerate(learners):
-        take_share(learner, Thread(rank, ranks, table, barrier))
+        learner.set_share(Thread(rank, ranks, table, barrier))
     with ThreadPoolExecutor(ranks) as pool:
         return list(pool.map(work, learners))
 
@@ -182,8 +181,8 @@ def test_a_piece_is_as_large_as_it_was_asked_to_be():
     """The point of pieces is memory: no network may see the whole draw while gradients are worked out."""
     parts = build(scenario_of("probe_target", tiny("sac", batch_size=24, accumulate=4)))
     seen = []
-    for recorder in (parts.learner.actor_recorder, parts.learner.critic_recorder):
-        record = recorder.record
-        recorder.record = lambda *passes, record=record: seen.append(record(*passes)) or seen[-1]
+    for runner in (parts.learner.actor_runner, parts.learner.critic_runner):
+        forward = runner.forward
+        runner.forward = lambda *inputs, forward=forward: seen.append(forward(*inputs)) or seen[-1]
     parts.learner.update(batch_of(parts), Progress(0.1, 1, 64))
-    assert {len(heard.outs[0]) for heard in seen} == {6}
+    assert {len(forward.outputs[0]) for forward in seen} == {6}

@@ -11,11 +11,12 @@ import torch
 from learning import FALLING, flat, hand_sample, hand_spec, learn, set_layer
 
 from slipstream.algos.adam import BETA1
+from slipstream.algos.offpolicy import rows_of
 from slipstream.algos.protocol import Progress
-from slipstream.algos.replayed import rows_of
 from slipstream.algos.td3 import Td3
 from slipstream.config.algos import Td3Config
 from slipstream.data.transitions import Sample
+from slipstream.nets.blocks import VECTOR
 from slipstream.nets.critic import ActionCritics
 
 CPU, START = torch.device("cpu"), Progress(0.0, 0)
@@ -37,7 +38,7 @@ def values(learner: Td3, sample: Sample) -> np.ndarray:
     """What each critic thinks of the rows' actions, [members, rows]."""
     inputs = np.concatenate([sample.rows.obs["obs"], sample.rows.action], 1)
     with torch.no_grad():
-        return learner.critics(torch.from_numpy(inputs)).squeeze(2).numpy()
+        return learner.critics({VECTOR: torch.from_numpy(inputs)}).squeeze(2).numpy()
 
 
 SAMPLE = hand_sample([1, 1], [[-1.0], [1.0]], [1.0, 2.0], [0.0, 0.9**4], [1, 1])

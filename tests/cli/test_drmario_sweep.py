@@ -9,10 +9,9 @@ import torch
 from learning import TINY
 from PIL import Image
 
-from slipstream.algos.batch import board_in
 from slipstream.cli.main import main
 from slipstream.config.load import load
-from slipstream.nets.time_to_success import TimesNet, TimesSpec
+from slipstream.nets.time_to_success import TimesNet, times_spec
 from slipstream.run.loop import train
 from slipstream.run.policy_file import from_checkpoint
 from slipstream.run.saved_cast import load_cast
@@ -148,7 +147,7 @@ def test_without_pyarrow_everything_else_is_written_and_the_extra_is_named(tmp_p
 
 def test_a_run_looks_ahead_at_every_level_of_risk_that_is_asked_for(run, swept, tmp_path):
     spec = from_checkpoint(load_cast(run)[1], run).record.world
-    net = TimesSpec(spec.obs_size, 5, (8,), board=board_in(spec))
+    net = times_spec(spec, 5, (8,))
     times = Times(
         TimesRecord(net, spec, 5000), TimesNet(net, torch.Generator().manual_seed(1)), np.linspace(0.1, 0.9, 5)
     )

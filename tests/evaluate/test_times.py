@@ -26,7 +26,7 @@ from slipstream.evaluate.time_to_success import (
     standing,
     times_loss,
 )
-from slipstream.nets.time_to_success import TimesNet, TimesSpec
+from slipstream.nets.time_to_success import TimesNet, TimesSpec, times_spec
 from slipstream.run.setup import make_evaluation_worlds
 from slipstream.run.time_to_success import Times, TimesRecord, level_of, load_times, read_at, save_times
 from slipstream.worlds.vec_env import VecEnv
@@ -128,7 +128,7 @@ def test_a_row_has_the_same_bits_in_any_batch():
     scenario = scenario_of("drmario_level_0")
     env = make_evaluation_worlds(scenario, 9)
     env.reset()
-    net = TimesSpec(env.spec.obs_size, 7, (16,), board=learning.board_in(env.spec))
+    net = times_spec(env.spec, 7, (16,))
     record = TimesRecord(net, env.spec, 5000)
     times = Times(record, TimesNet(net, torch.Generator().manual_seed(1)), record.levels)
     times.network.shift.fill_(900.0)

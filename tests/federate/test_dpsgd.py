@@ -18,6 +18,7 @@ from slipstream.data.transitions import Sample, from_fields, to_fields
 from slipstream.errors import FederationError
 from slipstream.federate.dpsgd import COVERED, PrivateGradients, perceptron, refuse_algorithm
 from slipstream.federate.privacy import Privacy, epsilon
+from slipstream.nets.blocks import VECTOR
 
 pytest.importorskip("opacus")
 
@@ -56,7 +57,7 @@ def td_loss(out, action, target):
 
 def own_loss(dqn, x, action, target):
     """The same as the learner has it, through its native passes: the mean over the rows."""
-    values = taken(dqn.actor.quantiles(x), action)
+    values = taken(dqn.actor.quantiles({VECTOR: x}), action)
     return quantile_loss(values, target.unsqueeze(1), torch.ones(len(x)))[0]
 
 
@@ -74,7 +75,7 @@ def test_the_plain_layers_are_the_learners_network_over_the_same_memory(activati
     x, *_ = rows()
     with torch.no_grad():
         for _ in range(2):
-            torch.testing.assert_close(network(x), dqn.actor.quantiles(x).squeeze(2))
+            torch.testing.assert_close(network(x), dqn.actor.quantiles({VECTOR: x}).squeeze(2))
             dqn.optimiser.vector.mul_(0.5)  # the second time with other weights
 
 

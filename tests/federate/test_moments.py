@@ -15,7 +15,9 @@ from slipstream.federate.aggregate import Base, MergeSettings, adopt, outgoing
 from slipstream.federate.aggregate import aggregate as aggregate_updates
 from slipstream.federate.rules import by_shares, equal_shares
 from slipstream.federate.update import ClientUpdate
+from slipstream.nets.blocks import VECTOR
 from slipstream.nets.critic import Critic
+from slipstream.nets.mlp import MlpTorso
 from slipstream.nets.normalise import RunningNorm
 
 MEAN = by_shares(equal_shares("ab"), "ab")
@@ -177,7 +179,7 @@ def test_two_optimisers_that_went_the_same_way_go_on_as_one_of_them_would():
         net = nn.Linear(3, 2)
         adam = FlatAdam({"net": net})
         for step in range(steps):
-            adam.step((net(torch.ones(1, 3) * (step + 1)) ** 2).sum(), 1e-2, None)
+            adam.minimize((net(torch.ones(1, 3) * (step + 1)) ** 2).sum(), 1e-2, None)
         return net, adam
 
     net, adam = walked(5)
@@ -313,7 +315,8 @@ VALUES |= {f"critic.torso.0.{part}": Rule("merge") for part in ("weight", "bias"
 
 
 def critic(seed, targets=None):
-    made = Critic(3, (8,), "tanh", False, 0, torch.Generator().manual_seed(seed))
+    generator = torch.Generator().manual_seed(seed)
+    made = Critic(MlpTorso((3, 8), "tanh", None, generator), 8, generator)
     if targets is not None:
         made.rescale(torch.tensor(targets))
     return made
@@ -327,7 +330,7 @@ def values(state):
     made = critic(99)
     made.load_state_dict({k.removeprefix("critic."): torch.from_numpy(np.array(v)) for k, v in state.items()})
     x = torch.linspace(-1, 1, 12).reshape(4, 3)
-    return made.value(None, x).detach().numpy()
+    return made.value(None, {VECTOR: x}).detach().numpy()
 
 
 @pytest.mark.parametrize("rule", ["mean", "median", "geometric_median"])

@@ -11,7 +11,8 @@ from slipstream.algos.adam import SCALE, FlatAdam
 from slipstream.algos.protocol import Progress
 from slipstream.collect.slab import copy_rollout
 from slipstream.errors import ScenarioError
-from slipstream.nets.torsos import Arithmetic, Mlp, arithmetic
+from slipstream.nets.arithmetic import Arithmetic, arithmetic
+from slipstream.nets.mlp import Mlp
 from slipstream.run.loop import train
 from slipstream.run.metrics import read_rows
 
@@ -72,7 +73,7 @@ def test_a_loss_that_leaves_float16_is_scaled_down_until_it_fits_and_nothing_is_
     norms = []
     with arithmetic(FP16):
         for _ in range(40):
-            norms.append(optimiser.step(1e3 * network(x).square().mean(), 1e-3, None))
+            norms.append(optimiser.minimize(1e3 * network(x).square().mean(), 1e-3, None))
             if norms[-1] > 0:
                 break
             assert torch.equal(optimiser.vector, before)  # a step left out changes nothing
@@ -89,7 +90,7 @@ def test_a_gradient_that_is_no_number_at_any_scale_is_told():
     network, x = net(), torch.full((4, 12), torch.nan)
     optimiser = FlatAdam({"net": network})
     with arithmetic(FP16):
-        norms = [optimiser.step(network(x).mean(), 1e-3, None) for _ in range(20)]
+        norms = [optimiser.minimize(network(x).mean(), 1e-3, None) for _ in range(20)]
     assert norms[0] == 0.0
     assert np.isnan(norms[-1])
 

@@ -8,6 +8,7 @@ from torch.distributions import Categorical as TorchCategorical
 from torch.distributions import Independent, Normal, TanhTransform, TransformedDistribution, kl_divergence
 
 from slipstream.nets.actor import Actor, ActorSpec, act
+from slipstream.nets.blocks import VECTOR
 from slipstream.nets.heads import LOG_STD_HIGH, LOG_STD_LOW, Categorical, Gaussian, Point, Squashed, masked
 
 ROWS, AXES, CHOICES = 50, 3, 5
@@ -163,17 +164,19 @@ def values_actor(outputs: list[float], **options: object) -> Actor:
 
 
 def test_values_stand_choice_by_choice_and_within_a_choice_quantile_by_quantile():
-    quantiles = values_actor([1, 2, 3, 4, 5, 6], quantiles=2).quantiles(torch.zeros(2, 1))
+    quantiles = values_actor([1, 2, 3, 4, 5, 6], quantiles=2).quantiles({VECTOR: torch.zeros(2, 1)})
     assert quantiles.tolist() == [[[1, 2], [3, 4], [5, 6]]] * 2
 
 
 def test_dueling_values_are_the_states_value_plus_advantages_of_mean_zero():
     def values(*outputs: float) -> list[float]:
-        return values_actor(list(outputs), dueling=True).quantiles(torch.zeros(1, 1)).flatten().tolist()
+        return values_actor(list(outputs), dueling=True).quantiles({VECTOR: torch.zeros(1, 1)}).flatten().tolist()
 
     assert values(10, 1, 2, 6) == [8, 9, 13]  # mean 10, advantages -2, -1, 3
     assert values(10, 101, 102, 106) == [8, 9, 13]  # what all choices have in common does not count
-    quantiles = values_actor([10, 20, 1, 0, 2, 0, 6, 3], dueling=True, quantiles=2).quantiles(torch.zeros(1, 1))
+    quantiles = values_actor([10, 20, 1, 0, 2, 0, 6, 3], dueling=True, quantiles=2).quantiles(
+        {VECTOR: torch.zeros(1, 1)}
+    )
     assert quantiles.tolist() == [[[8, 19], [9, 19], [13, 22]]]
 
 

@@ -5,7 +5,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from slipstream.nets.blocks import VECTOR
 from slipstream.nets.critic import SLOWEST, Critic
+from slipstream.nets.mlp import MlpTorso
 from slipstream.nets.normalise import CLIP, RunningNorm
 
 
@@ -48,16 +50,18 @@ def test_far_outliers_are_clipped():
 
 
 def critic(seed: int = 0) -> Critic:
-    return Critic(4, (8,), "tanh", False, 0, torch.Generator().manual_seed(seed))
+    generator = torch.Generator().manual_seed(seed)
+    torso = MlpTorso((4, 8), "tanh", None, generator)
+    return Critic(torso, torso.features, generator)
 
 
 def test_rescaling_leaves_every_value_as_it_was():
     net = critic()
     x = torch.randn(64, 4, generator=torch.Generator().manual_seed(1))
-    before = net.value(None, x)
+    before = net.value(None, {VECTOR: x})
     for scale, shift in [(100.0, 500.0), (0.01, -3.0), (1.0, 0.0)]:
         net.rescale(torch.randn(1000, generator=torch.Generator().manual_seed(2)) * scale + shift)
-        torch.testing.assert_close(net.value(None, x), before, rtol=1e-4, atol=1e-3)
+        torch.testing.assert_close(net.value(None, {VECTOR: x}), before, rtol=1e-4, atol=1e-3)
 
 
 def test_the_first_batch_of_targets_sets_the_statistics_alone():

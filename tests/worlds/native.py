@@ -2,7 +2,7 @@
 
 from slipstream.config.load import load
 from slipstream.config.packaged import list_scenarios
-from slipstream.config.scenario import WorldConfig
+from slipstream.config.world import WorldConfig
 from slipstream.worlds.registry import make_worlds
 from slipstream.worlds.vec_env import EnvOptions, VecEnv
 

@@ -141,6 +141,15 @@ class ReplayLearnerConfig(LearnerConfig):
     replay: ReplayConfig = Field(default_factory=ReplayConfig, description="Where transitions are kept.")
 
     @model_validator(mode="after")
+    def _network_has_values_of_actions(self) -> Self:
+        if self.network.for_placements:
+            raise ValueError(
+                f"network {self.network.kind} scores placements and has no values of actions; use network mlp, or ppo, "
+                "appo, impala or reinforce"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _sees_what_it_standardises(self) -> Self:
         if self.replay.role != "both" and self.normalize_observation:
             raise ValueError(

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from slipstream.config.algos.network import AnyNetwork, MlpNetwork
 from slipstream.config.algos.schedule import Schedule
 from slipstream.config.base import Config
 
-BoardNetwork = Literal["candidates", "dense_map", "factorised", "cross_attention", "decoder", "board_attention"]
 Hidden = Annotated[tuple[Annotated[int, Field(ge=1, le=8192)], ...], Field(max_length=8)]
 
 
@@ -21,6 +21,11 @@ class LearnerConfig(Config):
     )
     adam_eps: float = Field(
         1e-5, gt=0, description="Adam's epsilon: weights whose gradients are much smaller than this hardly move."
+    )
+    network: AnyNetwork = Field(
+        default_factory=MlpNetwork,
+        description="Kind of network, with the settings of that kind, or its name alone; mlp is a perceptron over the "
+        "whole observation.",
     )
     hidden: Hidden = Field((64, 64), description="Width of each hidden layer, of every network.")
     activation: Literal["tanh", "relu"] = Field("tanh", description="Nonlinearity after each hidden layer.")
@@ -46,19 +51,18 @@ class LearnerConfig(Config):
         False, description="Choose from the action table of a continuous world instead of its axes."
     )
 
+    @model_validator(mode="after")
+    def _network_reads_its_inputs(self) -> Self:
+        if self.network.reads_raw_inputs and self.normalize_observation:
+            raise ValueError(
+                f"network {self.network.kind} reads inputs as they are; it needs normalize_observation: false"
+            )
+        return self
+
 
 class ActorCriticConfig(LearnerConfig):
     """What learners with a value function share, who take gradient steps on minibatches of a rollout."""
 
-    network: Literal["perceptron", BoardNetwork] = Field(
-        "perceptron",
-        description="What acts: a perceptron over the whole observation, or, in worlds of boards and placements "
-        "(docs/drmario.md), one of: candidates, a perceptron that scores every placement by itself; dense_map, "
-        "convolutions and a logit for each side from every cell; factorised, convolutions, and logits of side, row and "
-        "column added up; cross_attention, placements that look at convolved cells and at latents; decoder, placements "
-        "that look at each other too; board_attention, cells that look at each other. Of these only candidates and the "
-        "critics read `hidden`.",
-    )
     shared_torso: bool = Field(False, description="Actor and critic share the hidden layers.")
     minibatch_size: int = Field(
         256,
@@ -86,12 +90,10 @@ class ActorCriticConfig(LearnerConfig):
     )
 
     @model_validator(mode="after")
-    def _network_fits(self) -> ActorCriticConfig:
-        if self.network != "perceptron" and self.normalize_observation:
-            raise ValueError(f"network {self.network} reads planes as they are; it needs normalize_observation: false")
-        if self.network != "perceptron" and self.shared_torso:
+    def _torso_can_be_shared(self) -> Self:
+        if self.network.for_placements and self.shared_torso:
             raise ValueError(
-                f"network {self.network} and its critic look at different things; they cannot share a torso"
+                f"network {self.network.kind} and its critic look at different things; they cannot share a torso"
             )
         return self
 

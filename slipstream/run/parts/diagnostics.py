@@ -18,24 +18,20 @@ from slipstream.worlds.figures import plain
 if TYPE_CHECKING:
     from slipstream.run.context import Run
 
-NETWORKS = ("actor", "critic", "critics")  # those that are trained; targets and averages only follow
 PARAMETERS = (".weight", ".bias")
-_PREFIXES = tuple(f"{network}." for network in NETWORKS)
 
 
 def weights(learner: Algorithm) -> Arrays:
     """A copy of the weights and biases of a learner's networks."""
-    state = learner.state_dict(include_optim=False)
-    return {name: a for name, a in state.items() if name.startswith(_PREFIXES) and name.endswith(PARAMETERS)}
+    state, trained = learner.state_dict(include_optim=False), learner.layout.networks
+    return {n: a for n, a in state.items() if n.partition(".")[0] in trained and n.endswith(PARAMETERS)}
 
 
 def diagnose(before: Arrays, after: Arrays) -> Stats:
     """By network: the norm of its weights, and the norm of their change as a part of it."""
     stats: Stats = {}
-    for network in NETWORKS:
+    for network in dict.fromkeys(name.partition(".")[0] for name in after):
         names = [name for name in after if name.startswith(network + ".")]
-        if not names:
-            continue
         norm = np.sqrt(sum(_square(after[name]) for name in names))
         moved = np.sqrt(sum(_square(after[name] - before[name]) for name in names))
         stats[f"diag/{network}_norm"] = float(norm)

@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 import torch
 
-from slipstream.algos.batch import make_actor, make_critic
 from slipstream.algos.ppo import Ppo
 from slipstream.config.algos import PpoConfig
 from slipstream.config.load import load
 from slipstream.errors import ScenarioError
 from slipstream.nets.actor import tensors
-from slipstream.nets.boards import ColumnTorso, PlacementFeatures
+from slipstream.nets.blocks import VECTOR
 from slipstream.nets.heads import FORBIDDEN
 from slipstream.worlds.drmario.config import DrMarioConfig
+from slipstream.worlds.drmario.networks.boards import ColumnTorso, PlacementFeatures
 from slipstream.worlds.registry import make_worlds
 from slipstream.worlds.vec_env import EnvOptions
 
@@ -28,7 +28,7 @@ def position(**changes):
         env.act_scripted("random", range(env.spec.num_agents))
         env.step()
     obs = {name: np.ascontiguousarray(block[:, 0]) for name, block in env.obs.items()}
-    actor = make_actor(CONFIG, Ppo.traits, env.spec, torch.Generator().manual_seed(1))
+    actor = Ppo(CONFIG, env.spec, 1, torch.device("cpu")).actor
     with torch.no_grad():
         actor.head.weight.mul_(100.0)
     return obs, torch.from_numpy(env.action_mask[:, 0].copy()), env.spec, actor
@@ -58,7 +58,7 @@ def test_what_is_learned_for_one_colour_holds_for_all(order):
     here, there = logits(actor, obs, mask), logits(actor, recoloured(obs, order), mask)
     torch.testing.assert_close(here, there)
     assert here[mask != 0].std() > 0.1, "scores that hardly differ prove nothing"
-    critic = make_critic(CONFIG, spec, torch.Generator().manual_seed(2))
+    critic = Ppo(CONFIG, spec, 2, torch.device("cpu")).critic
     obs["pills"][:] = 0
     again = recoloured(obs, order) | {"pills": obs["pills"]}
     values = [critic(None, actor.inputs(tensors(o, torch.device("cpu")))) for o in (obs, again)]
@@ -75,7 +75,7 @@ def test_only_placements_there_are_have_a_score():
 
 def test_a_row_gets_the_same_bits_in_any_batch():
     obs, mask, spec, actor = position()
-    critic = make_critic(CONFIG, spec, torch.Generator().manual_seed(2))
+    critic = Ppo(CONFIG, spec, 2, torch.device("cpu")).critic
     whole = logits(actor, obs, mask)
     values = critic(None, actor.inputs(tensors(obs, torch.device("cpu"))))
     for i in (0, 7, 23):
@@ -86,7 +86,7 @@ def test_a_row_gets_the_same_bits_in_any_batch():
 
 def test_boards_that_differ_in_their_pieces_alone_are_looked_at_once_and_valued_each(monkeypatch):
     obs, _, spec, actor = position()
-    critic = make_critic(CONFIG, spec, torch.Generator().manual_seed(2))
+    critic = Ppo(CONFIG, spec, 2, torch.device("cpu")).critic
     many = {name: np.repeat(block, 9, 0) for name, block in obs.items()}
     for row, pills in enumerate(many["pills"]):
         pills[9:] = 0
@@ -108,7 +108,7 @@ def test_a_placement_is_described_by_what_is_around_it():
     board = actor.board
     assert isinstance(board, PlacementFeatures)
     x = actor.inputs(tensors(obs, torch.device("cpu")))
-    found = board.candidates(x, mask)
+    found = board.candidates(x[VECTOR], mask)
     rng = np.random.default_rng(0)
     for k in rng.choice(len(found.row), 60, replace=False).tolist():
         i, choice = int(found.row[k]), int(found.choice[k])
@@ -131,7 +131,7 @@ def test_a_placement_is_described_by_what_is_around_it():
 
 def test_gradients_reach_every_weight():
     obs, mask, spec, actor = position()
-    critic = make_critic(CONFIG, spec, torch.Generator().manual_seed(2))
+    critic = Ppo(CONFIG, spec, 2, torch.device("cpu")).critic
     x = actor.inputs(tensors(obs, torch.device("cpu")))
     loss = actor.distribution(x, mask).logp(mask.float().argmax(1)).sum() + critic(None, x).sum()
     loss.backward()
@@ -155,4 +155,4 @@ def test_settings_that_do_not_go_together_are_refused(changes, message):
 def test_a_world_without_a_board_is_refused():
     env = make_worlds(load("head_on").world, 1)
     with pytest.raises(ScenarioError, match="looks at boards with placements"):
-        make_actor(CONFIG, Ppo.traits, env.spec, torch.Generator())
+        Ppo(CONFIG, env.spec, 1, torch.device("cpu"))

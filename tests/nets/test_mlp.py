@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from slipstream import _core
-from slipstream.nets.torsos import Linear, Mlp, MlpLayout, fastest_threads, flatten, layer_by_layer, run
+from slipstream.nets.blocks import flatten
+from slipstream.nets.mlp import Linear, Mlp, MlpLayout, fastest_threads, forward_in_torch, run
 
 WIDTHS = (1, 5, 13, 16, 17, 255, 300)
 ROWS = (1, 5, 6, 7, 47, 48, 49, 256, 600)
@@ -63,7 +64,7 @@ def passes(run, x: Tensor, parameters: list[Tensor], grad_out: Tensor) -> Passes
 
 def by_float64(layout: MlpLayout, x: Tensor, parameters: Sequence[Tensor], grad_out: Tensor) -> Passes:
     wide = [p.detach().double().requires_grad_() for p in parameters]
-    return passes(lambda x: layer_by_layer(layout, x, wide), x.double(), wide, grad_out.double())
+    return passes(lambda x: forward_in_torch(layout, x, wide), x.double(), wide, grad_out.double())
 
 
 def same(a: Tensor, b: Tensor) -> bool:
@@ -289,7 +290,7 @@ def test_networks_side_by_side_have_the_bits_they_have_alone(others):
     for threads in (1, 2, 3):
         _core.set_kernel_threads(threads)
         rows = [x.clone().requires_grad_() for _ in nets]
-        outs = run(*(net.over(own) for net, own in zip(nets, rows, strict=True)))
+        outs = run(*(net.native().on(own) for net, own in zip(nets, rows, strict=True)))
         grads = torch.autograd.grad(outs, [*rows, *(p for own in parameters for p in own)], slopes)
         for i, (out, *wanted) in enumerate(expected):
             begin = len(nets) + sum(map(len, parameters[:i]))
@@ -297,7 +298,7 @@ def test_networks_side_by_side_have_the_bits_they_have_alone(others):
             assert same(outs[i].detach(), out)
             assert all(same(*pair) for pair in zip(found, wanted, strict=True))
         with torch.no_grad():
-            acted = run(*(net.over(x) for net in nets))
+            acted = run(*(net.native().on(x) for net in nets))
         assert all(same(*pair) for pair in zip(acted, [each[0] for each in expected], strict=True))
 
 
@@ -305,7 +306,7 @@ def test_rows_that_several_networks_read_get_the_sum_of_their_gradients():
     nets = [make_net((13, 37, 1), seed=seed) for seed in (1, 2)]
     x = torch.randn(50, 13, generator=seeded(3)).requires_grad_()
     alone = [torch.autograd.grad(net(x).sum(), x)[0] for net in nets]
-    outs = run(*(net.over(x) for net in nets))
+    outs = run(*(net.native().on(x) for net in nets))
     assert same(torch.autograd.grad(outs[0].sum() + outs[1].sum(), x)[0], alone[0] + alone[1])
 
 

@@ -1,4 +1,4 @@
-"""Slopes that the learners from replay write down themselves, beside those that torch finds by differentiating."""
+"""Output gradients that the learners from replay work out themselves, beside those of autograd."""
 
 from __future__ import annotations
 
@@ -13,15 +13,20 @@ from torch import Tensor
 
 from slipstream.algos.adam import BETA1, FlatAdam
 from slipstream.algos.dqn import Dqn, quantile_loss, taken
+from slipstream.algos.loss import autograd_loss, gradient_step, least_value
+from slipstream.algos.offpolicy import rows_of
 from slipstream.algos.protocol import Progress
-from slipstream.algos.replayed import by_graph, least_value, rows_of, step_down
-from slipstream.algos.sac import Sac, critic_target, expected_soft_value, twin_loss, twin_slopes
+from slipstream.algos.sac import Sac, critic_target, expected_soft_value, twin_loss, twin_loss_grads
 from slipstream.algos.td3 import Td3
 from slipstream.config.algos import DqnConfig, SacConfig, Td3Config
 from slipstream.data.transitions import Sample
+from slipstream.nets.arithmetic import Arithmetic, arithmetic
+from slipstream.nets.blocks import VECTOR, append
 from slipstream.nets.critic import ActionCritics
+from slipstream.nets.forward import GraphForward, NetworkRunner
 from slipstream.nets.heads import Categorical, Squashed, masked
-from slipstream.nets.torsos import Arithmetic, ForwardRecord, Graph, Mlp, PassRecorder, arithmetic
+from slipstream.nets.mlp import MlpTorso, NativeForward
+from slipstream.nets.torso import Network
 
 CPU, START = torch.device("cpu"), Progress(0.0, 0)
 ROWS = 24
@@ -56,6 +61,15 @@ def by_torch(loss: Tensor, network: torch.nn.Module) -> Tensor:
     return torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(network.parameters()))])
 
 
+def twins(inputs: int, hidden: tuple[int, ...]) -> ActionCritics:
+    generator = seeded(1)
+    return ActionCritics([MlpTorso((inputs, *hidden, 1), "tanh", 1.0, generator) for _ in range(2)])
+
+
+def side_by_side(*columns: Tensor) -> dict[str, Tensor]:
+    return {VECTOR: torch.cat(columns, 1)}
+
+
 # --- single losses ---
 
 
@@ -65,44 +79,44 @@ def test_slopes_of_a_squashed_sample_are_those_torch_finds():
     sampled = Squashed(*out.chunk(2, 1)).sample_with_logp(noise)
     (expected,) = torch.autograd.grad((sampled.action * by_action).sum() + 0.3 * sampled.logp.sum(), out)
     with torch.no_grad():
-        got = Squashed(*out.chunk(2, 1)).sample_with_logp(noise).slopes(by_action, 0.3)
+        got = Squashed(*out.chunk(2, 1)).sample_with_logp(noise).output_grads(by_action, 0.3)
     torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_slopes_of_far_means_stay_finite():
     out = torch.tensor([[60.0, -60.0, 40.0, -40.0]])
     sampled = Squashed(*out.chunk(2, 1)).sample_with_logp(torch.tensor([[3.0, -3.0]]))
-    assert torch.isfinite(sampled.slopes(torch.ones(1, 2), 0.5)).all()
+    assert torch.isfinite(sampled.output_grads(torch.ones(1, 2), 0.5)).all()
 
 
 def test_slopes_of_the_twin_loss_are_those_torch_finds():
     first, second = torch.randn(2, ROWS, 1, generator=seeded(1))
     target, weight = torch.randn(ROWS, generator=seeded(2)), torch.rand(ROWS, generator=seeded(3))
-    got = twin_slopes([first, second], target, weight)
-    plain = by_graph(lambda *outs: twin_loss(torch.stack(outs).squeeze(2), target, weight), first, second)
+    got = twin_loss_grads([first, second], target, weight)
+    plain = autograd_loss(lambda *outs: twin_loss(torch.stack(outs).squeeze(2), target, weight), first, second)
     torch.testing.assert_close(got.value, plain.value)
-    torch.testing.assert_close(got.told, plain.told)
-    for slope, expected in zip(got.slopes, plain.slopes, strict=True):
+    torch.testing.assert_close(got.aux, plain.aux)
+    for slope, expected in zip(got.output_grads, plain.output_grads, strict=True):
         assert torch.equal(slope, expected)
 
 
 @pytest.mark.parametrize("members", [1, 2])
 def test_the_least_value_of_an_action_and_its_slope_are_those_torch_finds(members):
-    critics = ActionCritics(5, 1, (16, 16), "tanh", seeded(1))
+    critics = twins(5, (16, 16))
     x, action = torch.randn(ROWS, 3, generator=seeded(2)), torch.randn(ROWS, 2, generator=seeded(3)).requires_grad_()
-    expected = critics(torch.cat([x, action], 1))[:members].amin(0).squeeze(1)
-    value, slope = least_value(partial(critics.over, members=members), PassRecorder(), x, action)
+    expected = critics(side_by_side(x, action))[:members].amin(0).squeeze(1)
+    value, slope = least_value(NetworkRunner(*critics.networks[:members]), {VECTOR: x}, action)
     assert torch.equal(value, expected.detach())
     torch.testing.assert_close(slope, torch.autograd.grad(expected.sum(), action)[0])
-    assert len({int(which) for which in critics(torch.cat([x, action], 1)).argmin(0)}) == 2  # both count somewhere
+    assert len({int(which) for which in critics(side_by_side(x, action)).argmin(0)}) == 2  # both count somewhere
 
 
 def test_where_critics_agree_one_of_them_gives_the_slope():
-    critics = ActionCritics(2, 1, (4,), "tanh", seeded(1))
+    critics = twins(2, (4,))
     critics.members[1].load_state_dict(critics.members[0].state_dict())
     action = torch.tensor([[0.3], [-0.5]], requires_grad=True)
-    _, slope = least_value(critics.over, PassRecorder(), torch.zeros(2, 1), action)
-    alone = critics(torch.cat([torch.zeros(2, 1), action], 1))[0].sum()
+    _, slope = least_value(NetworkRunner(*critics.networks), {VECTOR: torch.zeros(2, 1)}, action)
+    alone = critics(side_by_side(torch.zeros(2, 1), action))[0].sum()
     torch.testing.assert_close(slope, torch.autograd.grad(alone, action)[0])
 
 
@@ -110,18 +124,17 @@ def test_where_critics_agree_one_of_them_gives_the_slope():
 
 
 @pytest.mark.parametrize("how", [Arithmetic(), Arithmetic(torch.bfloat16)], ids=["native", "torch"])
-def test_a_record_knows_the_way_back_to_parameters_and_to_rows_whoever_ran_it(how):
-    nets = [Mlp((3, 8, 2), "tanh", 1.0, seeded(seed)) for seed in (1, 2)]
+def test_a_forward_pass_has_gradients_of_parameters_and_of_inputs_whichever_way_it_ran(how):
+    nets = [MlpTorso((3, 8, 2), "tanh", 1.0, seeded(seed)) for seed in (1, 2)]
     x, slopes = torch.randn(ROWS, 3, generator=seeded(3)), torch.randn(2, ROWS, 2, generator=seeded(4)).unbind()
     near = {"rtol": 1e-4, "atol": 1e-5} if how == Arithmetic() else {"rtol": 0.1, "atol": 0.2}
     with arithmetic(how):
-        recorders = PassRecorder(), PassRecorder()
-        heard, asked = (recorder.record(*(net.over(x) for net in nets)) for recorder in recorders)
-        assert isinstance(heard, ForwardRecord if how == Arithmetic() else Graph)
-        by_parameters, by_rows = heard.gradients(slopes), asked.by_rows(slopes)
-    assert not any(out.requires_grad for out in heard.outs)
+        first, second = (NetworkRunner(*map(Network, nets)).forward({VECTOR: x}) for _ in range(2))
+        assert isinstance(first, NativeForward if how == Arithmetic() else GraphForward)
+        by_parameters, by_rows = first.backward(slopes), second.vector_grads(slopes)
+    assert not any(out.requires_grad for out in first.outputs)
     x.requires_grad_()
-    outs = [net(x) for net in nets]
+    outs = [net({VECTOR: x}) for net in nets]
     parameters = [parameter for net in nets for parameter in net.parameters()]
     *expected, of_rows = torch.autograd.grad(outs, [*parameters, x], slopes)
     flat = [torch.cat([g.flatten() for g in grads]) for grads in (by_parameters, expected)]
@@ -130,15 +143,15 @@ def test_a_record_knows_the_way_back_to_parameters_and_to_rows_whoever_ran_it(ho
 
 
 def test_a_step_down_is_the_step_down_torchs_graph():
-    plain, written = (Mlp((3, 8, 1), "tanh", 1.0, seeded(1)) for _ in range(2))
+    plain, written = (MlpTorso((3, 8, 1), "tanh", 1.0, seeded(1)) for _ in range(2))
     x, target, weight = torch.randn(ROWS, 3), torch.randn(ROWS), torch.rand(ROWS)
     expected, optimiser = FlatAdam({"net": plain}), FlatAdam({"net": written})
-    loss, told = twin_loss(plain(x).T, target, weight)
-    norm = expected.step(loss, 1e-2, 0.1)
-    heard = PassRecorder().record(written.over(x))
-    stepped = step_down(optimiser, [(None, heard, lambda out: twin_slopes([out], target, weight))], 1e-2, 0.1)
+    loss, told = twin_loss(plain({VECTOR: x}).T, target, weight)
+    norm = expected.minimize(loss, 1e-2, 0.1)
+    forward = NetworkRunner(Network(written)).forward({VECTOR: x})
+    stepped = gradient_step(optimiser, [(None, forward, lambda out: twin_loss_grads([out], target, weight))], 1e-2, 0.1)
     assert stepped.norm == pytest.approx(norm)
-    torch.testing.assert_close((stepped.loss, stepped.told), (loss.detach(), told))
+    torch.testing.assert_close((stepped.loss, stepped.aux), (loss.detach(), told))
     torch.testing.assert_close(optimiser.vector, expected.vector)
 
 
@@ -146,12 +159,12 @@ def test_a_step_down_is_the_step_down_torchs_graph():
 def test_a_step_down_in_few_digits_goes_where_one_in_many_does(dtype):
     ways = []
     for how in (Arithmetic(), Arithmetic(dtype)):
-        net = Mlp((3, 32, 1), "tanh", 1.0, seeded(1))
+        net = MlpTorso((3, 32, 1), "tanh", 1.0, seeded(1))
         optimiser = FlatAdam({"net": net})
         x, target = torch.randn(ROWS, 3, generator=seeded(2)), torch.randn(ROWS, generator=seeded(3))
         with arithmetic(how):
-            loss = partial(lambda target, out: twin_slopes([out], target, torch.full((ROWS,), 1e-6)), target)
-            step_down(optimiser, [(None, PassRecorder().record(net.over(x)), loss)], 1e-2, None)
+            loss = partial(lambda target, out: twin_loss_grads([out], target, torch.full((ROWS,), 1e-6)), target)
+            gradient_step(optimiser, [(None, NetworkRunner(Network(net)).forward({VECTOR: x}), loss)], 1e-2, None)
         ways.append(gradient(optimiser))
     assert float((ways[0] - ways[1]).norm() / ways[0].norm()) < 0.05
     assert float(ways[0].norm()) > 0
@@ -169,15 +182,15 @@ def test_sac_on_axes_goes_down_the_losses_of_the_paper():
     learner.update(sample, START)
 
     with torch.no_grad():
-        action, logp, *_ = plain.actor.squashed(rows.next_x).sample_with_logp(noise[0])
-        follows = plain.targets.network(torch.cat([rows.next_x, action], 1)).amin(0).squeeze(1) - temperature * logp
-    error = plain.critics(torch.cat([rows.x, rows.action], 1)).squeeze(2) - critic_target(rows, follows)
+        action, logp, *_ = plain.actor.squashed(rows.next_inputs).sample_with_logp(noise[0])
+        follows = plain.targets.network(append(rows.next_inputs, action)).amin(0).squeeze(1) - temperature * logp
+    error = plain.critics(append(rows.inputs, rows.action)).squeeze(2) - critic_target(rows, follows)
     critic_loss = 0.5 * (rows.weight * error.square()).mean(1).sum()
     expect_gradient(learner.critic_optimiser, by_torch(critic_loss, plain.critics))
 
     plain.critics.load_state_dict(learner.critics.state_dict())  # the actor learns from critics that have learned
-    action, logp, *_ = plain.actor.squashed(rows.x).sample_with_logp(noise[1])
-    value = plain.critics(torch.cat([rows.x, action], 1)).amin(0).squeeze(1)
+    action, logp, *_ = plain.actor.squashed(rows.inputs).sample_with_logp(noise[1])
+    value = plain.critics(append(rows.inputs, action)).amin(0).squeeze(1)
     expect_gradient(learner.actor_optimiser, by_torch((temperature * logp - value).mean(), plain.actor))
     wanted = -2.0
     assert float(gradient(learner.temperature_optimiser)) == pytest.approx(-logp.mean().item() - wanted, rel=1e-4)
@@ -191,16 +204,16 @@ def test_sac_over_choices_goes_down_the_losses_of_the_paper():
     learner.update(sample, START)
 
     with torch.no_grad():
-        dist = plain.actor.distribution(rows.next_x, rows.next_mask)
+        dist = plain.actor.distribution(rows.next_inputs, rows.next_mask)
         assert isinstance(dist, Categorical)
-        follows, _ = expected_soft_value(dist, plain.targets.network(rows.next_x).amin(0), temperature)
-    values = plain.critics(rows.x)[:, torch.arange(ROWS), rows.action]
+        follows, _ = expected_soft_value(dist, plain.targets.network(rows.next_inputs).amin(0), temperature)
+    values = plain.critics(rows.inputs)[:, torch.arange(ROWS), rows.action]
     loss, _ = twin_loss(values, critic_target(rows, follows), rows.weight)
     expect_gradient(learner.critic_optimiser, by_torch(loss, plain.critics))
 
     with torch.no_grad():
-        values = learner.critics(rows.x).amin(0)
-    dist = Categorical(masked(plain.actor.torso(rows.x, plain.actor.head), rows.mask))
+        values = learner.critics(rows.inputs).amin(0)
+    dist = Categorical(masked(plain.actor.torso(rows.inputs, plain.actor.head), rows.mask))
     value, entropy = expected_soft_value(dist, values, temperature)
     expect_gradient(learner.actor_optimiser, by_torch(-value.mean(), plain.actor))
     gap = float((entropy.mean() - plain._wanted_entropy(rows)).detach())
@@ -214,10 +227,10 @@ def test_td3_goes_down_the_losses_of_the_paper():
     rows = rows_of(sample, plain.actor, CPU)
     target = critic_target(rows, plain._next_value(rows, plain.noise.draw(0, 1, ROWS, CPU)[0]))
     learner.update(sample, START)
-    loss, _ = twin_loss(plain.critics(torch.cat([rows.x, rows.action], 1)).squeeze(2), target, rows.weight)
+    loss, _ = twin_loss(plain.critics(append(rows.inputs, rows.action)).squeeze(2), target, rows.weight)
     expect_gradient(learner.critic_optimiser, by_torch(loss, plain.critics))
     plain.critics.load_state_dict(learner.critics.state_dict())
-    value = plain.critics(torch.cat([rows.x, plain.actor.point(rows.x)], 1))[0]
+    value = plain.critics(append(rows.inputs, plain.actor.point(rows.inputs)))[0]
     expect_gradient(learner.actor_optimiser, by_torch(-value.mean(), plain.actor))
 
 
@@ -232,7 +245,7 @@ def test_dqn_goes_down_the_loss_of_its_values(dueling, values):
     rows = rows_of(sample, plain.actor, CPU)
     target = rows.reward.unsqueeze(1) + rows.discount.unsqueeze(1) * plain._next_quantiles(rows)
     learner.update(sample, START)
-    loss, _ = quantile_loss(taken(plain.actor.quantiles(rows.x), rows.action), target, rows.weight)
+    loss, _ = quantile_loss(taken(plain.actor.quantiles(rows.inputs), rows.action), target, rows.weight)
     expect_gradient(learner.optimiser, by_torch(loss, plain.actor))
 
 

@@ -12,13 +12,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from slipstream.config.algos.onpolicy import BoardNetwork
 from slipstream.nets.attention import AttentionBlock, each
-from slipstream.nets.board_torsos import CHANNELS, AttentionTorso, CellPositions, ConvTorso
-from slipstream.nets.boards import BoardSpec, Candidates, PlacementFeatures
 from slipstream.nets.heads import FORBIDDEN, SMALL_GAIN, masked
+from slipstream.nets.mlp import Linear, Mlp
 from slipstream.nets.shards import in_shards
-from slipstream.nets.torsos import Linear, Mlp
+from slipstream.worlds.drmario.networks.boards import BoardSpec, Candidates, PlacementFeatures
+from slipstream.worlds.drmario.networks.torsos import CHANNELS, AttentionTorso, CellPositions, ConvTorso
 
 SIDES = 4  # of the first half, on which the second can be
 LATENTS = 16
@@ -160,7 +159,7 @@ def _widths(spec: BoardSpec) -> tuple[int, ...]:
 
 Torso = ConvTorso | AttentionTorso
 Head = DenseMap | Factorised | CrossAttention | PlacementDecoder
-NETWORKS: dict[BoardNetwork, tuple[type[Torso], type[Head]]] = {
+NETWORKS: dict[str, tuple[type[Torso], type[Head]]] = {
     "dense_map": (ConvTorso, DenseMap),
     "factorised": (ConvTorso, Factorised),
     "cross_attention": (ConvTorso, CrossAttention),
@@ -172,7 +171,7 @@ NETWORKS: dict[BoardNetwork, tuple[type[Torso], type[Head]]] = {
 class Placer(nn.Module):
     """A torso and a head for boards: rows of inputs -> logits of all placements, the same bits in any batch."""
 
-    def __init__(self, name: BoardNetwork, spec: BoardSpec, activation: str, generator: torch.Generator) -> None:
+    def __init__(self, name: str, spec: BoardSpec, activation: str, generator: torch.Generator) -> None:
         super().__init__()
         torso, head = NETWORKS[name]
         self.torso: Torso = torso(spec, activation, generator)

@@ -7,22 +7,22 @@ import torch
 from learning import TINY, scenario_of
 
 import slipstream
-from slipstream.algos.batch import make_actor
 from slipstream.algos.ppo import Ppo
 from slipstream.algos.state import load_module
 from slipstream.config.algos import PpoConfig
 from slipstream.config.load import load
 from slipstream.errors import ScenarioError
 from slipstream.evaluate.judge import judge
-from slipstream.nets.actor import Actor, ActorSpec, act, tensors
-from slipstream.nets.board_heads import NETWORKS
-from slipstream.nets.board_torsos import facts, image
-from slipstream.nets.boards import PIECES, BoardSpec
+from slipstream.nets.actor import Actor, ActorSpec, act, make_actor, tensors, with_network_keys
+from slipstream.nets.blocks import VECTOR
 from slipstream.nets.heads import FORBIDDEN
 from slipstream.nets.shards import SHARD, in_shards
 from slipstream.run.loop import resume, train
 from slipstream.run.saved_cast import load_cast
 from slipstream.worlds.drmario.config import DrMarioConfig
+from slipstream.worlds.drmario.networks.boards import PIECES, BoardSpec
+from slipstream.worlds.drmario.networks.heads import NETWORKS
+from slipstream.worlds.drmario.networks.torsos import facts, image
 from slipstream.worlds.registry import make_worlds
 from slipstream.worlds.vec_env import EnvOptions
 
@@ -97,15 +97,15 @@ def make(network: str, board: BoardSpec | None = None) -> Actor:
         hidden=(32,),
         activation="relu",
         normalize_observation=False,
-        board=board,
-        board_network=network,
+        network=network,
+        layout=msgspec.to_builtins(board),
     )
-    return Actor(spec, seeded(1))
+    return make_actor(spec, seeded(1))
 
 
 def blank(actor: Actor, piece: int = 1, after: int = 5) -> torch.Tensor:
     """An empty board with these pieces."""
-    board = actor.spec.board
+    board = msgspec.convert(actor.spec.layout, BoardSpec)
     x = torch.zeros(1, actor.spec.inputs)
     x[0, board.pieces + piece] = x[0, board.pieces + PIECES + after] = 1.0
     return x
@@ -114,7 +114,7 @@ def blank(actor: Actor, piece: int = 1, after: int = 5) -> torch.Tensor:
 @torch.no_grad()
 def logits(actor: Actor, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
     mask = torch.ones(len(x), actor.spec.outputs, dtype=torch.uint8) if mask is None else mask
-    return actor.distribution(x, mask).logits
+    return actor.distribution({VECTOR: x}, mask).logits
 
 
 # --- what each can see ---
@@ -126,7 +126,7 @@ def test_only_placements_there_are_have_a_score(network, positions):
     mask = mask.copy()
     mask[3] = 0  # an agent that does not act
     actor = lively(make_actor(config_of(network), Ppo.traits, spec, seeded(1)))
-    scores = logits(actor, actor.inputs(tensors(obs, CPU)), torch.from_numpy(mask))
+    scores = logits(actor, actor.inputs(tensors(obs, CPU))[VECTOR], torch.from_numpy(mask))
     assert scores.shape == mask.shape == (64, 512)
     assert (scores[mask == 0] == FORBIDDEN).all()
     allowed = scores[mask != 0]
@@ -225,7 +225,7 @@ def test_nobody_looks_at_the_padding_of_tokens(network):
 
 def test_a_mask_is_needed():
     with pytest.raises(ValueError, match="a mask must say which"):
-        make("dense_map").distribution(torch.zeros(1, 8 * CELLS + 19), None)
+        make("dense_map").distribution({VECTOR: torch.zeros(1, 8 * CELLS + 19)}, None)
 
 
 # --- bits ---
@@ -240,7 +240,8 @@ def test_a_row_gets_the_same_bits_in_any_batch_at_any_place_on_any_threads(netwo
     def seen(rows) -> list[bytes]:
         some = {name: np.ascontiguousarray(block[rows]) for name, block in obs.items()}
         return [
-            r.tobytes() for r in logits(actor, actor.inputs(tensors(some, CPU)), torch.from_numpy(mask[rows])).numpy()
+            r.tobytes()
+            for r in logits(actor, actor.inputs(tensors(some, CPU))[VECTOR], torch.from_numpy(mask[rows])).numpy()
         ]
 
     def acted(rows) -> list[bytes]:
@@ -301,7 +302,7 @@ def test_a_learners_network_is_built_again_from_what_is_saved(network, positions
     learner = Ppo(config_of(network), spec, 3, CPU)  # its weights are views of one vector
     lively(learner.actor)
     record = msgspec.json.encode(learner.actor_spec())
-    again = Actor(msgspec.json.decode(record, type=ActorSpec), seeded(99))
+    again = make_actor(msgspec.json.decode(record, type=ActorSpec), seeded(99))
     load_module(again, learner.actor_arrays(), "actor", strict=True)
     rows = {name: block[:20] for name, block in obs.items()}
     mine, theirs = (act(actor, rows, mask[:20], None, CPU) for actor in (learner.actor, again))
@@ -311,11 +312,12 @@ def test_a_learners_network_is_built_again_from_what_is_saved(network, positions
 
 def test_specs_saved_before_there_was_a_choice_score_candidates(positions):
     _, _, spec = positions
-    plain = msgspec.to_builtins(make_actor(config_of("candidates"), Ppo.traits, spec, seeded(1)).spec)
-    del plain["board_network"], plain["board"]["planes"], plain["board"]["num_planes"]
-    old = msgspec.convert(plain, ActorSpec)
-    assert old.board_network == "candidates"
-    assert Actor(old, seeded(1)).placer is None
+    plain = msgspec.to_builtins(Ppo(config_of("candidates"), spec, 1, CPU).actor_spec())
+    board = {name: at for name, at in plain.pop("layout").items() if name not in ("planes", "num_planes")}
+    del plain["network"], plain["blocks"]
+    old = msgspec.convert(with_network_keys({**plain, "board": board}), ActorSpec)
+    assert old.network == "candidates"
+    assert make_actor(old, seeded(1)).placer is None
 
 
 # --- learning ---
@@ -326,7 +328,7 @@ def test_gradients_reach_every_weight(network):
     actor = lively(make(network))
     x, mask, best = lines(24, np.random.default_rng(0))
     x[:, -1] = torch.linspace(-1, 1, 24)
-    actor.distribution(x, mask).logp(best).sum().backward()
+    actor.distribution({VECTOR: x}, mask).logp(best).sum().backward()
     for name, weight in actor.named_parameters():
         assert weight.grad is not None, name
         assert weight.grad.abs().sum() > 0, name
@@ -373,7 +375,7 @@ def test_every_head_learns_where_to_go_on(network, steps):
     for step in range(steps):
         some = slice(32 * step % 1024, 32 * step % 1024 + 32)
         optimiser.zero_grad()
-        (-actor.distribution(x[some], mask[some]).logp(best[some]).mean()).backward()
+        (-actor.distribution({VECTOR: x[some]}, mask[some]).logp(best[some]).mean()).backward()
         optimiser.step()
     right = logits(actor, new_x, new_mask).argmax(1) == new_best
     assert right.float().mean() > 0.7
@@ -393,7 +395,7 @@ def test_every_head_trains_resumes_and_is_judged(network, tmp_path):
     for path in (done.model, more.run, more.model):
         judged = judge(*load_cast(path), episodes=2).rows[0]
         assert (judged.policy, judged.episodes) == ("learned", 2)
-        assert slipstream.load_policy(path).record.actor.board_network == network
+        assert slipstream.load_policy(path).record.actor.network == network
 
 
 @pytest.mark.parametrize(

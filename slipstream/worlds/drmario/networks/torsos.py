@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from slipstream.nets.attention import BRANCH_GAIN, AttentionBlock, each
-from slipstream.nets.boards import COLOURS, PIECES, BoardSpec, pieces_of
-from slipstream.nets.torsos import ACTIVATIONS, Linear, Mlp, make_orthogonal
+from slipstream.nets.mlp import ACTIVATIONS, Linear, Mlp, make_orthogonal
+from slipstream.worlds.drmario.networks.boards import COLOURS, PIECES, BoardSpec, pieces_of
 
 CHANNELS = 32  # of a cell's features
 RESIDUALS = 3  # blocks of two convolutions: with the first one, a cell sees 7 cells far

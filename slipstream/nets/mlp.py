@@ -1,4 +1,4 @@
-"""Torsos: from an agent's observation blocks to what heads read.
+"""Perceptrons: layers, and their native passes forward and backward.
 
 On the CPU a whole perceptron is one native pass forward and one back (core/kernels/mlp.hpp): at a few hundred rows the
 calls between small torch operations cost more than the arithmetic, and torch's bits depend on the batch. Natively a row
@@ -11,8 +11,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
 from functools import cache
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -22,38 +20,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from slipstream import _core
+from slipstream.nets.arithmetic import PLAIN, Arithmetic, current_arithmetic, one_thread
+from slipstream.nets.blocks import VECTOR, Inputs
 
-Obs = dict[str, Tensor]  # block name -> [rows, ...]
 Shapes = tuple[_core.MlpShape, ...]
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU}
 FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {"tanh": torch.tanh, "relu": torch.relu, "identity": lambda x: x}
-
-
-class Arithmetic(NamedTuple):
-    """How networks are multiplied out while they learn."""
-
-    dtype: torch.dtype = torch.float32  # of products; weights, sums between layers and losses stay float32
-    compiled: bool = False  # by torch.compile
-
-
-PLAIN = Arithmetic()
-_arithmetic: ContextVar[Arithmetic] = ContextVar("arithmetic", default=PLAIN)
-
-
-@contextmanager
-def arithmetic(how: Arithmetic) -> Iterator[None]:
-    """Networks that are run in here, and their gradients, are multiplied out this way."""
-    token = _arithmetic.set(how)
-    try:
-        yield
-    finally:
-        _arithmetic.reset(token)
-
-
-def learning_dtype() -> torch.dtype:
-    """Of products, here and now."""
-    return _arithmetic.get().dtype
 
 
 class MlpLayout:
@@ -78,28 +51,13 @@ class Linear(nn.Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         """Rows [rows, inputs] -> [rows, outputs]."""
-        return run(self.over(x))[0]
-
-    def over(self, x: Tensor) -> Pass:
-        """The pass that `forward` makes, for who runs several at once."""
-        return Net(self._layout, (self.weight, self.bias)).over(x)
+        return run(Net(self._layout, (self.weight, self.bias)).on(x))[0]
 
 
 def make_orthogonal(weight: Tensor, gain: float, generator: torch.Generator) -> None:
     """Torch's initialisation on one thread: its QR gives other bits on two."""
     with one_thread():
         nn.init.orthogonal_(weight, gain, generator=generator)
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Torch on one thread: its bits depend on how many there are, and in a new thread it begins with all."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 class Mlp(nn.Sequential):
@@ -125,14 +83,10 @@ class Mlp(nn.Sequential):
         """Rows [rows, inputs] -> [rows, outputs], or what a head makes of them, in the same pass."""
         if self._layout is None and head is None:
             return x
-        return run(self.over(x, head))[0]
+        return run(self.native(head).on(x))[0]
 
-    def over(self, x: Tensor, head: Linear | None = None) -> Pass:
-        """The pass that `forward` makes, for who runs several at once; there must be a layer, or a head."""
-        return self.net(head).over(x)
-
-    def net(self, head: Linear | None = None) -> Net:
-        """What `forward` runs, for who does it again and again; there must be a layer, or a head."""
+    def native(self, head: Linear | None = None) -> Net:
+        """The layers and head that `forward` runs in one pass; there must be a layer or a head."""
         layout = self._layout
         if layout is None:
             assert head is not None
@@ -144,14 +98,28 @@ class Mlp(nn.Sequential):
         return Net(self._topped, _parameters(*self._linears, head))
 
 
+class MlpTorso(Mlp):
+    """A perceptron as a torso: it reads the vector of its inputs."""
+
+    def __init__(
+        self, sizes: Sequence[int], activation: str, out_gain: float | None, generator: torch.Generator
+    ) -> None:
+        super().__init__(sizes, activation, out_gain, generator)
+        self.features = sizes[-1]
+
+    def forward(self, inputs: Inputs, head: Linear | None = None) -> Tensor:  # type: ignore[override]
+        """Features [rows, width], or a head's outputs, in the same pass."""
+        return super().forward(inputs[VECTOR], head)
+
+
 class Net(NamedTuple):
-    """A perceptron; it stays the same while its parameters learn."""
+    """A perceptron as the kernels see it; it stays valid while its parameters learn."""
 
     layout: MlpLayout
     parameters: tuple[Tensor, ...]  # weight and bias of every layer
 
-    def over(self, x: Tensor) -> Pass:
-        """Its pass over these rows."""
+    def on(self, x: Tensor) -> Pass:
+        """Its pass on these rows."""
         return Pass(self.layout, x, self.parameters)
 
 
@@ -168,12 +136,11 @@ def _parameters(*layers: Linear) -> tuple[Tensor, ...]:
 
 
 def run(*passes: Pass) -> tuple[Tensor, ...]:
-    """What each pass gives, [rows, outputs].
+    """Outputs of each pass, [rows, outputs].
 
-    Passes that are asked for together run side by side, a thread for each: two networks then stay in the caches of two
-    cores, and nobody waits for anybody.
+    Passes given together run side by side, one thread each, so that two networks stay in the caches of two cores.
     """
-    how = _arithmetic.get()
+    how = current_arithmetic()
     if how != PLAIN or not is_native(passes[0].x):
         return tuple(_by_torch(each, how) for each in passes)
     shapes, flat = _flat(passes)
@@ -183,78 +150,36 @@ def run(*passes: Pass) -> tuple[Tensor, ...]:
     return tuple(_forward(shapes, flat, None))
 
 
-class PassRecorder:
-    """Runs passes whose slopes somebody else will know, without torch's graph: it costs more than small networks do.
-
-    What the way back needs is kept until the next passes are run: memory that is asked for anew each time costs as much
-    as a layer.
-    """
-
-    def __init__(self) -> None:
-        self._hidden: list[Tensor] = []
-
-    def record(self, *passes: Pass) -> ForwardRecord | Graph:
-        """A record of these passes, whoever runs them."""
-        record = self.run(*passes)
-        if record is not None:
-            return record
-        passes = tuple(each._replace(x=each.x.detach().requires_grad_()) for each in passes)
-        with torch.enable_grad():
-            return Graph(passes, run(*passes))
-
-    def run(self, *passes: Pass) -> ForwardRecord | None:
-        """A record of these passes; None where torch has to run them."""
-        if _arithmetic.get() != PLAIN or not is_native(passes[0].x):
-            return None
-        shapes, flat = _flat(passes)
-        needed = [shape.hidden_floats(each.x.shape[0]) for shape, each in zip(shapes, passes, strict=True)]
-        if len(self._hidden) != len(needed) or any(len(h) < n for h, n in zip(self._hidden, needed, strict=True)):
-            self._hidden = [torch.empty(count) for count in needed]
-        return ForwardRecord(shapes, flat, self._hidden, tuple(_forward(shapes, flat, self._hidden)))
-
-
-class ForwardRecord(NamedTuple):
-    """Passes that were run, and what the way back needs of them."""
+class NativeForward(NamedTuple):
+    """Native passes that were run, and what their backward pass needs."""
 
     shapes: Shapes
     flat: Sequence[Tensor]  # the rows of every pass, then the parameters of every pass
     hidden: Sequence[Tensor]
-    outs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
 
-    def gradients(self, slopes: Sequence[Tensor]) -> list[Tensor]:
-        """By the parameters of every pass, each a vector: weight and bias of every layer, in order."""
-        return self._back(slopes, to_parameters=True)[1]
+    def backward(self, output_grads: Sequence[Tensor]) -> list[Tensor]:
+        """Gradients of the parameters of every pass, each one vector: weight and bias of every layer, in order."""
+        return self._back(output_grads, to_parameters=True)[1]
 
-    def by_rows(self, slopes: Sequence[Tensor]) -> list[Tensor]:
-        """By the rows of every pass, [rows, inputs]."""
-        return self._back(slopes, to_parameters=False)[0]
+    def vector_grads(self, output_grads: Sequence[Tensor]) -> list[Tensor]:
+        """Gradients of the rows of every pass, [rows, inputs]."""
+        return self._back(output_grads, to_parameters=False)[0]
 
-    def _back(self, slopes: Sequence[Tensor], to_parameters: bool) -> tuple[list[Tensor], list[Tensor]]:
+    def _back(self, output_grads: Sequence[Tensor], to_parameters: bool) -> tuple[list[Tensor], list[Tensor]]:
         passes, parameters = len(self.shapes), len(self.flat) - len(self.shapes)
         wanted = [not to_parameters] * passes + [to_parameters] * parameters
-        by_rows, by_parameters = _backward(self, [slope.contiguous() for slope in slopes], wanted)
-        return [g for g in by_rows if g is not None], [g for g in by_parameters if g is not None]
+        of_rows, of_parameters = _backward(self, [grads.contiguous() for grads in output_grads], wanted)
+        return [g for g in of_rows if g is not None], [g for g in of_parameters if g is not None]
 
 
-class Graph(NamedTuple):
-    """Passes that torch ran: on a GPU, or with other products. It knows the way back itself."""
-
-    passes: tuple[Pass, ...]  # with rows that gradients flow to
-    graph: tuple[Tensor, ...]  # what each gave
-
-    @property
-    def outs(self) -> tuple[Tensor, ...]:
-        """What each pass gave, outside the graph."""
-        return tuple(out.detach() for out in self.graph)
-
-    def gradients(self, slopes: Sequence[Tensor]) -> list[Tensor]:
-        """By the parameters of every pass, in order."""
-        parameters = [parameter for each in self.passes for parameter in each.parameters]
-        return list(torch.autograd.grad(self.graph, parameters, slopes))
-
-    def by_rows(self, slopes: Sequence[Tensor]) -> list[Tensor]:
-        """By the rows of every pass, [rows, inputs]."""
-        return list(torch.autograd.grad(self.graph, [each.x for each in self.passes], slopes))
+def forward_with_memory(passes: Sequence[Pass], memory: list[Tensor]) -> NativeForward:
+    """Run passes natively; hidden layers are written into `memory`, which grows where it is too small."""
+    shapes, flat = _flat(passes)
+    needed = [shape.hidden_floats(each.x.shape[0]) for shape, each in zip(shapes, passes, strict=True)]
+    if len(memory) != len(needed) or any(len(h) < n for h, n in zip(memory, needed, strict=True)):
+        memory[:] = [torch.empty(count) for count in needed]
+    return NativeForward(shapes, flat, memory, tuple(_forward(shapes, flat, memory)))
 
 
 def _flat(passes: Sequence[Pass]) -> tuple[Shapes, list[Tensor]]:
@@ -282,7 +207,7 @@ def is_native(x: Tensor) -> bool:
     return x.device.type == "cpu" and not torch.compiler.is_exporting()
 
 
-def layer_by_layer(layout: MlpLayout, x: Tensor, parameters: Sequence[Tensor]) -> Tensor:
+def forward_in_torch(layout: MlpLayout, x: Tensor, parameters: Sequence[Tensor]) -> Tensor:
     """The same network in plain torch: what runs on a GPU and is exported; the native pass is tested against it."""
     for i in range(0, len(parameters), 2):
         x = functional.linear(x, parameters[i], parameters[i + 1])
@@ -293,8 +218,8 @@ def layer_by_layer(layout: MlpLayout, x: Tensor, parameters: Sequence[Tensor]) -
 def _by_torch(each: Pass, how: Arithmetic) -> Tensor:
     _same_device(each.x, each.parameters)
     if how == PLAIN:
-        return layer_by_layer(*each)
-    run = _compiled() if how.compiled else layer_by_layer
+        return forward_in_torch(*each)
+    run = _compiled() if how.compiled else forward_in_torch
     with torch.autocast(each.x.device.type, how.dtype, enabled=how.dtype != torch.float32):
         out: Tensor = run(*each)
     return out.float()
@@ -302,7 +227,7 @@ def _by_torch(each: Pass, how: Arithmetic) -> Tensor:
 
 @cache
 def _compiled() -> Callable[[MlpLayout, Tensor, Sequence[Tensor]], Tensor]:
-    compiled: Callable[[MlpLayout, Tensor, Sequence[Tensor]], Tensor] = torch.compile(layer_by_layer, dynamic=True)
+    compiled: Callable[[MlpLayout, Tensor, Sequence[Tensor]], Tensor] = torch.compile(forward_in_torch, dynamic=True)
     return compiled
 
 
@@ -333,7 +258,7 @@ def _hidden(shapes: Shapes, flat: Sequence[Tensor]) -> list[Tensor]:
 
 
 def _backward(
-    record: ForwardRecord, slopes: Sequence[Tensor], wanted: Sequence[bool]
+    record: NativeForward, output_grads: Sequence[Tensor], wanted: Sequence[bool]
 ) -> tuple[list[Tensor | None], list[Tensor | None]]:
     """Gradients by every pass's rows, and by all its parameters as one vector; `wanted` of each tensor of `flat`."""
     passes, by_rows, by_parameters = [], [], []
@@ -342,9 +267,9 @@ def _backward(
         end = begin + len(parameters)
         by_parameters.append(x.new_empty(shape.parameter_floats) if any(wanted[begin:end]) else None)
         by_rows.append(torch.empty_like(x) if wanted[i] else None)
-        x_at, hidden, out, slope = _addresses((x, record.hidden[i], record.outs[i], slopes[i]))
+        x_at, hidden, out, out_grads = _addresses((x, record.hidden[i], record.outputs[i], output_grads[i]))
         to_parameters, to_rows = (0 if grads is None else grads.data_ptr() for grads in (by_parameters[i], by_rows[i]))
-        passes.append((shape, _addresses(parameters), x_at, x.shape[0], hidden, out, slope, to_parameters, to_rows))
+        passes.append((shape, _addresses(parameters), x_at, x.shape[0], hidden, out, out_grads, to_parameters, to_rows))
         begin = end
     _core.mlp_backward(passes)
     return by_rows, by_parameters
@@ -362,13 +287,13 @@ class _Passes(torch.autograd.Function):
         return tuple(outs)
 
     @staticmethod
-    def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *output_grads: Tensor) -> tuple[Tensor | None, ...]:
         if torch.is_grad_enabled():  # create_graph: what comes out of here would silently count as constant
-            raise RuntimeError("the native pass has no second derivative; ask layer_by_layer for it")
+            raise RuntimeError("the native pass has no second derivative; use forward_in_torch")
         saved, count = ctx.saved_tensors, len(ctx.shapes)
-        record = ForwardRecord(ctx.shapes, saved[: -2 * count], saved[-2 * count : -count], saved[-count:])
-        slopes = tuple(slope.contiguous() for slope in slopes)
-        by_rows, by_parameters = _backward(record, slopes, ctx.needs_input_grad[1:])
+        record = NativeForward(ctx.shapes, saved[: -2 * count], saved[-2 * count : -count], saved[-count:])
+        output_grads = tuple(grads.contiguous() for grads in output_grads)
+        by_rows, by_parameters = _backward(record, output_grads, ctx.needs_input_grad[1:])
         pieces: list[Tensor | None] = []
         for grads, (_, _, parameters) in zip(by_parameters, _by_pass(record.shapes, record.flat), strict=True):
             pieces += _pieces(grads, parameters)
@@ -398,11 +323,3 @@ def fastest_threads(widths: Sequence[int], activation: str, rows: int, candidate
                 torch.autograd.grad(net(x).sum(), list(net.parameters()))
                 seconds[i] = min(seconds[i], time.perf_counter() - start)
     return candidates[seconds.index(min(seconds))]
-
-
-def flatten(obs: Obs) -> Tensor:
-    """All blocks of each row side by side, as float32 [rows, features], in the order of the spec."""
-    blocks = [block.flatten(1) for block in obs.values()]
-    if len(blocks) == 1:
-        return blocks[0].float()
-    return torch.cat([block.float() for block in blocks], dim=1)

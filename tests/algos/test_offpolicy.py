@@ -18,12 +18,14 @@ from scipy import stats
 
 from slipstream import _core
 from slipstream.algos.adam import FlatAdam
+from slipstream.algos.offpolicy import Noise, coin, random_actions, rows_of
 from slipstream.algos.protocol import Progress
 from slipstream.algos.registry import ALGORITHMS
-from slipstream.algos.replayed import Noise, TargetNetwork, coin, random_actions, rows_of
+from slipstream.algos.target_network import TargetNetwork
 from slipstream.config.algos import CqlConfig, DqnConfig, SacConfig, Td3Config
 from slipstream.nets.actor import Actor, ActorSpec
-from slipstream.nets.torsos import Mlp
+from slipstream.nets.blocks import VECTOR
+from slipstream.nets.mlp import Mlp
 
 CPU = torch.device("cpu")
 UNLIKELY = 1e-4  # p-value below which a law is not believed
@@ -132,8 +134,8 @@ def test_a_draw_becomes_tensors_with_both_observations_standardised_alike():
     actor.observe({"obs": torch.tensor([[1.0], [3.0]])})  # mean 2, deviation 1
     sample = hand_sample([2, 3], [0, 2], [1, -1], [0.9, 0], [4, 0], mask=[[1, 1, 0]] * 2, next_mask=[[0, 1, 1]] * 2)
     rows = rows_of(sample, actor, CPU)
-    torch.testing.assert_close(rows.x, torch.tensor([[0.0], [1.0]]), atol=1e-3, rtol=1e-3)
-    torch.testing.assert_close(rows.next_x, torch.tensor([[2.0], [-2.0]]), atol=1e-3, rtol=1e-3)
+    torch.testing.assert_close(rows.inputs[VECTOR], torch.tensor([[0.0], [1.0]]), atol=1e-3, rtol=1e-3)
+    torch.testing.assert_close(rows.next_inputs[VECTOR], torch.tensor([[2.0], [-2.0]]), atol=1e-3, rtol=1e-3)
     assert rows.action.tolist() == [0, 2]
     assert rows.action.dtype == torch.int64
     assert rows.reward.tolist() == [1, -1]

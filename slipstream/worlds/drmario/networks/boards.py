@@ -4,7 +4,7 @@ A placement is described by what is around it, told in the piece's own colours: 
 neither. So what is learned for one colour and place holds for all of them, and a row costs only as many passes as it
 has placements. The critic looks at columns in the same way: once for each colour, with their neighbours.
 
-Everything is read from rows of inputs as `flatten` makes them: planes, one-hot pieces, numbers, costs of placements.
+Everything is read from the vector of the inputs: planes, one-hot pieces, numbers, costs of placements.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from slipstream import _core
+from slipstream.nets.blocks import VECTOR, Inputs
 from slipstream.nets.heads import FORBIDDEN
-from slipstream.nets.torsos import Linear, Mlp, is_native
+from slipstream.nets.mlp import Linear, Mlp, is_native
 
 ABOVE, BELOW, LEFT, RIGHT = 3, 6, 3, 4  # cells around a placement that are looked at
 COLOURS = 3
@@ -175,10 +176,14 @@ class ColumnTorso(nn.Module):
         self.columns = Mlp((3 * 3 * spec.height + spec.num_numbers, *COLUMN_HIDDEN), activation, None, generator)
         pooled = 6 * COLUMN_HIDDEN[-1] + spec.num_numbers + 2 * PIECES
         self.whole = Mlp((pooled, *hidden), activation, None, generator)
+        self.features = (pooled, *hidden)[-1]
 
-    def forward(self, x: Tensor, head: Linear | None = None) -> Tensor:
-        """Features [rows, hidden], or what a head makes of them."""
-        spec = self.board.spec
+    def native(self, head: Linear | None = None) -> None:
+        """None: torch runs it, with native perceptrons inside."""
+
+    def forward(self, inputs: Inputs, head: Linear | None = None) -> Tensor:
+        """Features [rows, hidden], or a head's outputs."""
+        x, spec = inputs[VECTOR], self.board.spec
         pieces = x[:, spec.pieces : spec.pieces + 2 * PIECES]
         if torch.is_grad_enabled() or not is_native(x):
             seen = self._look(x)
