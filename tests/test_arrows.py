@@ -7,6 +7,7 @@ import pytest
 from learning import python
 
 import slipstream
+from slipstream.worlds.entry_points import BUILT_IN
 
 PACKAGE = Path(__file__).parents[1] / "slipstream"
 
@@ -143,13 +144,23 @@ def test_imports_follow_the_arrows(part):
     assert not wrong
 
 
-def test_nothing_outside_its_package_names_a_world():
-    """One registry knows the worlds; everything else works with any."""
+WORLDS = [path.name for path in sorted((PACKAGE / "worlds").iterdir()) if (path / "config.py").exists()]
+
+
+def test_every_world_has_a_room_of_its_own():
+    assert WORLDS == ["airspace", "drmario", "foreign", "probe", "racing"]
+    rooms = {place.split(":")[0] for place in BUILT_IN.values()}
+    assert rooms == {f"slipstream.worlds.{name}" for name in WORLDS}
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_nothing_outside_its_package_names_a_world(world):
+    """A world is found by its entry point; everything else works with any."""
     wrong = []
     for path in FILES:
-        if part_of(path) in ("worlds", "config"):
+        if path.is_relative_to(PACKAGE / "worlds" / world):
             continue
-        names = [n for n in imports(path) if n.startswith(("worlds.airspace", "worlds.probe", "worlds.foreign"))]
+        names = [name for name in imports(path) if f"{name}.".startswith(f"worlds.{world}.")]
         wrong += [f"{path.relative_to(PACKAGE)} imports {name}" for name in names]
     assert not wrong
 

@@ -218,7 +218,7 @@ def make_renderer(config: WorldConfig) -> Renderer | None:
 
 
 def scene(kind: str) -> Path | None:
-    """The script that draws this kind of world on a page's canvas (see view/static/player.js); None: it has none."""
+    """The script that draws this kind of world on a page's canvas (see draw/static/player.js); None: it has none."""
     return tools(kind).drawings.scene
 
 
