@@ -115,10 +115,11 @@ def run(command: str, capsys, shrink: bool = True) -> tuple[int, str]:
 
 
 def smaller(words: list[str]) -> list[str]:
-    """Flags that cut down the budget of a command; only algorithms that learn from rollouts have epochs."""
+    """Flags that cut down the budget of a command, and how much is learned from what it collects."""
     from_replay = {"sac", "td3", "dqn", "cql", "convoy_lock_td3"} & {word.lower() for word in words}
-    epochs = ["--algo.epochs", "1"] if words[0] == "train" and not from_replay else []
-    return SMALLER.get(words[0], []) + epochs
+    updates = ["--algo.training-intensity", "0.02"] if from_replay else ["--algo.epochs", "1"]
+    workers = ["--workers", "2"] if words[0] == "bench" and "--workers" in words else []
+    return SMALLER.get(words[0], []) + (updates if words[0] == "train" else []) + workers
 
 
 def squeeze(text: str) -> str:
