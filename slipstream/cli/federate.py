@@ -1,4 +1,4 @@
-"""Several runs that learn together: planned, supervised, tried out."""
+"""`slipstream federate`: starts, supervises and resumes the replicas of a federation."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ USAGE = """slipstream federate SCENARIO [options] [--field.of.the.scenario VALUE
 
 
 def federate(argv: Sequence[str]) -> int:
-    """Start replicas of a scenario and watch over them; or go on with those of a folder; or try it out."""
+    """Start and supervise replicas of a scenario, resume those of a folder, coordinate, or run a smoke test."""
     words = list(argv)
     if not words or words[0] in ("-h", "--help"):
         _parser().print_help()
@@ -191,7 +191,7 @@ def _begin(root: Path, what: ReplicaPlan, known: argparse.Namespace) -> int:
 
 @contextmanager
 def _where(known: argparse.Namespace, what: ReplicaPlan) -> Iterator[Spawn | None]:
-    """What begins a replica: None on this machine."""
+    """What starts a replica; None: this machine does."""
     with place.cluster(known, what.max_parallel) as found:
         if found is None:
             yield None
@@ -268,7 +268,7 @@ def _say_changes(watched: Sequence[ReplicaState], shown: dict[str, str]) -> None
 
 
 def _closed(root: Path) -> dict[str, int]:
-    """Rounds that have closed, by policy, as the replicas tell."""
+    """Number of closed rounds by policy, from the replicas' events."""
     found: dict[str, set[int]] = {}
     for row in _round_events(root):
         if row.get("state") == "closed":
@@ -287,7 +287,7 @@ def _others(root: Path, policy: str) -> Iterator[str]:
 
 
 def _round_events(root: Path) -> Iterator[dict[str, Any]]:
-    """What replicas tell of rounds."""
+    """The events of rounds in all replicas' folders."""
     from slipstream.run.metrics import read_rows
     from slipstream.run.replicas import RUNS
 
@@ -296,7 +296,7 @@ def _round_events(root: Path) -> Iterator[dict[str, Any]]:
 
 
 def _why_none(root: Path) -> str:
-    """The commonest reason that replicas tell, and how often."""
+    """The most common reason in the replicas' events, and how often it occurs."""
     told = Counter(str(row.get("reason")) for row in _round_events(root) if row.get("reason"))
     if not told:
         return "no replica came to the end of an interval; set a shorter federated.interval, or train longer"
@@ -305,7 +305,7 @@ def _why_none(root: Path) -> str:
 
 
 def _print_rounds(root: Path) -> int:
-    """How many rounds came of it, and where everything is; returns how many closed."""
+    """Print the rounds and the folders; returns how many rounds closed."""
     from slipstream.run.replicas import LOGS, ROUNDS, RUNS
 
     closed = _closed(root)

@@ -21,139 +21,162 @@ NAMES = " or ".join(", ".join(AGGREGATORS).rsplit(", ", 1))
 
 
 class ServerConfig(Config):
-    """A step from the last aggregate towards the new one, in place of taking it whole."""
+    """A step from the last aggregate towards the new one, instead of the new one itself."""
 
     kind: Literal["fedadam", "fedyogi", "reptile"] = Field(
-        description="fedadam and fedyogi: Adam or Yogi on the difference; reptile: a share of it."
+        description="fedadam, fedyogi: Adam or Yogi on the difference; reptile: a fraction of the difference."
     )
-    rate: Positive = Field(0.1, description="Size of the step; for reptile, the share of the way that is gone.")
+    rate: Positive = Field(0.1, description="Step size; for reptile, the fraction of the difference that is applied.")
     tau: Positive = Field(
-        1e-3, description="fedadam and fedyogi: added to the root, so that small differences stay so."
+        1e-3,
+        description="fedadam and fedyogi: added to the root of the second moment, to keep small differences small.",
     )
 
 
 class DefenceConfig(Config):
-    """What an update must be like before it counts."""
+    """Checks that an update must pass before it is merged."""
 
     clip_norm: Positive | None = Field(
-        3.0, description="Changes longer than this many times the median change are shortened to it; null: none."
+        3.0, description="Scale a change down to this many times the median norm of the round; null: never."
     )
     max_norm: Positive | None = Field(
-        10.0, description="Changes longer than this many times the median change are refused; null: none."
+        10.0, description="Refuse a change above this many times the median norm of the round; null: never."
     )
     min_cosine: Annotated[float, Field(ge=-1, lt=1)] | None = Field(
-        -0.3, description="Changes whose cosine to the median change is smaller are refused; null: none."
+        -0.3, description="Refuse a change whose cosine to the median change is below this; null: never."
     )
-    quarantine_rounds: int = Field(5, ge=0, description="Rounds in which a client that was refused is not heard.")
+    quarantine_rounds: int = Field(5, ge=0, description="Rounds for which a client is excluded after a refused update.")
 
 
 class DistillConfig(Config):
-    """After a round, all clients' policies are distilled into one, which is taken where it plays better."""
+    """After a round, distil all clients' policies into one, and use it if it plays better than the aggregate."""
 
     observations: int = Field(
-        2048, ge=50, description="Rows to fit to, of episodes that the clients' policies and the aggregate play."
+        2048,
+        ge=50,
+        description="Observations to fit to, from episodes that the clients' policies and the aggregate play.",
     )
-    episodes: Count = Field(16, description="Episodes that each of these plays, and others by which two are compared.")
-    epochs: Count = Field(20, description="Most passes over the observations; a fifth of them is held out.")
+    episodes: Count = Field(
+        16, description="Episodes that each policy plays for observations, and again for the comparison."
+    )
+    epochs: Count = Field(
+        20, description="Largest number of passes over the observations; a fifth of them is held out."
+    )
     learning_rate: Positive = Field(1e-3, description="Adam's step size.")
-    margin: float = Field(0.0, ge=0, description="Mean return by which the distilled policy must be better.")
+    margin: float = Field(0.0, ge=0, description="Mean return by which the distilled policy must beat the aggregate.")
 
 
 class PrivacyConfig(Config):
-    """Differential privacy of whole clients: changes are clipped, and noise is added to them."""
+    """Differential privacy of whole clients: each client's change is clipped, and noise is added to it."""
 
-    clip_norm: Positive = Field(1.0, description="Longest change of the weights that leaves a client.")
-    noise_multiplier: Positive = Field(1.0, description="Deviation of the noise, in clip norms, on the sum of all.")
-    delta: Annotated[float, Field(gt=0, lt=1)] = Field(1e-5, description="Chance with which epsilon may not hold.")
+    clip_norm: Positive = Field(1.0, description="Largest norm of the change that a client sends.")
+    noise_multiplier: Positive = Field(
+        1.0, description="Standard deviation of the noise in the sum over clients, in units of clip_norm."
+    )
+    delta: Annotated[float, Field(gt=0, lt=1)] = Field(
+        1e-5, description="Probability with which the bound epsilon may fail."
+    )
 
 
 class DpSgdConfig(Config):
-    """Differential privacy of single rows: each row's gradient is clipped, and noise is added to their sum."""
+    """Differential privacy of single rows (DP-SGD): each row's gradient is clipped, and noise is added to the sum."""
 
-    clip_norm: Positive = Field(1.0, description="Longest gradient of one row.")
-    noise_multiplier: Positive = Field(1.0, description="Deviation of the noise, in clip norms, on the sum of a batch.")
-    delta: Annotated[float, Field(gt=0, lt=1)] = Field(1e-5, description="Chance with which epsilon may not hold.")
+    clip_norm: Positive = Field(1.0, description="Largest norm of one row's gradient.")
+    noise_multiplier: Positive = Field(
+        1.0, description="Standard deviation of the noise in the sum over a batch, in units of clip_norm."
+    )
+    delta: Annotated[float, Field(gt=0, lt=1)] = Field(
+        1e-5, description="Probability with which the bound epsilon may fail."
+    )
 
 
 class FederatedConfig(Config):
-    """Learning together with other runs: every so many episodes, weights are exchanged and merged."""
+    """Federated learning: every `interval` episodes, runs exchange weights and continue from the merged ones."""
 
     enabled: bool = Field(False, description="Exchange weights with the other clients.")
-    clients: Count = Field(1, description="Runs that learn together; with one, every round is skipped.")
-    client: Name = Field("0", description="This run's name among them.")
-    interval: Count = Field(10, description="Episodes, of all worlds and workers together, between two rounds.")
-    init_seed: int = Field(0, ge=0, description="Seed of the first weights, which all clients have in common.")
+    clients: Count = Field(1, description="Number of runs in the federation; with 1, rounds are skipped.")
+    client: Name = Field("0", description="Name of this run in the federation.")
+    interval: Count = Field(10, description="Episodes between two rounds, counted over all worlds and workers.")
+    init_seed: int = Field(0, ge=0, description="Seed of the initial weights, which are the same for all clients.")
     first_round: Count | None = Field(
-        None, description="Round that the others must stand at when this run begins (1: a new federation); null: any."
+        None, description="Round that the federation must be in when this run starts (1: a new federation); null: any."
     )
     agents: tuple[Name, ...] | None = Field(
-        None, description="Policies that are shared (or agents or roles they act for); null: all that learn."
+        None, description="Policies to share, or agents or roles they act for; null: all learning policies."
     )
     root: str = Field("federations/shared", min_length=1, description="Folder in which clients meet (transport files).")
     transport: TransportName = Field(
         "files",
-        description="How weights travel: a shared folder, a coordinator, a ring of all, or pairs of neighbours.",
+        description="How weights travel: a shared folder (files), a coordinator (tcp), a ring of peers, or gossip.",
     )
     address: str | None = Field(
         None,
-        description="Where the coordinator listens (transport tcp): tcp://HOST:PORT, or ipc://PATH on one machine.",
+        description="Address of the coordinator (transport tcp): tcp://HOST:PORT, or ipc://PATH on one machine.",
     )
     peers: dict[Name, str] = Field(
-        default_factory=dict, description="Where every client listens, by name (transports ring and gossip)."
+        default_factory=dict, description="Address of every client, by name (transports ring and gossip)."
     )
     schedule: Literal["matching", "ring", "all"] = Field(
-        "matching", description="Whom a client meets (transport gossip): one other, its neighbours, or everybody."
+        "matching",
+        description="Partners of a client in a round (transport gossip): one other, both neighbours, or everybody.",
     )
-    token_file: str | None = Field(None, description="File with the word that a coordinator or peers ask for.")
+    token_file: str | None = Field(None, description="File with the token that the coordinator or the peers require.")
     aggregator: str = Field(
         "mean",
-        description=f"How several clients' weights become one: {NAMES}; or a function of yours, as module:function.",
+        description=f"Rule that merges the clients' weights: {NAMES}; or your own function, as module:function.",
     )
-    liars: int = Field(0, ge=0, description="Clients that may send anything, which the aggregator has to survive.")
+    liars: int = Field(0, ge=0, description="Number of malicious or broken clients that the aggregator must withstand.")
     weights: Literal["samples", "reward_delta"] | dict[Name, Annotated[float, Field(ge=0)]] | None = Field(
         None,
-        description="weighted_mean: what a client counts by (at most twice the median, whatever it claims), or a "
-        "number for each client, on which all agree; null: all the same.",
+        description="weighted_mean: weigh clients by samples or reward_delta (at most twice the round's median), or "
+        "by a number for each client; null: equal weights.",
     )
-    server: ServerConfig | None = Field(None, description="A step towards the aggregate; null: it is taken as it is.")
+    server: ServerConfig | None = Field(
+        None, description="Server optimiser, which steps towards the aggregate; null: use the aggregate itself."
+    )
     distill: DistillConfig | None = Field(
         None,
-        description="Distil the clients' policies into one after every round, compare it with the aggregate in play, "
-        "and go on with the better; null: the aggregate.",
+        description="After every round, distil the clients' policies into one, play it against the aggregate, and "
+        "continue with the better; null: always the aggregate.",
     )
-    timeout_s: Positive = Field(600.0, description="Longest wait for the others in a round.")
-    quorum: Count | None = Field(None, description="Clients that a round needs at its deadline; null: more than half.")
+    timeout_s: Positive = Field(600.0, description="Time from the first update of a round to its deadline.")
+    quorum: Count | None = Field(
+        None,
+        description="Fewest accepted updates for a round to close at its deadline; null: more than half.",
+    )
     staleness: Annotated[float, Field(ge=0, le=1)] = Field(
-        0.0, description="What an update counts that began one round too early, by round; 0: it is refused."
+        0.0, description="Weight of a stale update, multiplied once per missed round; 0 refuses stale updates."
     )
     optimizer_strategy: Literal["local", "average", "reset"] = Field(
-        "local", description="Moments of the optimisers after a round: each its own, merged, or none."
+        "local", description="Optimiser moments after a round: kept by each client, averaged, or reset to zero."
     )
-    proximal_mu: float = Field(0.0, ge=0, description="Pull of the losses towards the last aggregate (FedProx).")
+    proximal_mu: float = Field(
+        0.0, ge=0, description="FedProx: weight of the penalty on the distance to the last aggregate."
+    )
     maml: Annotated[float, Field(gt=0, lt=1)] | None = Field(
         None,
-        description="First-order MAML: in this part of an interval's episodes a client adapts, and only what it learns "
-        "in the rest is sent, carried over to where it began; null: all it has learned is sent.",
+        description="First-order MAML: fraction of an interval's episodes in which a client adapts; only the change "
+        "learned in the rest is sent, applied to where the interval began; null: everything learned is sent.",
     )
     merge_mu: Positive | None = Field(
-        None, description="Take over only this much: (own + mu aggregate) / (1 + mu); null: all of it."
+        None, description="Continue from (own + mu aggregate) / (1 + mu); null: from the aggregate."
     )
     checkpoint_after_sync: bool = Field(
-        True, description="Save after every round, and keep the averaged weights whose mean return was the best."
+        True, description="Save a checkpoint after every round, and keep the aggregate with the best mean return."
     )
-    park: bool = Field(
-        False, description="Where a round is not over, save and end instead of waiting; resume when it is."
+    park: bool = Field(False, description="Save and exit instead of waiting for a round to close; resume afterwards.")
+    defence: DefenceConfig = Field(
+        default_factory=DefenceConfig, description="Checks that an update must pass before it is merged."
     )
-    defence: DefenceConfig = Field(default_factory=DefenceConfig, description="Checks before an update counts.")
     privacy: PrivacyConfig | None = Field(None, description="Differential privacy of whole clients; null: none.")
     dp_sgd: DpSgdConfig | None = Field(
         None,
-        description="Differential privacy of single rows, of shared policies that learn by dqn (extra privacy): this "
-        "run's own gradient steps are those of DP-SGD, also where it learns alone; null: none.",
+        description="Differential privacy of single rows, for shared policies that learn by dqn (extra privacy): this "
+        "run's gradient steps are DP-SGD, also without other clients; null: none.",
     )
     secure: bool = Field(
         False,
-        description="Secure aggregation: nobody sees more than the sum of all clients' weights (transport files).",
+        description="Secure aggregation: only the sum of all clients' weights can be read (transport files).",
     )
 
     @field_validator("aggregator")

@@ -1,9 +1,9 @@
-"""What is looked at before an update counts, and for how long its sender is not heard after a refusal.
+"""Checks that an update must pass before it is merged; the sender of a refused one is excluded for some rounds.
 
-Names, shapes, types and finiteness are always checked. With three updates or more, the length and the direction of
-what a client changed are held against the coordinatewise median of what all changed: lengths against the median
-length (long ones are shortened, absurd ones refused), directions by their cosine. This has limits: a
-small lie in an honest direction passes, and what it may then do is up to the aggregator.
+Names, shapes, types and finiteness are always checked. With three updates or more, each client's change is compared
+with the coordinatewise median of all changes: its norm with the median norm (large changes are clipped, extreme ones
+refused), its direction by the cosine. A small malicious change in a plausible direction passes these checks; limiting
+its effect is the aggregator's task.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ Fault = Literal["", "layout", "not_finite", "impossible", "norm", "cosine"]
 
 
 class Defence(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How far from the others an update may be; None switches a check off."""
+    """Limits of the checks; None switches a check off."""
 
-    clip_norm: float | None = 3.0  # times the median length: what is longer is shortened to it
-    max_norm: float | None = 10.0  # times the median length: what is longer is refused
-    min_cosine: float | None = -0.3  # to the median direction: what points further away is refused
-    quarantine_rounds: int = 5  # that the sender of a refused update is not heard
+    clip_norm: float | None = 3.0  # times the median norm: larger changes are scaled down to it
+    max_norm: float | None = 10.0  # times the median norm: larger changes are refused
+    min_cosine: float | None = -0.3  # to the median change: changes below this are refused
+    quarantine_rounds: int = 5  # for which the sender of a refused update is excluded
 
     def __post_init__(self) -> None:
         norms = [norm for norm in (self.clip_norm, self.max_norm) if norm is not None]
@@ -48,7 +48,7 @@ class Defence(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Names(NamedTuple):
-    """What the names of arrays mean to those who look at them."""
+    """What the checks need to know about arrays by their names."""
 
     judged: frozenset[str] | None = None  # weights: arrays whose change is measured; None: all floats
     optional: Callable[[str], bool] = lambda name: False  # may be absent, as moments are before the first update
@@ -61,7 +61,7 @@ NAMES = Names()
 
 
 class Verdict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What was found in one update."""
+    """The result of the checks for one update."""
 
     client: str
     fault: Fault = ""
@@ -71,13 +71,13 @@ class Verdict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     scale: float = 1.0  # what it changed is shortened by this
 
 
-class Quarantined(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A client that is not heard for a while, and why."""
+class ExcludedClient(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A client whose updates are not accepted for some rounds, and why."""
 
     client: str
     reason: str
     since: int  # the round in which it was refused
-    until: int  # the first round in which it is heard again
+    until: int  # the first round in which it may take part again
 
 
 def layout_of(arrays: Mapping[str, NDArray[Any]]) -> Layout:
@@ -103,7 +103,7 @@ def layout_fault(arrays: Arrays, reference: Arrays, names: Names = NAMES) -> str
 
 
 def reference_of(updates: Sequence[ClientUpdate], reference: Arrays | None) -> Arrays:
-    """The aggregate that all go on from; before there is one, the median of the updates of the commonest layout."""
+    """The last aggregate; before the first, the median of the updates that have the most common layout."""
     if reference is not None:
         return without_state(reference)
     finite = [update for update in updates if not not_finite(update.arrays)] or list(updates)
@@ -115,7 +115,7 @@ def reference_of(updates: Sequence[ClientUpdate], reference: Arrays | None) -> A
 
 
 def without_state(arrays: Arrays) -> Arrays:
-    """An aggregate without what only those who close rounds have a use for."""
+    """An aggregate without the state of a server optimiser."""
     return {name: array for name, array in arrays.items() if not name.startswith(STATE)}
 
 
@@ -128,7 +128,7 @@ def screen(updates: Sequence[ClientUpdate], reference: Arrays, defence: Defence,
 
 
 def moved_by(update: ClientUpdate, reference: Arrays, scale: float, names: Names = NAMES) -> ClientUpdate:
-    """The update with what it changed shortened: clipping, and what remains of a late one (FedBuff, 2106.06639)."""
+    """The update with its change scaled, by clipping or for being stale (FedBuff, arXiv:2106.06639)."""
     if scale == 1.0:
         return update
     arrays = dict(update.arrays)
@@ -146,8 +146,8 @@ def judged_names(reference: Arrays, names: Names) -> list[str]:
     )
 
 
-def still_quarantined(quarantine: Sequence[Quarantined], round_: int) -> dict[str, Quarantined]:
-    """Who is not heard in a round."""
+def excluded_clients(quarantine: Sequence[ExcludedClient], round_: int) -> dict[str, ExcludedClient]:
+    """The clients that may not take part in a round."""
     return {entry.client: entry for entry in quarantine if round_ < entry.until}
 
 

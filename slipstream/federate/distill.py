@@ -1,9 +1,8 @@
-"""Many policies become one by what they do, not by their weights: an ensemble is distilled into a student.
+"""Distils an ensemble of policies into one student, by their actions instead of their weights.
 
-On observations that everyone may see, the student learns to minimise KL(ensemble, student); networks of other shapes
-can take part, and permuted neurons do no harm. Whether that was better than averaging weights is for an evaluator to
-say: candidates are compared on the same footing and the best is kept. Policies, fitting and evaluation are callables;
-nothing here knows a network.
+On shared observations the student learns to minimise KL(ensemble, student). Networks may have different shapes, and
+permuted neurons do no harm. Whether the student is better than averaged weights is decided by playing both. Policies,
+fitting and evaluation are callables; nothing here knows a network.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ Observations = NDArray[Any]  # [rows, ...]
 
 
 class Choices(msgspec.Struct, frozen=True):
-    """What a policy does where it chooses: logits or log-probabilities, [rows, choices]."""
+    """A discrete policy's output: logits or log-probabilities, [rows, choices]."""
 
     logits: F64
 
 
 class Axes(msgspec.Struct, frozen=True):
-    """What a policy does on continuous axes: a normal distribution per axis, [rows, axes]."""
+    """A continuous policy's output: a normal distribution per axis, [rows, axes]."""
 
     mean: F64
     deviation: F64
@@ -43,7 +42,7 @@ Policy = Callable[[Observations], Doing]
 
 
 def mixture(members: Sequence[Choices], weights: Sequence[float] | None = None) -> Choices:
-    """The ensemble's log-probabilities: it picks a member, and does what that one does."""
+    """Log-probabilities of the ensemble, as a mixture of its members."""
     shares = _shares(len(members), weights)
     stacked = np.stack([_log_softmax(member.logits) for member in members])
     with np.errstate(divide="ignore"):
@@ -76,7 +75,7 @@ def divergence(teacher: Doing, student: Doing) -> F64:
 
 
 class Student(msgspec.Struct, Generic[Doing], frozen=True):
-    """What learns: how it acts, one step of learning, and its arrays, there and back."""
+    """The policy that is fitted: how it acts, one gradient step, and how its arrays are read and written."""
 
     act: Policy[Doing]
     fit: Callable[[Observations, Doing], None]  # one step down KL(target, student) on these rows
@@ -140,16 +139,16 @@ def distill(
 
 
 class Chosen(msgspec.Struct, frozen=True):
-    """The candidate to go on with, and how all of them did."""
+    """The candidate to continue with, and the scores of all."""
 
     name: str
     scores: dict[str, float | None]  # None: it could not be judged
 
 
 class DistilledComparison(msgspec.Struct, frozen=True):
-    """How a round's aggregate did beside the distilled policy: a part of the round's report."""
+    """The comparison of a round's aggregate with the distilled policy, for the round's report."""
 
-    chosen: str  # what clients go on with
+    chosen: str  # what clients continue with
     scores: dict[str, float | None] = {}
     divergence: float | None = None  # mean KL(ensemble, student) on observations it was not fitted to
     began_at: float | None = None  # and that of the aggregate

@@ -1,10 +1,9 @@
 """DP-SGD on a client (Abadi et al. 2016): every row's gradient is clipped and noise is added to their sum, by Opacus.
 
-It hides single rows of a client's replay even from those who see all its weights, where `privacy` hides the client
-from those who see the round. It needs a loss that is a sum over rows, each of which depends on its own row and on
-weights that are already private, and rows drawn independently of each other. That is so for the regression of DQN on
-uniform replay, and this module covers that: `refuse_algorithm` says why the others are not. An n-step return holds n
-ticks and a tick is in n rows, so it is the row that is hidden, not the tick, the episode or who drove.
+It hides single rows of a client's replay, even from somebody who sees all its weights; `privacy` hides whole clients.
+It needs a loss that is a sum over rows, each term depending on its own row and on weights that are already private, and
+rows that are drawn independently. DQN's regression on uniform replay is such a loss; `refuse_algorithm` says why the
+others are not. An n-step return spans n ticks and a tick is in n rows, so a row is hidden, but no tick or episode.
 
 Our perceptrons run as one native pass, in which Opacus cannot see the layers. `PrivateGradients` therefore builds the
 same network of plain torch layers over the same memory, and gives back gradients for FlatAdam to step along:
@@ -40,7 +39,7 @@ _LAYER = re.compile(r"(?:torso\.(\d+)|head)\.(?:weight|bias)")
 
 
 def refuse_algorithm(algorithm: str, prioritised: bool, normalised: bool) -> str | None:
-    """One sentence when DP-SGD would bound nothing for this learner, else None.
+    """Why DP-SGD would bound nothing for this learner; None if it works.
 
     Args:
         algorithm: Its name.
@@ -62,7 +61,7 @@ def refuse_algorithm(algorithm: str, prioritised: bool, normalised: bool) -> str
 
 
 class PrivateGradients:
-    """Noised gradients of a perceptron, drawn rows, and what they have cost."""
+    """Noised gradients of a perceptron, the sampling of rows, and the privacy spent."""
 
     def __init__(
         self,
@@ -136,7 +135,7 @@ class PrivateGradients:
         return grads
 
     def spent(self) -> PrivacyReport:
-        """What the steps so far have cost each row, at the largest rate any of them was drawn with."""
+        """The privacy spent by the steps so far, for the largest sampling rate among them."""
         sigma, delta = self.privacy.noise_multiplier, self.privacy.delta
         return PrivacyReport(epsilon(self.q, sigma, self.steps, delta), delta, self.q, sigma, self.steps, of="row")
 

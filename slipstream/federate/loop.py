@@ -1,4 +1,4 @@
-"""Federation in a training loop of one's own: named arrays, a folder that all clients see, and `sync`.
+"""Federation in your own training loop: named arrays, a folder that all clients see, and `sync`.
 
 shared = Shared("rounds", client="0", clients=2)
 for round in range(10):
@@ -28,7 +28,7 @@ from slipstream.federate.update import Arrays, ClientUpdate
 
 
 class Synced(NamedTuple):
-    """What a client goes on with."""
+    """What a client continues with."""
 
     arrays: Arrays  # the aggregate; its own where there was none to take over
     outcome: RoundOutcome  # what became of the round: `state`, and `reason` where this client had no part in it
@@ -72,7 +72,7 @@ class Shared:
         return Synced(own if outcome.model.arrays is None else {**own, **_like(own, outcome.model.arrays)}, outcome)
 
     def leave(self) -> None:
-        """Say that no more will come, so that the others do not wait."""
+        """Tell the others not to wait for this client any more."""
         self._transport.leave(self._client)
 
 

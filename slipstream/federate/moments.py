@@ -1,14 +1,14 @@
-"""What is not plain weights in a learner's state, and how it is merged: each kind by a stated rule.
+"""Merges the arrays of a learner's state that are not weights; each kind has its own rule.
 
-- Adam's moments (`average`): each client's are freed of their bias by its own number of steps, combined as the weights
-  are (by the chosen clients' alone in Krum's kind of rule), and given the bias of the smallest number of steps. There,
-  before the bias, the second is at least the square of the first: a step is never longer than the learning rate.
-- Normalisers: pooled exactly as if one had seen every client's stream. What clients have in common, the last aggregate
-  that they went on from, is counted once. By robust rules, where one claim must not move everything: the medians of
-  the means and of the variances, and as many rows as if every client had seen the median number of new ones.
-- Value targets (PopArt): the law of total variance over the clients; by robust rules the medians. The critic's last
-  layer of each client is first restated in the merged units, which leaves its values as they are, and then is weights
-  like all others.
+- Adam's moments (`average`): bias-corrected by each client's number of steps, combined like the weights (Krum-type
+  rules use the chosen clients only), and the correction undone for the smallest number of steps. Before that, the
+  second moment is at least the square of the first, so that no step is longer than the learning rate.
+- Normalisers: pooled exactly as if one normaliser had seen every client's stream. The last aggregate, which the clients
+  have in common, is counted once. Robust rules, in which one client must not move everything, take the medians of the
+  means and of the variances, and the median number of new rows for every client.
+- Value targets (PopArt): the law of total variance over the clients; by robust rules the medians. Each client's
+  last critic layer is first converted to the merged statistics, which does not change its values, and then merged
+  like other weights.
 - A running baseline: the same. Settings: the median. Counters: the largest, in robust rules at most twice the median.
 
 Numbers that are not finite are refused by naming who sent them.
@@ -33,7 +33,7 @@ _HEAD = (".head.weight", ".head.bias")
 
 
 class Pooling(NamedTuple):
-    """How numbers other than weights are merged."""
+    """How statistics are pooled."""
 
     shares: Mapping[str, float] | None  # of each client; None: medians, as some may lie
 

@@ -1,9 +1,9 @@
-"""Client-level differential privacy: what a round may reveal of any one client is bounded, and the bound is printed.
+"""Client-level differential privacy: bounds what a round reveals about any one client, and reports the bound.
 
 A client's change of the shared parameters is clipped to a norm and Gaussian noise is added before it leaves the client.
-With privacy on, these noised changes are all that travels: no optimiser moments, no input statistics, no counters, no
-weight and no facts (samples, returns), since each of them says something about what the client saw that no noise
-covers. `private_update` makes such an update and `refuse_leak` turns away any other.
+With privacy on, a client sends nothing else: no optimiser moments, input statistics, counters, weight or facts
+(samples, returns), because each would reveal something about its data that no noise covers. `private_update` makes
+such an update and `refuse_leak` refuses any other.
 
 Two neighbouring worlds differ in one client's change being there or being zero, so one change moves the sum by at most
 clip_norm. To compare a client's data with any other data in its place, twice that must be hidden: read ε at half σ.
@@ -44,7 +44,7 @@ MAX_TERMS = 1 << 22  # of a series
 
 
 class Privacy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How private updates are made."""
+    """Settings of private updates."""
 
     clip_norm: float  # a change is scaled down to this norm over all its arrays together
     noise_multiplier: float  # σ: the deviation of the noise in a sum, in units of clip_norm
@@ -61,7 +61,7 @@ class Privacy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PrivacyReport(msgspec.Struct, frozen=True):
-    """What has been spent; str() is one line for people."""
+    """The privacy spent so far; str() is one line to print."""
 
     epsilon: float
     delta: float
@@ -89,16 +89,16 @@ def private_update(
     share: int = 1,
     rng: np.random.Generator | None = None,
 ) -> ClientUpdate:
-    """The update as it may travel: clipped and noised changes since `start`, weight 1, and nothing else.
+    """The update that may be sent: clipped and noised changes since `start`, weight 1, and nothing else.
 
     Args:
         update: As made for a round without privacy.
-        start: The arrays that the client went on from.
-        names: The float parameters that are merged; everything else stays at home.
+        start: The arrays that the client started from.
+        names: The float parameters that are merged; nothing else leaves the client.
         privacy: Norm and noise.
-        share: How many clients carry the noise together. 1 where anyone can read a single update: each then carries all
-            of it. With secure aggregation only sums are seen, and the threshold, which the fewest clients of a sum
-            must reach, may stand here: any sum that can be opened then holds the noise in full.
+        share: How many clients add the noise together. 1 where single updates can be read: each client then adds all of
+            it. With secure aggregation, the threshold (the fewest clients of a sum that can be opened): every such sum
+            then holds the full noise.
         rng: None draws a new generator from the system's entropy, as privacy needs: noise from a known seed can be
             taken off again.
     """
@@ -113,7 +113,7 @@ def private_update(
 
 
 def refuse_leak(update: ClientUpdate, names: Collection[str]) -> str | None:
-    """One sentence when an update carries more than `private_update` lets through, else None."""
+    """Why an update holds more than `private_update` would send; None if it does not."""
     if extra := sorted(update.arrays.keys() - set(names)):
         return (
             f"client {update.client}: {_some(extra)} would travel without noise; with privacy on only changes of "
@@ -169,7 +169,7 @@ def _some(names: list[str]) -> str:
 
 
 def spent(privacy: Privacy, rounds: int, q: float = 1.0) -> PrivacyReport:
-    """What `rounds` rounds have cost each client that may have been in them with probability q.
+    """The privacy spent by `rounds` rounds, in each of which a client takes part with probability q.
 
     q below 1 counts only against those who cannot see who took part.
     """

@@ -23,12 +23,12 @@ from slipstream.federate.aggregate import Base, MergeReport
 from slipstream.federate.defence import (
     NAMES,
     Defence,
+    ExcludedClient,
     Fault,
     Names,
-    Quarantined,
+    excluded_clients,
     reference_of,
     screen,
-    still_quarantined,
 )
 from slipstream.federate.update import Arrays, ClientUpdate
 from slipstream.federate.update_file import Received
@@ -107,7 +107,7 @@ class Closing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     base: str
     seats: tuple[Participant, ...]
     refusals: tuple[Refusal, ...]
-    quarantine: tuple[Quarantined, ...]  # from this round on
+    quarantine: tuple[ExcludedClient, ...]  # from this round on
     dropouts: tuple[str, ...]  # took part in the round before, not heard in this one, and have not finished
     duration_s: float | None  # None: opened before this machine was started
     failure: str  # why nothing will be aggregated; "" if it will
@@ -129,7 +129,7 @@ class RoundRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     seats: tuple[Participant, ...]
     refusals: tuple[Refusal, ...]  # the first of them
     refused: dict[str, int]  # all of them, by kind
-    quarantine: tuple[Quarantined, ...]
+    quarantine: tuple[ExcludedClient, ...]
     dropouts: tuple[str, ...]
     duration_s: float | None
     report: MergeReport | None
@@ -319,19 +319,19 @@ def has_seat(record: RoundRecord, update: ClientUpdate) -> bool:
     return any((seat.client, seat.nonce) == (update.client, update.nonce) for seat in record.seats)
 
 
-def _quarantine(standing: Standing) -> dict[str, Quarantined]:
-    return {} if standing.last is None else still_quarantined(standing.last.quarantine, standing.round)
+def _quarantine(standing: Standing) -> dict[str, ExcludedClient]:
+    return {} if standing.last is None else excluded_clients(standing.last.quarantine, standing.round)
 
 
 def _quarantine_after(
-    number: int, before: dict[str, Quarantined], refusals: Sequence[Refusal], defence: Defence
-) -> tuple[Quarantined, ...]:
+    number: int, before: dict[str, ExcludedClient], refusals: Sequence[Refusal], defence: Defence
+) -> tuple[ExcludedClient, ...]:
     """Who was refused for what it sent is not heard for a while; being late or early is no offence."""
     after = {client: entry for client, entry in before.items() if entry.until > number + 1}
     for refusal in refusals:
         if refusal.kind in OFFENCES and defence.quarantine_rounds:
             until = number + 1 + defence.quarantine_rounds
-            after[refusal.client] = Quarantined(refusal.client, refusal.reason, number, until)
+            after[refusal.client] = ExcludedClient(refusal.client, refusal.reason, number, until)
     return tuple(after[client] for client in sorted(after))
 
 

@@ -1,8 +1,8 @@
-"""What becomes of an aggregate before clients go on from it: the server's own optimisers, and meta-learning.
+"""Server optimisers, which step from the last aggregate towards the new one, and meta-learning.
 
-FedAdam and FedYogi (Reddi et al. 2021, arXiv:2003.00295) take the way from the last aggregate to the new one as a
-gradient; reptile (Nichol et al. 2018, arXiv:1803.02999) goes a share of that way. The state travels as named arrays in
-the aggregate itself, so that whoever closes the next round can go on.
+FedAdam and FedYogi (Reddi et al. 2021, arXiv:2003.00295) use the difference between the last aggregate and the
+new one as a gradient; reptile (Nichol et al. 2018, arXiv:1803.02999) moves by a fraction of it. The state is stored as
+named arrays in the aggregate itself, so that any process can close the next round.
 
 FedAdam corrects the bias of its moments as Adam does, which the paper leaves out. Flower 1.41 corrects too, but counts
 the rounds from 2 where we count from 1. Both moments begin at 0, as Flower's do; the paper's second begins at tau².
@@ -10,7 +10,6 @@ the rounds from 2 where we count from 1. Both moments begin at 0, as Flower's do
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Literal
 
 import msgspec
@@ -22,11 +21,10 @@ from slipstream.federate.blocks import blocks, flat
 from slipstream.federate.update import Arrays
 
 STATE = "server."  # begins the names of a server optimiser's state, which no client has
-Gradient = Callable[[Arrays], Arrays]
 
 
 class ServerStep(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How to go from the last aggregate towards the new one."""
+    """Settings of a server optimiser."""
 
     kind: Literal["fedadam", "fedyogi", "reptile"]
     rate: float = 0.1  # reptile: the share of the way, 1 takes the new aggregate
@@ -40,7 +38,7 @@ class ServerStep(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def server_step(how: ServerStep, last: Arrays | None, new: Arrays, state: Arrays) -> tuple[Arrays, Arrays]:
-    """The arrays clients go on from, and the optimiser's state; the first aggregate is taken as it is."""
+    """The arrays that clients continue from, and the optimiser's state; the first aggregate is used unchanged."""
     if last is None:
         return new, {}
     if how.kind == "reptile":
@@ -77,24 +75,11 @@ def reptile(last: Arrays, new: Arrays, rate: float) -> Arrays:
     return _moved(last, {name: new[name].astype(np.float64) - array for name, array in last.items()}, rate)
 
 
-def maml(weights: Arrays, inner: Gradient, outer: Gradient, inner_rate: float, outer_rate: float, steps: int) -> Arrays:
-    """First-order MAML (Finn et al. 2017, arXiv:1703.03400) of one client: what it sends to the round.
-
-    The weights are adapted by `steps` steps down the inner gradient; the outer gradient there moves the weights as they
-    were. The mean of several clients' results is then the step down the mean of their outer gradients.
-    """
-    if steps < 1:
-        raise FederationError(f"maml with {steps} inner steps: without any it is plain gradient descent; try 1")
-    adapted = weights
-    for _ in range(steps):
-        adapted = _moved(adapted, inner(adapted), -inner_rate)
-    return carried_over(weights, adapted, _moved(adapted, outer(adapted), -outer_rate))
-
-
 def carried_over(start: Arrays, adapted: Arrays, learned: Arrays) -> Arrays:
-    """The start, moved by what was learned after adapting: start + (learned - adapted), in float64.
+    """start + (learned - adapted), in float64: the change learned after adapting, applied to the start.
 
-    That is first-order MAML for whatever learner, with whatever optimiser, took both parts of the way.
+    This is first-order MAML (Finn et al. 2017, arXiv:1703.03400) for any learner and optimiser. The mean of several
+    clients' results is a step along the mean of their changes.
     """
     way = {name: learned[name].astype(np.float64) - array for name, array in adapted.items()}
     return _moved(start, way, 1.0)

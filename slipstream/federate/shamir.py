@@ -1,4 +1,4 @@
-"""A secret cut into shares, of which any `threshold` give it back and fewer say nothing (Shamir 1979).
+"""Secret sharing (Shamir 1979): any `threshold` shares restore a secret, and fewer reveal nothing.
 
 The secret is the value at 0 of a polynomial of degree threshold - 1 whose other coefficients are drawn at random; share
 i is its value at i, in the field of integers modulo the prime 2^521 - 1.

@@ -1,4 +1,4 @@
-"""What a replica sends: named arrays, and what it claims about them."""
+"""An update: the named arrays that a client sends, and its claims about them."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}")
 
 @dataclass(frozen=True)
 class ClientUpdate:
-    """One policy of one client, as it stands when a round begins."""
+    """One policy of one client, as sent to a round."""
 
     client: str
     round: int
-    base: str  # content hash of the aggregate the client went on from; "" before the first round
+    base: str  # content hash of the aggregate the client started from; "" before the first round
     nonce: str  # drawn once for every update: the same one, sent again, is still one
     arrays: Arrays
     weight: float = 1.0  # claimed; clipped to the round before it counts
@@ -31,7 +31,7 @@ class ClientUpdate:
 
 
 def check_id(text: str, what: str) -> str:
-    """The id, if it can stand in a path: anything else is refused before it touches a file."""
+    """The id, if it is safe as part of a path; refused otherwise, before any file is touched."""
     if not isinstance(text, str) or _ID.fullmatch(text) is None:
         shown = repr(text)[:80]
         raise FederationError(

@@ -6,13 +6,13 @@ import pytest
 from slipstream.errors import FederationError
 from slipstream.federate.defence import (
     Defence,
+    ExcludedClient,
     Names,
-    Quarantined,
+    excluded_clients,
     layout_fault,
     moved_by,
     reference_of,
     screen,
-    still_quarantined,
 )
 from slipstream.federate.update import ClientUpdate
 
@@ -144,8 +144,8 @@ def test_a_servers_own_state_is_no_part_of_what_clients_send():
 
 
 def test_quarantine_ends_with_its_last_round():
-    entry = Quarantined("x", "NaN", since=3, until=6)
-    assert [bool(still_quarantined([entry], number)) for number in (4, 5, 6)] == [True, True, False]
+    entry = ExcludedClient("x", "NaN", since=3, until=6)
+    assert [bool(excluded_clients([entry], number)) for number in (4, 5, 6)] == [True, True, False]
 
 
 @pytest.mark.parametrize(
