@@ -20,8 +20,7 @@ from typing import NamedTuple
 from slipstream.errors import FederationError
 from slipstream.federate import folder, rounds
 from slipstream.federate.messages import (
-    FRAMES,
-    MAX_REQUEST,
+    REQUESTS,
     Ask,
     Await,
     CatchUp,
@@ -35,7 +34,6 @@ from slipstream.federate.messages import (
     Stands,
     Submit,
     Welcome,
-    parse_request,
 )
 from slipstream.federate.rounds import Federation, Refusal, RoundRecord
 from slipstream.federate.update import ClientUpdate, check_id
@@ -72,8 +70,8 @@ class Coordinator:
     ) -> None:
         """`server` listens (slipstream.runtime.address.listen); `say` is told of rounds and of who is hung up on."""
         self._federation, self._token, self._say = federation, token, say
-        self._server: SocketServer[ClientConnection, FederationRequest]
-        self._server = SocketServer(server, FRAMES, MAX_REQUEST, self, limits, watch)
+        self._server: SocketServer[ClientConnection, Ask, FederationRequest]
+        self._server = SocketServer(server, REQUESTS, self, limits, watch)
         self._where = folder.standing(federation)
         self._due: float | None = None
         self._is_changed = True  # the round may be ready to be closed
@@ -197,9 +195,9 @@ class Coordinator:
         """One request of everybody."""
         return list(ready)
 
-    def parse(self, connection: ClientConnection, body: memoryview, data: memoryview) -> FederationRequest:
+    def take(self, connection: ClientConnection, ask: Ask, data: memoryview) -> FederationRequest:
         """A request, with a copy of its data."""
-        return FederationRequest(parse_request(body), bytes(data))
+        return FederationRequest(ask, bytes(data))
 
     def do(self, connection: ClientConnection, request: FederationRequest) -> int:
         """Do a request; it takes the whole turn."""

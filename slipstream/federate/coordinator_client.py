@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -15,8 +14,7 @@ from slipstream.data.arrays_file import read_content
 from slipstream.errors import CheckpointError, FederationError
 from slipstream.federate import rounds
 from slipstream.federate.messages import (
-    FRAMES,
-    MAX_ANSWER,
+    ANSWERS,
     Await,
     CatchUp,
     CoordinatorRefusal,
@@ -30,16 +28,15 @@ from slipstream.federate.messages import (
     Stands,
     Submit,
     Welcome,
-    parse_answer,
 )
 from slipstream.federate.rounds import Model, Patience, RoundOutcome, RoundRules, always
 from slipstream.federate.update import ClientUpdate, check_id
 from slipstream.federate.update_file import update_chunks
 from slipstream.runtime.address import Address, connect
-from slipstream.runtime.frames import HEAD, WireError
+from slipstream.runtime.frames import WireError
+from slipstream.runtime.link import FramedLink, ImpatientError, left_s, pauses
 
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 1.0
-LOOK_S = 0.25  # between looks whether to wait on
+LONGEST_PAUSE_S = 1.0  # between attempts to connect
 T = TypeVar("T")
 
 
@@ -64,7 +61,7 @@ class Coordinated:
         until = time.monotonic() + self.timeouts.timeout_s + self.timeouts.closing_s
         try:
             return self._until(until, lambda link: link.exchange(update, patient))
-        except _ImpatientError:
+        except ImpatientError:  # what it has sent counts
             return None
         except FederationError as error:
             model = Model(update.round, update.base, None)
@@ -80,30 +77,24 @@ class Coordinated:
             self._until(until, lambda link: link.leave())
 
     def _until(self, until: float, talk: Callable[[CoordinatorLink], T]) -> T:
-        """Talk to the coordinator, again from the start when it goes away, until one has heard all."""
-        pause = FIRST_PAUSE_S
-        while True:
+        """Talk to the coordinator, again from the start when it goes away, until everything was said."""
+        for pause in pauses(LONGEST_PAUSE_S):
             try:
-                with connect(self.address, _left(until)) as link:
+                with FramedLink(connect(self.address, left_s(until)), ANSWERS) as link:
                     return talk(CoordinatorLink(link, self, until))
             except (OSError, WireError) as error:
                 if time.monotonic() + pause >= until or isinstance(error, WireError):
                     raise FederationError(f"the coordinator at {self.address} does not answer: {error}") from None
             time.sleep(pause)
-            pause = min(2 * pause, LONGEST_PAUSE_S)
-
-
-class _ImpatientError(Exception):
-    """Who waited does not want to wait any longer; what it has sent counts."""
+        raise AssertionError("pauses do not end")
 
 
 class CoordinatorLink:
     """A connection that has entered."""
 
-    def __init__(self, link: socket.socket, client: Coordinated, until: float) -> None:
+    def __init__(self, link: FramedLink[Say], client: Coordinated, until: float) -> None:
         self._link, self._client, self._until = link, client, until
-        self._patient: Patience = always
-        answer, _ = self._call(EnterFederation(client.client, client.token))
+        answer, _ = self.call(EnterFederation(client.client, client.token))
         if not isinstance(answer, Welcome):
             raise WireError(
                 answer.reason if isinstance(answer, CoordinatorRefusal) else "it answers as no coordinator does"
@@ -113,24 +104,24 @@ class CoordinatorLink:
 
     def catch_up(self, base: str) -> Model:
         """Where the federation stands."""
-        answer, data = self._call(CatchUp(base))
+        answer, data = self.call(CatchUp(base))
         if not isinstance(answer, Stands):
             raise WireError("it answers as no coordinator does")
         return self._model(answer.round, answer.base, base, data)
 
     def leave(self) -> None:
         """No more updates will come."""
-        self._call(Leave())
+        self.call(Leave())
 
     def exchange(self, update: ClientUpdate, patient: Patience) -> RoundOutcome | None:
         """Ask what became of the update, send it if it is not known, and wait."""
         aimed, waits = update.round, patient()
-        self._patient = patient if waits else always  # who does not wait at all is answered at once
-        answer, data = self._call(Await(update.nonce, update.base, waits))
+        self._link.patient = patient if waits else None  # who does not wait at all is answered at once
+        answer, data = self.call(Await(update.nonce, update.base, waits))
         while isinstance(answer, Send):
             update = replace(update, round=max(aimed, answer.round))
             body = b"".join(update_chunks(update))
-            answer, data = self._call(Submit(update.nonce, update.base, answer.round, waits), body)
+            answer, data = self.call(Submit(update.nonce, update.base, answer.round, waits), body)
         if isinstance(answer, Kept):
             return None
         if isinstance(answer, CoordinatorRefusal):
@@ -150,33 +141,8 @@ class CoordinatorLink:
             raise WireError("the aggregate is another than the coordinator says")
         return Model(number, base, content.arrays)
 
-    def _call(self, request: CoordinatorRequest, data: bytes = b"") -> tuple[Say, bytes]:
-        self._link.settimeout(_left(self._until))
-        self._link.sendall(FRAMES.frame(request, len(data)))
-        self._link.sendall(data)
-        head = FRAMES.parse_head(self._receive(HEAD.size), MAX_ANSWER, self._client.max_bytes)
-        answer = parse_answer(self._receive(head.body))
-        return answer, self._receive(head.data)
-
-    def _receive(self, size: int) -> bytes:
-        """Exactly so many bytes; OSError if they do not come in time."""
-        got = bytearray()
-        while len(got) < size:
-            self._link.settimeout(min(_left(self._until), LOOK_S))
-            try:
-                part = self._link.recv(min(size - len(got), 1 << 20))
-            except TimeoutError:
-                if not self._patient():
-                    raise _ImpatientError from None
-                continue
-            if not part:
-                raise ConnectionResetError("it has hung up")
-            got += part
-        return bytes(got)
-
-
-def _left(until: float) -> float:
-    left = until - time.monotonic()
-    if left <= 0:
-        raise TimeoutError("there was no answer in time")
-    return left
+    def call(self, request: CoordinatorRequest, data: bytes = b"") -> tuple[Say, bytes]:
+        """An answer, and the data that came with it."""
+        self._link.send(request, self._until, data)
+        answer, size = self._link.receive(self._until, self._client.max_bytes)
+        return answer, self._link.read(size, self._until)

@@ -16,7 +16,6 @@ Nothing runs between rounds: a call that comes early waits in the queue of the s
 from __future__ import annotations
 
 import contextlib
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -28,42 +27,45 @@ from numpy.typing import NDArray
 
 from slipstream.errors import FederationError
 from slipstream.federate.blocks import F64, Rows, blocks, combine_arrays, flat
-from slipstream.federate.peers import (
+from slipstream.federate.peer_links import (
     CLOSED,
     CONNECT_S,
     ENTER_S,
+    LONGEST_PAUSE_S,
+    MAX_DATA,
     At,
     Exchanged,
     Hello,
+    PeerLink,
     PeerRefusal,
-    Schedule,
     Take,
     Watch,
     Where,
     answer_calls,
+    connect_peer,
+    is_ours,
+    receive_data,
+    why,
+)
+from slipstream.federate.peers import (
+    Schedule,
     count_misses,
     describe,
-    is_ours,
-    left_s,
     mixing_weights,
     pack,
     parse_members,
     partners,
     patience_s,
-    pauses,
-    receive,
-    receive_data,
-    send,
     size_of,
     unpack,
-    why,
     why_differ,
     why_not_finite,
 )
 from slipstream.federate.rounds import Patience, always
 from slipstream.federate.update import Arrays
-from slipstream.runtime.address import connect, listen
+from slipstream.runtime.address import listen
 from slipstream.runtime.frames import WireError
+from slipstream.runtime.link import left_s, pauses
 
 Check = Callable[[Arrays, Arrays], str | None]  # own arrays, a partner's: why the partner's do not count
 
@@ -157,9 +159,9 @@ class Gossip:
         """Call a partner until the two have met, one refuses, it has gone, or patience ends."""
         reason = "it did not answer in time"
         reached, closed = name in self._known, 0
-        for pause in pauses():
+        for pause in pauses(LONGEST_PAUSE_S):
             try:
-                with connect(self._members[name].address, min(CONNECT_S, left_s(deadline))) as link:
+                with connect_peer(self._members[name].address, min(CONNECT_S, left_s(deadline))) as link:
                     reached, closed = True, 0
                     with meeting.holding(link):
                         if meeting.call(link, name, deadline):
@@ -167,7 +169,7 @@ class Gossip:
                 reason = "it is not in this round yet"
             except TimeoutError:
                 pass  # the reason of the attempt before says more
-            except (OSError, EOFError) as error:
+            except OSError as error:
                 reason = why(error)
                 closed += reached and isinstance(error, ConnectionRefusedError)
             if closed >= CLOSED or time.monotonic() + pause >= deadline or meeting.ended.wait(pause):
@@ -187,7 +189,7 @@ class _GossipMeeting:
         self._lock = threading.Lock()
         self._strangers, self._ahead, self._sent = 0, number, False
         self._settled: set[str] = set()  # callers that wait for nothing more
-        self._held: set[socket.socket] = set()  # of calls that are under way
+        self._held: set[PeerLink] = set()  # of calls that are under way
         self.ended = threading.Event()
         self._watches = {name: peer._watches[name] for name in waits if name < peer.me}
         for name, watch in self._watches.items():
@@ -214,13 +216,13 @@ class _GossipMeeting:
         return True
 
     @contextlib.contextmanager
-    def holding(self, link: socket.socket) -> Iterator[None]:
+    def holding(self, link: PeerLink) -> Iterator[None]:
         """While a call is under way, so that it can be cut; where no more are made, it is at once."""
         with self._lock:
             self._held.add(link)
         try:
             if self.ended.is_set():
-                link.shutdown(socket.SHUT_RDWR)
+                link.cut()
             yield
         finally:
             with self._lock:
@@ -231,18 +233,17 @@ class _GossipMeeting:
         self.ended.set()
         with self._lock:
             for link in self._held:
-                with contextlib.suppress(OSError):
-                    link.shutdown(socket.SHUT_RDWR)
+                link.cut()
 
-    def call(self, link: socket.socket, name: str, deadline: float) -> bool:
+    def call(self, link: PeerLink, name: str, deadline: float) -> bool:
         """Exchange with a partner; False where it is worth calling again."""
-        send(link, Hello(self._peer._token, self._peer.me, self._number, self._records), deadline)
+        link.send(Hello(self._peer._token, self._peer.me, self._number, self._records), deadline)
         try:
-            said, size = receive(link, deadline)
+            said, size = link.receive(deadline, MAX_DATA)
             if not isinstance(said, PeerRefusal):
                 theirs = self._read(link, said, size, deadline)
                 self._give(link, deadline)
-                said, _ = receive(link, deadline)
+                said, _ = link.receive(deadline, MAX_DATA)
             if isinstance(said, PeerRefusal):
                 self._see(said.round)
                 if 0 <= said.round < self._number:
@@ -257,14 +258,14 @@ class _GossipMeeting:
             self.refused[name] = str(error)
         return True
 
-    def answer(self, link: socket.socket, deadline: float) -> None:
+    def answer(self, link: PeerLink, deadline: float) -> None:
         """Exchange with whoever calls."""
         name = ""
         with link:
             try:
-                said, _ = receive(link, min(deadline, time.monotonic() + ENTER_S))
+                said, _ = link.receive(min(deadline, time.monotonic() + ENTER_S))
                 if isinstance(said, Where) and is_ours(said.token, self._peer._token):
-                    send(link, At(self._number), deadline)
+                    link.send(At(self._number), deadline)
                     return
                 if not isinstance(said, Hello) or not is_ours(said.token, self._peer._token):
                     raise WireError("the token is not this run's")
@@ -276,7 +277,7 @@ class _GossipMeeting:
                     if said.round > self._number and said.id in self._watches:  # it will not call for this one
                         self.missed.setdefault(said.id, f"it is at round {said.round} already")
                         self._settled.add(said.id)
-                    send(link, PeerRefusal(reason, self._number), deadline)
+                    link.send(PeerRefusal(reason, self._number), deadline)
                     return
                 if said.id not in self._waits or said.id > self._peer.me:
                     raise WireError(f"{said.id} does not call {self._peer.me} in round {self._number}")
@@ -286,7 +287,7 @@ class _GossipMeeting:
                 if (difference := why_differ(self._records, said.records)) is not None:
                     raise WireError(difference)
                 self._give(link, deadline)
-                said, size = receive(link, deadline)
+                said, size = link.receive(deadline, MAX_DATA)
                 if isinstance(said, PeerRefusal):
                     self.missed[name] = f"it refused: {said.reason:.200}"
                     self._settled.add(name)
@@ -294,7 +295,7 @@ class _GossipMeeting:
                 theirs = self._read(link, said, size, deadline)
                 self.theirs[name] = theirs  # before the caller can know, and call again
                 try:
-                    send(link, Exchanged(), deadline)
+                    link.send(Exchanged(), deadline)
                 except OSError:
                     del self.theirs[name]  # it has gone without having met us
                     raise
@@ -307,18 +308,18 @@ class _GossipMeeting:
                 else:
                     with self._lock:
                         self._strangers += 1
-            except (OSError, EOFError):
+            except OSError:
                 pass  # it has gone; if it lives it calls again
 
-    def _give(self, link: socket.socket, deadline: float) -> None:
+    def _give(self, link: PeerLink, deadline: float) -> None:
         self._sent = True
-        send(link, Take(), deadline, self._data)
+        link.send(Take(), deadline, self._data.data)
 
     def _see(self, number: int) -> None:
         with self._lock:
             self._ahead = max(self._ahead, number)
 
-    def _read(self, link: socket.socket, said: object, size: int, deadline: float) -> Arrays:
+    def _read(self, link: PeerLink, said: object, size: int, deadline: float) -> Arrays:
         """A partner's arrays, once nothing speaks against them; WireError otherwise."""
         if not isinstance(said, Take):
             raise WireError(f"a {type(said).__name__} where arrays were expected")
@@ -330,9 +331,9 @@ class _GossipMeeting:
             raise WireError(reason)
         return theirs
 
-    def _refuse(self, link: socket.socket, reason: str, deadline: float) -> None:
+    def _refuse(self, link: PeerLink, reason: str, deadline: float) -> None:
         with contextlib.suppress(OSError):
-            send(link, PeerRefusal(reason), min(deadline, time.monotonic() + 1.0))
+            link.send(PeerRefusal(reason), min(deadline, time.monotonic() + 1.0))
 
     def report(self, mixed: Arrays, peers: int, began: float) -> GossipReport:
         """The round as it went."""

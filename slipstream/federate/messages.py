@@ -10,7 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from slipstream.federate.rounds import RoundRecord, RoundRules
-from slipstream.runtime.frames import Bytes, Frames, decode
+from slipstream.runtime.frames import Frames, MessageSet
 
 FRAMES = Frames(b"SF", 1, "a Slipstream coordinator")
 MAX_REQUEST = 1 << 12  # bytes of a body
@@ -102,15 +102,5 @@ class CoordinatorRefusal(CoordinatorAnswer, frozen=True, tag="refused"):
 
 Say = Welcome | Stands | Send | Kept | RoundEnded | CoordinatorRefusal
 
-_requests: msgspec.msgpack.Decoder[Ask] = msgspec.msgpack.Decoder(Ask)
-_answers: msgspec.msgpack.Decoder[Say] = msgspec.msgpack.Decoder(Say)
-
-
-def parse_request(body: Bytes) -> Ask:
-    """A request, or WireError."""
-    return decode(_requests, body)
-
-
-def parse_answer(body: Bytes) -> Say:
-    """An answer, or WireError."""
-    return decode(_answers, body)
+REQUESTS: MessageSet[Ask] = MessageSet(FRAMES, MAX_REQUEST, msgspec.msgpack.Decoder(Ask))
+ANSWERS: MessageSet[Say] = MessageSet(FRAMES, MAX_ANSWER, msgspec.msgpack.Decoder(Say))

@@ -1,21 +1,13 @@
-"""What peers without a coordinator agree on: who they are, who meets whom in a round, and how they talk.
+"""What peers without a coordinator agree on: who they are, who meets whom in a round, and which arrays they exchange.
 
-A schedule is a pure function of the members, the round and a seed, so all peers know it without talking. Frames
-(runtime/frames.py) have one of the structs below as their body and data: arrays, in the order of their names, as both
-sides hold them. The token is checked before data are read, and every wait ends by a deadline of the monotonic clock.
+A schedule is a pure function of the members, the round and a seed, so all peers know it without talking.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import hmac
 import json
-import select
-import socket
-import threading
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from typing import Literal, NamedTuple
 
@@ -25,23 +17,13 @@ from numpy.typing import NDArray
 
 from slipstream.errors import FederationError
 from slipstream.federate.update import Arrays, check_id
-from slipstream.runtime.address import Address, connect, parse_address
-from slipstream.runtime.frames import DTYPES, HEAD, FieldRecord, Frames, WireError, decode
+from slipstream.runtime.address import Address, parse_address
+from slipstream.runtime.frames import DTYPES, FieldRecord
 
 U8 = NDArray[np.uint8]
 F64 = NDArray[np.float64]
 
-FRAMES = Frames(b"SP", 1, "Slipstream peers")
-MAX_BODY = 1 << 20  # bytes: the names and shapes of some thousand arrays
-MAX_DATA = 1 << 40  # it takes no memory before `receive_data` knows how much to expect
-MAX_CALLS = 64  # connections answered at once
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 1.0  # between attempts
-CONNECT_S = 2.0  # a host that is there accepts within this; a process that is busy does too, by its kernel
-ENTER_S = 5.0  # who connects says who it is within this
 SHORTEST_PATIENCE_S = 0.5
-TICK_S = 0.02  # between looks at whether a wait is over
-LOOK_S = 0.2  # between looks whether those who are awaited still live
-CLOSED = 2  # a peer whose port was found closed so many times in a row is not waited for
 
 Kind = Literal["ring", "matching", "all"]
 
@@ -82,14 +64,6 @@ def count_misses(misses: Mapping[str, int], asked: Iterable[str], there: Iterabl
     """Misses in a row after a round in which some were asked and some of them were there."""
     was_there = set(there)
     return {**misses, **{name: 0 if name in was_there else misses.get(name, 0) + 1 for name in asked}}
-
-
-def pauses() -> Iterator[float]:
-    """Seconds between attempts: each pause twice the one before, up to a longest one."""
-    pause = FIRST_PAUSE_S
-    while True:
-        yield pause
-        pause = min(2 * pause, LONGEST_PAUSE_S)
 
 
 # --- who meets whom ---
@@ -213,226 +187,3 @@ def digest(arrays: Arrays) -> str:
     for name in sorted(arrays):
         state.update(np.ascontiguousarray(arrays[name]).data)
     return state.hexdigest()
-
-
-# --- how they talk ---
-
-
-class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="say"):
-    """What a peer says."""
-
-
-class Hello(Message, frozen=True, tag="hello"):
-    """The first message: who calls, for which round, with which arrays."""
-
-    token: str
-    id: str
-    round: int
-    records: tuple[FieldRecord, ...]
-    weight: float = 1.0
-    generation: str = ""  # of the last ring it was part of in this round
-    have: str = ""  # hash of that ring's result, where it holds it and does not know that all do
-
-
-class Where(Message, frozen=True, tag="where"):
-    """Which round is the one who is called in?"""
-
-    token: str
-    id: str
-
-
-class At(Message, frozen=True, tag="at"):
-    """In this one."""
-
-    round: int
-
-
-class PeerWait(Message, frozen=True, tag="wait"):
-    """The one who was called is there; its answer comes within so many seconds."""
-
-    seconds: float
-
-
-class Roster(Message, frozen=True, tag="roster"):
-    """Who takes part in a ring, in the order of ids, and where it is formed."""
-
-    round: int
-    members: tuple[str, ...]
-    weights: tuple[float, ...]
-    generation: str
-    port: int
-    keep: str = ""  # hash of a result that is the round's already, as far as it was made
-
-
-class Take(Message, frozen=True, tag="take"):
-    """The arrays of the one who says it follow."""
-
-
-class Exchanged(Message, frozen=True, tag="done"):
-    """Both sides have what the other sent, and it counts."""
-
-
-class PeerRefusal(Message, frozen=True, tag="refused"):
-    """What was sent does not count, and why; `round` is where the one who refuses stands."""
-
-    reason: str
-    round: int = -1
-
-
-Say = Hello | Where | At | PeerWait | Roster | Take | Exchanged | PeerRefusal
-
-_decoder: msgspec.msgpack.Decoder[Say] = msgspec.msgpack.Decoder(Say)
-_NOTHING = np.empty(0, np.uint8)
-
-
-def left_s(deadline: float) -> float:
-    """Seconds until a deadline; TimeoutError after it."""
-    left = deadline - time.monotonic()
-    if left <= 0:
-        raise TimeoutError("the deadline has passed")
-    return left
-
-
-def send(link: socket.socket, message: Message, deadline: float, data: U8 = _NOTHING) -> None:
-    """Send a message and the data that belong to it."""
-    link.settimeout(left_s(deadline))
-    link.sendall(FRAMES.frame(message, data.nbytes))
-    if data.nbytes:
-        link.settimeout(left_s(deadline))
-        link.sendall(data.data)
-
-
-def receive(link: socket.socket, deadline: float) -> tuple[Say, int]:
-    """The next message, and how many bytes of data follow it; WireError for what no peer sends."""
-    head = _receive_into(link, np.empty(HEAD.size, np.uint8), deadline)
-    body, data = FRAMES.parse_head(head.data, MAX_BODY, MAX_DATA)
-    message = decode(_decoder, _receive_into(link, np.empty(body, np.uint8), deadline).data)
-    return message, data
-
-
-def receive_data(link: socket.socket, size: int, expected: int, deadline: float) -> U8:
-    """The data of a message; no other number of bytes than the expected one takes memory."""
-    if size != expected:
-        raise WireError(f"{size:,} bytes of arrays; {expected:,} are what both sides hold")
-    return _receive_into(link, np.empty(size, np.uint8), deadline)
-
-
-def _receive_into(link: socket.socket, buffer: U8, deadline: float) -> U8:
-    view = buffer.data
-    got = 0
-    while got < buffer.nbytes:
-        link.settimeout(left_s(deadline))
-        count = link.recv_into(view[got:])
-        if not count:
-            raise ConnectionResetError("the peer has gone") if got else EOFError("the peer has said nothing")
-        got += count
-    return buffer
-
-
-def is_ours(token: str, ours: str) -> bool:
-    """Whether a caller knows the token; the time this takes says nothing about it."""
-    return hmac.compare_digest(token.encode(), ours.encode())
-
-
-def answer_calls(
-    server: socket.socket, answer: Callable[[socket.socket], None], is_over: Callable[[], bool], deadline: float
-) -> None:
-    """Take calls until it is over or the deadline passes, each in a thread of its own; those that go on then are cut.
-
-    `answer` owns its link. What it may still say when it is over, it says before that is known.
-    """
-    calls: list[tuple[threading.Thread, socket.socket]] = []
-    while not is_over() and time.monotonic() < deadline:
-        server.settimeout(min(TICK_S, max(deadline - time.monotonic(), 0.001)))
-        try:
-            link, _ = server.accept()
-        except OSError:  # nobody called, or the caller has gone again
-            continue
-        calls = [(thread, other) for thread, other in calls if thread.is_alive()]
-        if len(calls) >= MAX_CALLS:
-            link.close()
-            continue
-        calls.append((threading.Thread(target=answer, args=(link,), daemon=True), link))
-        calls[-1][0].start()
-    for thread, link in calls:
-        if thread.is_alive():
-            with contextlib.suppress(OSError):
-                link.shutdown(socket.SHUT_RDWR)
-        thread.join()
-
-
-class Watch:
-    """Whether a peer that is awaited still lives, and in which round it was last: one link to it, kept over rounds.
-
-    The link ends when the peer does. A peer that was never reached may not have begun yet; one that was, and whose port
-    is closed now, has gone. With a question, the peer answers when it is in a round itself, and is asked again.
-    """
-
-    def __init__(self, address: Address, question: Where | None = None) -> None:
-        self._address, self._question, self._reached = address, question, False
-        self._link: socket.socket | None = None
-        self._closed, self._looked = 0, 0.0
-        self.round = -1  # the latest it was seen in
-
-    def begin(self, met: bool) -> None:
-        """A wait begins: what was found before does not count, but that the peer was met or reached."""
-        self._reached |= met
-        self._closed, self._looked = 0, time.monotonic()
-
-    def has_gone(self) -> bool:
-        """Look, but not more often than every LOOK_S."""
-        now = time.monotonic()
-        if now >= self._looked + LOOK_S and self._closed < CLOSED:
-            self._looked = now
-            self._look()
-        return self._closed >= CLOSED
-
-    def _look(self) -> None:
-        if self._link is not None and is_open(self._link):
-            if self._question is None or not is_readable(self._link):
-                return
-            self._hear(self._link)
-        self.close()  # it has answered, it has put down our call, or it has died
-        try:
-            self._link = connect(self._address, LOOK_S)
-            self._reached, self._closed = True, 0
-            if self._question is not None:
-                send(self._link, self._question, time.monotonic() + LOOK_S)
-        except ConnectionRefusedError:
-            self._closed += self._reached
-        except OSError:
-            pass  # nobody says no
-
-    def _hear(self, link: socket.socket) -> None:
-        with contextlib.suppress(OSError, EOFError, WireError):
-            said, _ = receive(link, time.monotonic() + LOOK_S)
-            if isinstance(said, At):
-                self.round = max(self.round, said.round)
-
-    def close(self) -> None:
-        """Let go of the link."""
-        if self._link is not None:
-            self._link.close()
-            self._link = None
-
-
-def is_readable(link: socket.socket) -> bool:
-    """Whether there is something to be read."""
-    return bool(select.select([link], [], [], 0.0)[0])
-
-
-def is_open(link: socket.socket) -> bool:
-    """Whether the other side is still there, as far as its kernel has said."""
-    link.settimeout(0.0)
-    try:
-        return bool(link.recv(1, socket.MSG_PEEK))
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-
-
-def why(error: BaseException) -> str:
-    """An error as a reason: its words, or its name where it has none."""
-    text = getattr(error, "strerror", None) or str(error) or type(error).__name__
-    return str(text).splitlines()[0][:200]

@@ -30,7 +30,6 @@ import errno
 import math
 import os
 import secrets
-import select
 import socket
 import time
 from collections.abc import Mapping, Sequence
@@ -42,31 +41,30 @@ from msgspec.structs import replace
 
 from slipstream.errors import FederationError
 from slipstream.federate.blocks import Clients
-from slipstream.federate.peers import (
+from slipstream.federate.peer_links import (
     CLOSED,
     CONNECT_S,
     ENTER_S,
-    LOOK_S,
+    LONGEST_PAUSE_S,
     Hello,
-    Member,
+    PeerLink,
     PeerRefusal,
+    PeerSay,
     PeerWait,
     Roster,
-    Say,
     Watch,
     answer_calls,
+    connect_peer,
+    is_ours,
+    why,
+)
+from slipstream.federate.peers import (
+    Member,
     count_misses,
     describe,
     digest,
-    is_open,
-    is_ours,
-    left_s,
     parse_members,
     patience_s,
-    pauses,
-    receive,
-    send,
-    why,
     why_differ,
     why_not_finite,
 )
@@ -75,8 +73,9 @@ from slipstream.federate.rounds import Patience, always
 from slipstream.federate.rules.weighted_mean import weighted_mean
 from slipstream.federate.update import Arrays
 from slipstream.federate.weights import clip_weights
-from slipstream.runtime.address import connect, listen
+from slipstream.runtime.address import listen
 from slipstream.runtime.frames import WireError
+from slipstream.runtime.link import ImpatientError, left_s, pauses
 
 REFUSED = why(ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED)))
 
@@ -161,7 +160,7 @@ class Ring:
             raise FederationError(f"round {number}: {self.me} has nothing to share: {reason}")
         story = _Story(Hello(self._token, self.me, number, describe(arrays), weight))
         hopeless = 0
-        for pause in pauses():
+        for pause in pauses(LONGEST_PAUSE_S):
             try:
                 self._attempt(arrays, story, began + self._deadline_s, patient)
                 break
@@ -241,18 +240,19 @@ class Ring:
                 return self._join(member, story.hello, patience, deadline, patient)
             except TimeoutError:
                 absent[member.id] = "it did not answer in time"
-            except (OSError, EOFError, WireError) as error:
+            except (OSError, WireError) as error:
                 absent[member.id] = why(error)
         return self._lead(story, absent, deadline, patient)
 
     def _join(self, leader: Member, hello: Hello, patience: float, deadline: float, patient: Patience) -> MeetingResult:
         """Call a leader and wait for what it decides; it says first that it is there, and how long it may take."""
-        with connect(leader.address, min(CONNECT_S, left_s(patience))) as link:
-            send(link, hello, patience)
-            said = self._hear(link, patience, patient)
+        with connect_peer(leader.address, min(CONNECT_S, left_s(patience))) as link:
+            link.send(hello, patience)
+            link.patient = patient
+            said = self._await(link, patience)
             if isinstance(said, PeerWait):
                 until = time.monotonic() + max(said.seconds, 0.0) + CONNECT_S
-                said = self._hear(link, min(deadline, until), patient)
+                said = self._await(link, min(deadline, until))
         if isinstance(said, PeerRefusal):
             raise _FailedError(f"{leader.id} refused {self.me}: {said.reason:.200}")
         if not isinstance(said, Roster):
@@ -265,12 +265,12 @@ class Ring:
         absent = {name: f"{leader.id} did not see it" for name in self._ids if name not in said.members}
         return MeetingResult(said, _host_of(leader), None, absent)
 
-    def _hear(self, link: socket.socket, until: float, patient: Patience) -> Say:
+    def _await(self, link: PeerLink, until: float) -> PeerSay:
         """What a leader says next."""
-        while not select.select([link], [], [], min(LOOK_S, left_s(until)))[0]:
-            if not patient():
-                raise _FailedError(f"{self.me} does not wait any longer")
-        return receive(link, until)[0]
+        try:
+            return link.receive(until)[0]
+        except ImpatientError:
+            raise _FailedError(f"{self.me} does not wait any longer") from None
 
     def _lead(self, story: _Story, absent: dict[str, str], deadline: float, patient: Patience) -> MeetingResult:
         """Wait for the others, decide who takes part, and tell them."""
@@ -281,7 +281,7 @@ class Ring:
         meeting = _RingMeeting(story.hello, self._ids, story.refused, watches, waits)
         try:
             answer_calls(self._server, meeting.answer, lambda: meeting.is_over() or not patient(), meeting.latest)
-            joined = {name: call for name, call in meeting.joined.items() if is_open(call.link)}
+            joined = {name: call for name, call in meeting.joined.items() if call.link.is_open()}
             hellos = {self.me: story.hello, **{name: call.hello for name, call in joined.items()}}
             members = tuple(sorted(hellos))
             keep = _result_to_keep(list(hellos.values()))
@@ -296,7 +296,7 @@ class Ring:
             )
             for call in joined.values():
                 with contextlib.suppress(OSError):  # it died just now: the ring will break, and the next be without it
-                    send(call.link, roster, time.monotonic() + CONNECT_S)
+                    call.link.send(roster, time.monotonic() + CONNECT_S)
         finally:
             meeting.close()
         gone = {name: meeting.gone.get(name, "it did not come in time") for name in self._ids if name not in members}
@@ -335,7 +335,7 @@ class _Call(NamedTuple):
     """Somebody who has come to a meeting, and waits."""
 
     hello: Hello
-    link: socket.socket
+    link: PeerLink
 
 
 def _host_of(member: Member) -> str:
@@ -378,7 +378,7 @@ class _RingMeeting:
         now = time.monotonic()
         for name, watch in self._watches.items():
             call = self.joined.get(name)
-            if call is not None and not is_open(call.link):
+            if call is not None and not call.link.is_open():
                 call.link.close()
                 if self.joined.get(name) is call:  # and has not called again just now
                     del self.joined[name]
@@ -392,10 +392,10 @@ class _RingMeeting:
         for call in self.joined.values():
             call.link.close()
 
-    def answer(self, link: socket.socket) -> None:
+    def answer(self, link: PeerLink) -> None:
         """Let somebody in, or say why not."""
         try:
-            said, _ = receive(link, min(self.latest, time.monotonic() + ENTER_S))
+            said, _ = link.receive(min(self.latest, time.monotonic() + ENTER_S))
             if not isinstance(said, Hello) or not is_ours(said.token, self._hello.token):
                 raise WireError("the token is not this run's")
             if said.id not in self._ids or said.id == self._hello.id:
@@ -408,16 +408,16 @@ class _RingMeeting:
                 if said.id in self._waits:
                     self._waits[said.id] = 0.0
                 raise WireError(reason)
-            send(link, PeerWait(max(self.latest - time.monotonic(), 0.0)), time.monotonic() + CONNECT_S)
-            if not is_open(link):  # one that was given up long ago must not take the place of a later one
-                raise EOFError
+            link.send(PeerWait(max(self.latest - time.monotonic(), 0.0)), time.monotonic() + CONNECT_S)
+            if not link.is_open():  # one that was given up long ago must not take the place of a later one
+                raise ConnectionResetError
             # A socket of its own: it is not cut when no more calls are taken.
-            call = _Call(said, socket.socket(fileno=link.detach()))
+            call = _Call(said, link.detach())
             before, self.joined[said.id] = self.joined.get(said.id), call
             if before is not None:  # it has called again, and waits for this call's answer alone
                 before.link.close()
         except WireError as error:
             with link, contextlib.suppress(OSError):
-                send(link, PeerRefusal(str(error)), time.monotonic() + 1.0)
-        except (OSError, EOFError):
+                link.send(PeerRefusal(str(error)), time.monotonic() + 1.0)
+        except OSError:
             link.close()

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from slipstream.errors import FederationError
 from slipstream.federate.blocks import Clients
-from slipstream.federate.peers import Roster, describe, unpack, why_not_finite
+from slipstream.federate.peer_links import Roster
+from slipstream.federate.peers import describe, unpack, why_not_finite
 from slipstream.federate.update import Arrays
 
 Merge = Callable[[Clients, Mapping[str, float]], Arrays]  # parts of all members and their claimed weights

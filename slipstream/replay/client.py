@@ -30,7 +30,7 @@ from slipstream.replay.buffer import (
     view_field,
 )
 from slipstream.replay.limiter import Limit
-from slipstream.replay.link import Link
+from slipstream.replay.link import WindowLink
 from slipstream.replay.messages import (
     AskStatistics,
     Draw,
@@ -59,11 +59,13 @@ from slipstream.replay.mixing import Mixing
 from slipstream.replay.window import SLOTS, UPDATE_BYTES, WindowLayout, lay_out_window
 from slipstream.runtime.address import Address, parse_address
 from slipstream.runtime.frames import WireError
+from slipstream.runtime.link import pauses
 
 U8 = NDArray[np.uint8]
 
 SLOT_BYTES = 1 << 18  # of a block at most, unless one row is larger
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 2.0  # between attempts to connect
+LONGEST_PAUSE_S = 2.0  # between attempts to connect
+CLOSE_S = 1.0  # for what was held back, when a connection is closed
 
 
 class ClientSettings(NamedTuple):
@@ -120,7 +122,7 @@ class ServedReplay:
         lane = LaneSpec(service.client, service.agent, capacity, seed)
         self._join = Join(service.table, spec, lane, self._block, batch, service.weight)
         self._places: WindowLayout = lay_out_window(spec, self._block, batch)
-        self._link: Link | None = None
+        self._link: WindowLink | None = None
         self._batches: dict[int, DrawBuffers] = {}
         self._pending: deque[ReplayRequest] = deque()  # sent and not answered
         self._blocks: list[PendingRows | None] = [None] * SLOTS  # what stands in each slot
@@ -232,7 +234,7 @@ class ServedReplay:
         self._pending.clear()
         if self._link is not None:
             with contextlib.suppress(OSError):
-                self._link.flush()
+                self._link.framed.flush(time.monotonic() + CLOSE_S)
             self._link.close()
             self._link = None
 
@@ -318,7 +320,8 @@ class ServedReplay:
         assert self._link is not None
         try:
             # New priorities matter to the next draw: by themselves they would wake the service for nothing.
-            self._link.send(request, part, later=isinstance(request, UpdatePriorities | ReportReturn))
+            later = isinstance(request, UpdatePriorities | ReportReturn)
+            self._link.send(request, time.monotonic() + self._service.timeout_s, part, later=later)
         except OSError as error:
             self._again(error, doing)
 
@@ -329,7 +332,7 @@ class ServedReplay:
         while True:
             assert self._link is not None
             try:
-                self._link.flush()
+                self._link.framed.flush(deadline)
                 answer = self._link.receive(deadline, getattr(self._pending[0], "at", 0))
             except TimeoutError:
                 raise self._too_late(doing, waits_for) from None
@@ -362,8 +365,7 @@ class ServedReplay:
         """Make the connection again and send what the service may not know."""
         began, before = time.monotonic(), self._standing.total
         old, waiting = self._window(), list(self._pending)
-        pause = FIRST_PAUSE_S
-        while True:
+        for pause in pauses(LONGEST_PAUSE_S):
             self._open(doing)
             try:
                 self._resend(old, waiting)
@@ -372,7 +374,6 @@ class ServedReplay:
                 if time.monotonic() + pause >= began + self._service.timeout_s:
                     raise self._too_late(doing, "the service lets clients in and dies again") from None
                 time.sleep(pause)
-                pause = min(2 * pause, LONGEST_PAUSE_S)
         self.events.append(
             {
                 "what": "reconnected",
@@ -407,14 +408,14 @@ class ServedReplay:
             at = request.at  # type: ignore[attr-defined]
             part[:] = old[at : at + len(part)]
         self._pending.append(request)
-        self._link.send(request, part)
+        self._link.send(request, time.monotonic() + self._service.timeout_s, part)
 
     def _open(self, doing: str) -> None:
         """Connect, enter and join; again and again until it works or the deadline passes."""
         began = time.monotonic()
-        deadline, pause = began + self._service.timeout_s, FIRST_PAUSE_S
+        deadline = began + self._service.timeout_s
         self.close()
-        while True:
+        for pause in pauses(LONGEST_PAUSE_S):
             try:
                 if self._revive is not None:
                     self._address = parse_address(self._revive())
@@ -431,7 +432,6 @@ class ServedReplay:
                         f"to {doing}: {error}"
                     ) from None
             time.sleep(pause)
-            pause = min(2 * pause, LONGEST_PAUSE_S)
         self.waited_s["connect"] += time.monotonic() - began
         self.epoch += 1
         self._batches.clear()
@@ -439,9 +439,9 @@ class ServedReplay:
         self._standing = ReplayDone(min(joined.total, self.capacity), joined.total, joined.lost, self._standing.largest)
 
     def _enter(self, deadline: float) -> None:
-        self._link = link = Link(self._address, max(0.1, deadline - time.monotonic()))
+        self._link = link = WindowLink(self._address, max(0.1, deadline - time.monotonic()))
         for message in (EnterReplay(self._service.client, self._service.token), self._join):
-            link.send(message)
+            link.send(message, deadline)
             answer = link.receive(deadline)
             if isinstance(answer, ReplayRefusal):
                 refused = LaneInUseError if answer.in_use else ReplayRefusedError

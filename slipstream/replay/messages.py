@@ -18,7 +18,7 @@ from slipstream.data.transitions import Transitions, from_fields, to_fields
 from slipstream.replay.buffer import Field, Prioritised, lay_out
 from slipstream.replay.limiter import Limit
 from slipstream.replay.mixing import Mixing
-from slipstream.runtime.frames import DTYPES, Bytes, FieldRecord, Frames, WireError, decode
+from slipstream.runtime.frames import DTYPES, FieldRecord, Frames, MessageSet, WireError
 
 FRAMES = Frames(b"SR", 1, "a Slipstream replay service")
 MAX_REQUEST = 1 << 14  # bytes of a body
@@ -265,18 +265,8 @@ class Stats(ReplayAnswer, frozen=True, tag="stats_are"):
 
 Say = Joined | ReplayDone | ReplayWait | ReplayRefusal | Stats
 
-_requests: msgspec.msgpack.Decoder[Ask] = msgspec.msgpack.Decoder(Ask)
-_answers: msgspec.msgpack.Decoder[Say] = msgspec.msgpack.Decoder(Say)
-
-
-def parse_request(body: Bytes) -> Ask:
-    """A request, or WireError."""
-    return decode(_requests, body)
-
-
-def parse_answer(body: Bytes) -> Say:
-    """An answer, or WireError."""
-    return decode(_answers, body)
+REQUESTS: MessageSet[Ask] = MessageSet(FRAMES, MAX_REQUEST, msgspec.msgpack.Decoder(Ask))
+ANSWERS: MessageSet[Say] = MessageSet(FRAMES, MAX_ANSWER, msgspec.msgpack.Decoder(Say))
 
 
 def describe(fields: list[Field]) -> tuple[FieldRecord, ...]:

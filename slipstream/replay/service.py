@@ -24,7 +24,7 @@ from slipstream.replay.lane_requests import NotYetError, OfLane, ReplayConnectio
 from slipstream.replay.messages import (
     FRAMES,
     MAX_NAME,
-    MAX_REQUEST,
+    REQUESTS,
     Ask,
     AskStatistics,
     Close,
@@ -40,7 +40,6 @@ from slipstream.replay.messages import (
     Stats,
     UpdatePriorities,
     Weigh,
-    parse_request,
 )
 from slipstream.replay.snapshot import SnapshotWriter
 from slipstream.replay.table import Table
@@ -86,8 +85,8 @@ class ReplayServer:
         self.tables = {} if tables is None else tables
         self._rules, self._say = rules, say
         limits = ServerLimits(rules.max_clients, rules.enter_s, rules.frame_s)
-        self._server: SocketServer[ReplayConnection, Ask]
-        self._server = SocketServer(server, FRAMES, MAX_REQUEST, self, limits, watch)
+        self._server: SocketServer[ReplayConnection, Ask, Ask]
+        self._server = SocketServer(server, REQUESTS, self, limits, watch)
         self._writer = None if save is None else SnapshotWriter(save, self.tables, say)
         self._memory = available_memory() // 2 if rules.memory is None else rules.memory
         self._began = time.monotonic()
@@ -125,9 +124,8 @@ class ReplayServer:
         turns += [client for client in ready if client.is_adding][:1]
         return turns
 
-    def parse(self, client: ReplayConnection, body: memoryview, data: memoryview) -> Ask:
-        """A request; the data that came with it go into the window."""
-        request = parse_request(body)
+    def take(self, client: ReplayConnection, request: Ask, data: memoryview) -> Ask:
+        """The data that came with a request go into the window."""
         if len(data):
             at = getattr(request, "at", None)
             if at is None or not 0 <= at <= len(client.window) - len(data):

@@ -1,4 +1,4 @@
-"""Messages on a stream: a head with lengths, a msgpack body, and data; no length is believed before it is checked.
+"""The format of all messages: a head with lengths, a msgpack body, and data; no length is believed unchecked.
 
 A head has sixteen bytes: two that name the protocol, its version, 0, the length of the body and that of the data.
 """
@@ -6,7 +6,7 @@ A head has sixteen bytes: two that name the protocol, its version, 0, the length
 from __future__ import annotations
 
 import struct
-from typing import NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
 
@@ -66,9 +66,30 @@ class Frames(NamedTuple):
         return Head(body, data)
 
 
-def decode(decoder: msgspec.msgpack.Decoder[T], body: Bytes) -> T:
-    """What a body says, or WireError."""
-    try:
-        return decoder.decode(body)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise WireError(f"a message that cannot be read: {error!s:.200}") from None
+class MessageSet(NamedTuple, Generic[T]):
+    """The messages that one side of a protocol may send; their owner declares them."""
+
+    frames: Frames
+    max_body: int  # bytes
+    decoder: msgspec.msgpack.Decoder[T]
+
+    def parse_head(self, head: Bytes, max_data: int = 0) -> Head:
+        """The lengths in a head, once they are within bounds; WireError otherwise."""
+        return self.frames.parse_head(head, self.max_body, max_data)
+
+    def parse(self, body: Bytes) -> T:
+        """What a body says, or WireError."""
+        try:
+            return self.decoder.decode(body)
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+            raise WireError(f"a message that cannot be read: {error!s:.200}") from None
+
+    def parse_whole(self, frame: Bytes) -> T:
+        """What a frame without data says that was not cut up: a file, or a packet. WireError if it is anything else."""
+        if len(frame) < HEAD.size:
+            raise WireError(f"{len(frame)} bytes are no message")
+        head = self.parse_head(frame)
+        if len(frame) != HEAD.size + head.body:
+            raise WireError(f"a message of {head.body:,} bytes in {len(frame) - HEAD.size:,}")
+        with memoryview(frame) as view:
+            return self.parse(view[HEAD.size :])

@@ -22,7 +22,7 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
-from slipstream.runtime.frames import HEAD, Bytes, Frames, WireError
+from slipstream.runtime.frames import HEAD, Bytes, MessageSet, WireError
 from slipstream.runtime.platform import peer_user
 
 CHUNK = 1 << 18  # bytes read from a socket at once, at most
@@ -54,10 +54,11 @@ class Connection:
 
 
 C = TypeVar("C", bound=Connection)
+Q = TypeVar("Q", contravariant=True)
 R = TypeVar("R")
 
 
-class ServerOwner(Protocol[C, R]):
+class ServerOwner(Protocol[C, Q, R]):
     """What messages mean, and who comes first."""
 
     stopping: bool  # the server returns from `serve` when this is set
@@ -71,8 +72,8 @@ class ServerOwner(Protocol[C, R]):
     def turns(self, ready: Iterable[C]) -> list[C]:
         """Which of the connections that may have sent a request have a turn now, in order."""
 
-    def parse(self, connection: C, body: memoryview, data: memoryview) -> R:
-        """A whole message as a request; the two views end with the call."""
+    def take(self, connection: C, message: Q, data: memoryview) -> R:
+        """A whole message as a request to `do`; the view of its data ends with the call."""
 
     def do(self, connection: C, request: R) -> int:
         """Do a request and answer or park it; returns what it takes of TURN. WireError: refuse it and disconnect."""
@@ -90,20 +91,19 @@ class ServerOwner(Protocol[C, R]):
         """A connection has ended; `why` is empty when the server closes."""
 
 
-class SocketServer(Generic[C, R]):
+class SocketServer(Generic[C, Q, R]):
     """Serves the connections of one listening socket."""
 
     def __init__(
         self,
         listener: socket.socket,
-        frames: Frames,
-        max_body: int,
-        owner: ServerOwner[C, R],
+        requests: MessageSet[Q],
+        owner: ServerOwner[C, Q, R],
         limits: ServerLimits,
         watch: int | None = None,
     ) -> None:
         """It stops when the descriptor `watch` ends, as a pipe from a parent does."""
-        self._listener, self._frames, self._max_body, self._owner = listener, frames, max_body, owner
+        self._listener, self._requests, self._owner = listener, requests, owner
         self.limits, self._watch = limits, watch
         self._connections: dict[int, C] = {}
         self._ready: dict[C, None] = {}  # who may have sent a whole request, in the order of their turns
@@ -142,7 +142,7 @@ class SocketServer(Generic[C, R]):
 
     def answer(self, connection: C, message: msgspec.Struct, data: Bytes = b"") -> None:
         """Queue an answer; `data` must not change any more."""
-        connection.outbox.append(memoryview(self._frames.frame(message, len(data))))
+        connection.outbox.append(memoryview(self._requests.frames.frame(message, len(data))))
         if len(data):
             connection.outbox.append(memoryview(data))
 
@@ -233,7 +233,7 @@ class SocketServer(Generic[C, R]):
 
     def _room(self, connection: C) -> int:
         """Bytes that are still read from a connection before its request is done: one message is enough."""
-        most = HEAD.size + self._max_body + self._owner.max_data(connection)
+        most = HEAD.size + self._requests.max_body + self._owner.max_data(connection)
         return max(0, most - len(connection.inbox))
 
     def _take_turns(self) -> None:
@@ -264,14 +264,15 @@ class SocketServer(Generic[C, R]):
         if len(inbox) < HEAD.size:
             return None
         try:
-            head = self._frames.parse_head(inbox, self._max_body, self._owner.max_data(connection))
+            head = self._requests.parse_head(inbox, self._owner.max_data(connection))
         except WireError as error:  # not our protocol, or too much: there is no answer to that
             raise ConnectionAbortedError(str(error)) from None
         start, end = HEAD.size + head.body, HEAD.size + head.body + head.data
         if len(inbox) < end:
             return None
         with memoryview(inbox) as view:
-            request = self._owner.parse(connection, view[HEAD.size : start], view[start:end])
+            message = self._requests.parse(view[HEAD.size : start])
+            request = self._owner.take(connection, message, view[start:end])
         del inbox[:end]
         if connection.name:
             connection.since = time.monotonic()

@@ -20,20 +20,20 @@ from slipstream.federate import folder, rounds
 from slipstream.federate.coordinator import Coordinator
 from slipstream.federate.coordinator_client import Coordinated, CoordinatorLink
 from slipstream.federate.messages import (
+    ANSWERS,
     FRAMES,
-    MAX_ANSWER,
     Await,
     CatchUp,
     CoordinatorRefusal,
     EnterFederation,
     Send,
     Submit,
-    parse_answer,
 )
 from slipstream.federate.rounds import never
 from slipstream.federate.update_file import update_chunks
 from slipstream.runtime.address import Address, connect, listen, parse_address
 from slipstream.runtime.frames import HEAD, WireError
+from slipstream.runtime.link import FramedLink
 from slipstream.runtime.server import ServerLimits
 
 TOKEN = "a token"
@@ -146,10 +146,10 @@ def test_a_coordinator_that_was_started_again_knows_what_it_was_sent(serve):
     served.stop()
     again = serve()  # the same folder
     with connect(again.address, 5.0) as link:
-        talk = CoordinatorLink(link, again.client("a"), time.monotonic() + 5.0)
-        answer, _ = talk._call(Await("a-1", "", patient=False))
+        talk = CoordinatorLink(FramedLink(link, ANSWERS), again.client("a"), time.monotonic() + 5.0)
+        answer, _ = talk.call(Await("a-1", "", patient=False))
         assert not isinstance(answer, Send)
-        answer, _ = talk._call(Await("a-2", "", patient=False))
+        answer, _ = talk.call(Await("a-2", "", patient=False))
         assert not isinstance(answer, Send)  # another update of the same client would not be taken
     assert {one.model.base for one in again.exchange(1, "").values()} == {f.expected(1, "abc")}
 
@@ -181,7 +181,7 @@ def test_two_coordinators_do_not_share_a_folder(serve):
 
 def entered(served, name="liar"):
     link = connect(served.address, 5.0)
-    return link, CoordinatorLink(link, served.client(name), time.monotonic() + 20.0)
+    return link, CoordinatorLink(FramedLink(link, ANSWERS), served.client(name), time.monotonic() + 20.0)
 
 
 def answer_to(link: socket.socket, data: bytes):
@@ -190,14 +190,14 @@ def answer_to(link: socket.socket, data: bytes):
     got = b""
     try:
         link.sendall(data)
-        while len(got) < HEAD.size or len(got) < HEAD.size + FRAMES.parse_head(got, MAX_ANSWER, 1 << 30).body:
+        while len(got) < HEAD.size or len(got) < HEAD.size + ANSWERS.parse_head(got, 1 << 30).body:
             part = link.recv(65536)
             if not part:
                 return None
             got += part
     except ConnectionError:
         return None
-    return parse_answer(got[HEAD.size : HEAD.size + FRAMES.parse_head(got, MAX_ANSWER, 1 << 30).body])
+    return ANSWERS.parse(got[HEAD.size : HEAD.size + ANSWERS.parse_head(got, 1 << 30).body])
 
 
 @pytest.mark.parametrize(
@@ -238,7 +238,7 @@ def test_malformed_and_foreign_updates_are_refused_with_a_reason_and_counted(ser
     link, talk = entered(served)
     with link:
         for wanted, body in cases.items():
-            answer, _ = talk._call(Submit(good.nonce, "", 1), body)
+            answer, _ = talk.call(Submit(good.nonce, "", 1), body)
             assert isinstance(answer, CoordinatorRefusal), wanted
             assert wanted in answer.reason
     record = served.exchange(1, "")["a"].record
@@ -252,7 +252,7 @@ def test_an_update_whose_round_ended_while_it_was_on_its_way_is_asked_for_again(
     late = f.update_of("d", 1, base)
     link, talk = entered(served, "d")
     with link:
-        answer, _ = talk._call(Submit(late.nonce, base, 1), b"".join(update_chunks(late)))
+        answer, _ = talk.call(Submit(late.nonce, base, 1), b"".join(update_chunks(late)))
     assert answer == Send(2)
 
 
@@ -261,7 +261,7 @@ def test_an_update_larger_than_the_model_is_refused_by_its_length_alone(serve):
     base = served.exchange(1, "")["a"].model.base
     link, talk = entered(served)
     with link, pytest.raises((WireError, ConnectionError)):
-        talk._call(Submit("n", base, 2), b"x" * (3 << 20))
+        talk.call(Submit("n", base, 2), b"x" * (3 << 20))
     assert {one.state for one in served.exchange(2, base).values()} == {"closed"}
 
 
@@ -311,15 +311,16 @@ def test_a_client_that_takes_its_answer_slowly_gets_all_of_it_and_holds_nobody_u
         sent = replace(f.update_of(name, 1), arrays=big)
         served.client(name).exchange(sent, patient=never)
     base = served.client("c").catch_up("").base
-    slow, talk = entered(served, "slow")
+    slow, _ = entered(served, "slow")
     slow.sendall(FRAMES.frame(CatchUp("")))
     assert served.client("d").catch_up("").base == base
     time.sleep(0.05)
-    head = FRAMES.parse_head(talk._receive(HEAD.size), MAX_ANSWER, 1 << 30)
-    got = talk._receive(head.body + head.data)
-    slow.close()
-    assert hashlib.sha256(got[head.body :]).hexdigest() == base
-    assert head.data > 4 << 20
+    until = time.monotonic() + 20.0
+    with FramedLink(slow, ANSWERS) as link:
+        _, size = link.receive(until, 1 << 30)
+        got = link.read(size, until)
+    assert hashlib.sha256(got).hexdigest() == base
+    assert size > 4 << 20
 
 
 def test_a_coordinator_ends_with_what_it_watches():

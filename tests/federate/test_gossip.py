@@ -12,14 +12,27 @@ from test_peers import mixing_matrix
 
 from slipstream.errors import FederationError
 from slipstream.federate import gossip as gossip_module
-from slipstream.federate import peers
+from slipstream.federate import peer_links, peers
 from slipstream.federate.aggregate import mean
 from slipstream.federate.gossip import Gossip
-from slipstream.federate.peers import Exchanged, Hello, Schedule, Take
+from slipstream.federate.peer_links import (
+    FRAMES,
+    MAX_DATA,
+    MESSAGES,
+    Exchanged,
+    Hello,
+    PeerLink,
+    PeerRefusal,
+    Take,
+    connect_peer,
+    receive_data,
+)
+from slipstream.federate.peers import Schedule
 from slipstream.federate.transports.gossip import GossipTransport
 from slipstream.federate.update import ClientUpdate
-from slipstream.runtime.address import connect, listen, parse_address
+from slipstream.runtime.address import listen, parse_address
 from slipstream.runtime.frames import HEAD
+from slipstream.runtime.link import FramedLink
 
 
 def open_peers(addresses, schedule, **options):
@@ -113,16 +126,16 @@ def die_calling(addresses, phase):
     """c0 as its partner c1 sees it: a caller whose kernel closes its sockets in some phase."""
     arrays = some_arrays(0)
     deadline = time.monotonic() + 20
-    with connect(parse_address(addresses["c1"]), 2.0) as link:
+    with connect_peer(parse_address(addresses["c1"]), 2.0) as link:
         if phase == "connected":
             return
-        peers.send(link, Hello(TOKEN, "c0", 1, peers.describe(arrays)), deadline)
+        link.send(Hello(TOKEN, "c0", 1, peers.describe(arrays)), deadline)
         if phase == "named":
             return
-        _, size = peers.receive(link, deadline)
-        data = peers.receive_data(link, size, size, deadline)
+        _, size = link.receive(deadline, MAX_DATA)
+        data = receive_data(link, size, size, deadline)
         if phase == "sending":
-            link.sendall(HEAD.pack(*peers.FRAMES[:2], 0, 16, data.nbytes) + b"1234")
+            link._socket.sendall(HEAD.pack(*FRAMES[:2], 0, 16, data.nbytes) + b"1234")
 
 
 @pytest.mark.parametrize("phase", ["connected", "named", "received", "sending"])
@@ -150,9 +163,9 @@ def test_one_who_is_called_and_dies_while_it_answers_takes_nothing_along():
     def die_answering():
         server, _ = listen(parse_address(addresses["c1"]), TOKEN)
         server.settimeout(20)
-        with server, server.accept()[0] as link:
-            peers.receive(link, time.monotonic() + 20)
-            peers.send(link, Take(), time.monotonic() + 20, peers.pack(some_arrays(1))[:-9])
+        with server, PeerLink(server.accept()[0], MESSAGES) as link:
+            link.receive(time.monotonic() + 20, MAX_DATA)
+            link.send(Take(), time.monotonic() + 20, peers.pack(some_arrays(1))[:-9].data)
 
     victim = threading.Thread(target=die_answering)
     victim.start()
@@ -239,14 +252,14 @@ def test_a_peer_that_is_early_calls_until_the_other_gets_there():
 
 def test_who_waits_to_be_told_that_it_was_met_is_told_before_the_round_ends(monkeypatch):
     """The one who was called has everything it needs before the caller knows: it must not hang up then."""
-    told = gossip_module.send
+    told = FramedLink.send
 
     def slow_to_tell(link, message, deadline, *data):
         if isinstance(message, Exchanged):
-            time.sleep(5 * peers.TICK_S)
+            time.sleep(5 * peer_links.TICK_S)
         told(link, message, deadline, *data)
 
-    monkeypatch.setattr(gossip_module, "send", slow_to_tell)
+    monkeypatch.setattr(FramedLink, "send", slow_to_tell)
     addresses = free_addresses(2)
     group = open_peers(addresses, Schedule("all"))
     _, reports = one_round(group, {name: some_arrays(0) for name in group}, 1)
@@ -382,11 +395,11 @@ def guests(addresses):
     place = parse_address(addresses["c1"])
     records = peers.describe(some_arrays(0))
     deadline = time.monotonic() + 10
-    links = [connect(place, 2.0) for _ in range(5)]
-    links[0].sendall(os.urandom(1000))
-    peers.send(links[1], Hello("no token", "c0", 1, records), deadline)
-    peers.send(links[2], Hello(TOKEN, "c9", 1, records), deadline)
-    peers.send(links[3], Hello(TOKEN, "c2", 1, records), deadline)  # a peer that is called, and does not call
+    links = [connect_peer(place, 2.0) for _ in range(5)]
+    links[0]._socket.sendall(os.urandom(1000))
+    links[1].send(Hello("no token", "c0", 1, records), deadline)
+    links[2].send(Hello(TOKEN, "c9", 1, records), deadline)
+    links[3].send(Hello(TOKEN, "c2", 1, records), deadline)  # a peer that is called, and does not call
     return links
 
 
@@ -400,8 +413,8 @@ def test_strangers_are_counted_and_cost_nothing(monkeypatch):
     close(group)
     assert reports["c1"].met == ("c0", "c2")
     assert reports["c1"].strangers == 4
-    said = peers.receive(links[1], time.monotonic() + 5)[0]
-    assert said == peers.PeerRefusal("the token is not this run's")
+    said = links[1].receive(time.monotonic() + 5)[0]
+    assert said == PeerRefusal("the token is not this run's")
     for link in links:
         link.close()
 
@@ -409,13 +422,13 @@ def test_strangers_are_counted_and_cost_nothing(monkeypatch):
 def call(me, addresses, arrays):
     """Call c2 as a peer does; returns its last word."""
     deadline = time.monotonic() + 20
-    with connect(parse_address(addresses["c2"]), 2.0) as link:
-        peers.send(link, Hello(TOKEN, me, 1, peers.describe(arrays)), deadline)
-        said, size = peers.receive(link, deadline)
+    with connect_peer(parse_address(addresses["c2"]), 2.0) as link:
+        link.send(Hello(TOKEN, me, 1, peers.describe(arrays)), deadline)
+        said, size = link.receive(deadline, MAX_DATA)
         if isinstance(said, Take):
-            peers.receive_data(link, size, size, deadline)
-            peers.send(link, Take(), deadline, peers.pack(arrays))
-            said, _ = peers.receive(link, deadline)
+            receive_data(link, size, size, deadline)
+            link.send(Take(), deadline, peers.pack(arrays).data)
+            said, _ = link.receive(deadline, MAX_DATA)
         return said
 
 
@@ -432,8 +445,8 @@ def test_a_call_that_is_repeated_counts_once():
             ],
         }
         results = at_once(work)
-    twice = peers.PeerRefusal("c0 was met in round 1 already")
-    assert results["calls"] == [peers.Exchanged(), twice, twice, peers.Exchanged()]
+    twice = PeerRefusal("c0 was met in round 1 already")
+    assert results["calls"] == [Exchanged(), twice, twice, Exchanged()]
     held, report = results["c2"]
     assert (report.met, report.strangers) == (("c0", "c1"), 2)
     np.testing.assert_allclose(held["bias"], np.mean([a["bias"] for a in arrays.values()], axis=0), rtol=1e-12)

@@ -11,8 +11,10 @@ from peer_group import some_arrays
 
 from slipstream.errors import FederationError, ScenarioError
 from slipstream.federate import peers
+from slipstream.federate.peer_links import MESSAGES, PeerLink, receive_data
 from slipstream.federate.peers import Schedule
 from slipstream.runtime.frames import FieldRecord, WireError
+from slipstream.runtime.link import pauses
 
 IDS = [f"c{index}" for index in range(7)]
 SCHEDULES = [Schedule("ring"), Schedule("matching", seed=3), Schedule("all")]
@@ -84,7 +86,7 @@ def test_patience_halves_with_every_miss_and_returns_at_once():
 
 
 def test_pauses_grow_up_to_a_longest():
-    first = list(itertools.islice(peers.pauses(), 10))
+    first = list(itertools.islice(pauses(1.0), 10))
     assert first[:3] == [0.02, 0.04, 0.08]
     assert first[-1] == 1.0
 
@@ -148,22 +150,22 @@ def test_frames_that_no_peer_sends_are_refused_before_they_take_memory(sent, rea
     with ours, theirs:
         theirs.sendall(sent)
         with pytest.raises(WireError, match=reason):
-            peers.receive(ours, time.monotonic() + 5)
+            PeerLink(ours, MESSAGES).receive(time.monotonic() + 5)
 
 
 def test_data_of_another_size_than_both_hold_are_refused():
     ours, theirs = socket.socketpair()
     with ours, theirs, pytest.raises(WireError, match="99,999,999,999 bytes"):
-        peers.receive_data(ours, 99_999_999_999, 100, time.monotonic() + 5)
+        receive_data(PeerLink(ours, MESSAGES), 99_999_999_999, 100, time.monotonic() + 5)
 
 
 def test_a_frame_that_trickles_ends_by_the_deadline():
     ours, theirs = socket.socketpair()
     with ours, theirs:
         theirs.sendall(head(100)[:7])
-        began = time.monotonic()
+        link = PeerLink(ours, MESSAGES)
         with pytest.raises(TimeoutError):
-            peers.receive(ours, began + 0.1)
+            link.receive(time.monotonic() + 0.1)
         theirs.close()
-        with pytest.raises((EOFError, ConnectionResetError)):
-            peers.receive(ours, time.monotonic() + 5)
+        with pytest.raises(ConnectionResetError):
+            link.receive(time.monotonic() + 5)

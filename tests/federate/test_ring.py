@@ -17,7 +17,8 @@ from peer_group import TOKEN, at_once, floats, free_addresses, in_processes, som
 from slipstream.errors import FederationError
 from slipstream.federate import ring as ring_module
 from slipstream.federate import ring_group
-from slipstream.federate.peers import Hello, describe, send
+from slipstream.federate.peer_links import Hello, connect_peer
+from slipstream.federate.peers import describe
 from slipstream.federate.ring import Ring, _result_to_keep
 from slipstream.federate.rules import Known, merge_by
 from slipstream.federate.rules.mean import mean
@@ -250,8 +251,8 @@ def test_calls_that_were_given_up_do_not_put_down_the_one_that_counts():
     arrays = some_arrays(1)
     with Ring("c0", addresses, TOKEN, **PATIENT) as leader, Ring("c1", addresses, TOKEN, **PATIENT) as late:
         for _ in range(20):
-            with connect(parse_address(addresses["c0"]), 2.0) as link:
-                send(link, Hello(TOKEN, "c1", 1, describe(arrays)), time.monotonic() + 5)
+            with connect_peer(parse_address(addresses["c0"]), 2.0) as link:
+                link.send(Hello(TOKEN, "c1", 1, describe(arrays)), time.monotonic() + 5)
         results = at_once({"c0": lambda: leader.reduce(arrays, 1)[1], "c1": lambda: late.reduce(arrays, 1)[1]})
     assert [report.members for report in results.values()] == [("c0", "c1")] * 2
     assert [report.attempts for report in results.values()] == [1, 1]

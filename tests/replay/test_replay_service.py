@@ -2,7 +2,6 @@
 
 import multiprocessing
 import os
-import socket
 import struct
 import threading
 import time
@@ -239,7 +238,7 @@ def test_a_connection_that_breaks_loses_and_repeats_nothing(tmp_path):
             served.add(made_by(1, sent, count))
             sent += count
             if step % 3 == 0:
-                served._link._socket.shutdown(socket.SHUT_RDWR)
+                served._link.framed.cut()
         served.settle()
         assert (served.total_added, served.lost) == (sent, 0)
         np.testing.assert_array_equal(served.read(0, sent)["reward"], np.arange(sent))
@@ -395,7 +394,7 @@ def test_a_client_cannot_use_what_is_not_its_own(tmp_path):
         with pytest.raises(ReplayRefusedError, match="a window of"):
             client(process, "greedy", capacity=10**5, batch=10**6)
         for bad in (Enqueue(0, 65, 0), Enqueue(0, 1, 1 << 40), Enqueue(-1, 1, 0), Enqueue(10, 1, 3)):
-            served._link.send(bad)
+            served._link.send(bad, time.monotonic() + 5)
             assert isinstance(served._link.receive(time.monotonic() + 5), ReplayRefusal)
             served._again(OSError("broken on purpose"), "go on")
         served.settle()
