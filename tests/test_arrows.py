@@ -65,7 +65,6 @@ MAY_IMPORT = {
         "worlds",
         "collect.teams",
         "run.folder",
-        "run.metrics",
         "run.progress",
         "run.signals",
         "runtime.platform",

@@ -50,7 +50,7 @@ def compare(argv: Sequence[str]) -> int:
     print_comparison(done)
     if args.png is not None:
         from slipstream.draw.charts import png
-        from slipstream.view.compare import band_chart
+        from slipstream.view.learning_curves import band_chart
 
         replace_file(args.png, png([band_chart(task, done.metric) for task in done.tasks]), durable=False)
         print(f"picture: {args.png}")

@@ -38,7 +38,7 @@ def report(argv: Sequence[str]) -> int:
     if args.episodes is not None and args.episodes < 1:
         raise ScenarioError(f"--episodes {args.episodes}: at least one episode is needed")
     from slipstream.view.report import write_report
-    from slipstream.view.signs import KINDS
+    from slipstream.view.sign_kinds import KINDS
 
     judge = None if args.episodes is None else lambda path: _judged(path, args.episodes)
     pictures = args.out.with_suffix("") if args.png else None

@@ -167,7 +167,9 @@ def survival_charts(curves: Sequence[Survival], figure: str, bar: float | None, 
     charts = []
     for policy in study.policies:
         lines = [
-            ChartLine(c.name, c.x, c.share, c.low, c.high, color=LINES[c.name]) for c in curves if c.policy == policy
+            ChartLine(c.name, c.x.tolist(), c.share.tolist(), c.low.tolist(), c.high.tolist(), color=LINES[c.name])
+            for c in curves
+            if c.policy == policy
         ]
         title = f"{policy}: share of episodes with {label} of x or more"
         charts.append(Chart(title, tuple(lines), x, SHARE, bars, height=220))

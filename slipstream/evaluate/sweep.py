@@ -184,12 +184,12 @@ def draw(path: Path, rows: Sequence[PlayerRow], title: str, group: str, unit: st
         own = [row for row in rows if row.player == player]
         reached = [row for row in own if row.spread.reached]
         at = [row.group + beside for row in reached]
-        median = np.array([row.spread.median for row in reached]).reshape(-1, 3).T.tolist()
+        median, low, high = np.array([row.spread.median for row in reached]).reshape(-1, 3).T.tolist()
         slowest = [row.spread.cvar[-1] for row in reached]
-        times.append(ChartLine(player, at, *median, mark="dot", color=f"c{p % len(COLORS)}"))
+        times.append(ChartLine(player, at, median, low, high, mark="dot", color=f"c{p % len(COLORS)}"))
         times.append(ChartLine("", at, slowest, mark="ring", color=f"c{p % len(COLORS)}"))
-        share = np.array([row.spread.success for row in own]).T.tolist()
-        shares.append(ChartLine("", [row.group + beside for row in own], *share, mark="dot"))
+        share, low, high = np.array([row.spread.success for row in own]).T.tolist()
+        shares.append(ChartLine("", [row.group + beside for row in own], share, low, high, mark="dot"))
     known = {row.group: row.record for row in rows if row.record == row.record}
     times.append(ChartLine(record, list(known), list(known.values()), mark="dash", color="ink"))
     charts = [

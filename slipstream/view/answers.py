@@ -118,7 +118,8 @@ def episode(catalogue: Catalogue, query: Query) -> Any:
 
 def compared(catalogue: Catalogue, query: Query) -> Any:
     """Runs side by side: every run's curve of a metric, groups over seeds with intervals; nothing if nothing is new."""
-    from slipstream.view import compare
+    from slipstream.view.compare import as_record, compare
+    from slipstream.view.learning_curves import bands
 
     keys = query.values("run")[:MOST_COMPARED]
     metric = query.value("metric", "eval/return_mean")
@@ -129,11 +130,11 @@ def compared(catalogue: Catalogue, query: Query) -> Any:
     mark = hashlib.sha256(repr((metric, sorted(paths.values()), changed)).encode()).hexdigest()[:16]
     if query.value("seen") == mark:
         return None
-    found = compare.compare(list(paths), metric)
+    found = compare(list(paths), metric)
     tasks = [
         {
             "name": task.name,
-            "bands": [asdict(band) for band in compare.bands(task)],
+            "bands": [asdict(band) for band in bands(task)],
             "runs": [
                 {
                     "id": paths[run.about.path],
@@ -152,7 +153,7 @@ def compared(catalogue: Catalogue, query: Query) -> Any:
     told = [doubt.text for doubt in found.doubts]  # the page has no flags
     kind = found.tasks[0].kind
     return {
-        **compare.as_record(found),
+        **as_record(found),
         "warnings": told,
         "share": is_share(metric, kind),
         "curves": tasks,

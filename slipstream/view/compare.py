@@ -7,8 +7,6 @@ value of any setting). Clients of a federation share weights, so each federation
 from __future__ import annotations
 
 import itertools
-import json
-from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,21 +14,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from slipstream.draw.axes import ANY, SHARE
-from slipstream.draw.charts import Chart, ChartLine
-from slipstream.errors import RunFolderError, suggest
+from slipstream.errors import RunFolderError
 from slipstream.stats.intervals import F64, Interval
 from slipstream.stats.strata import improvement, pooled_iqm, pooled_mean, pooled_median, strata_interval
-from slipstream.view.history import STEPS, Row
-from slipstream.view.meaning import Better, better, is_share
-from slipstream.view.origin import Origin, origin_of, tried
-from slipstream.view.reports import read_evaluations, read_reports
-from slipstream.view.run import About, about, state_of
+from slipstream.view.meaning import Better, better
+from slipstream.view.scored import Scored, names_of, score
 
 FEW_SEEDS = 5
 QUARTERS = (0.25, 0.5, 0.75, 1.0)  # of the steps at which all runs of a task were measured
 OF_A_CLIENT = ("federated.client", "federated.root", "federated.token_file")
-CURVE_POINTS, CURVE_RESAMPLES = 60, 500
 NOT_A_SETTING = ("seed", "name", "description", "timesteps", "learner_threads", "device", "log", "checkpoint")
 
 INTERVALS = (
@@ -39,97 +31,6 @@ INTERVALS = (
     "From few seeds they are wide, and still too narrow: of simulated groups the interval of the IQM held the truth in "
     "74 % with 3 seeds, 90 % with 5, 93 % with 10 and 94 % with 20."
 )
-
-
-# --- reading and grouping ---
-
-
-@dataclass(frozen=True)
-class Scored:
-    """A run with the values of one metric."""
-
-    about: About
-    origin: Origin
-    seed: int
-    reports: tuple[Row, ...]  # those that have the metric, by step
-    steps: tuple[int, ...]
-    values: tuple[float, ...]
-    running: bool
-
-    def at(self, step: int) -> float:
-        """The newest value at a step; the last one of a run that had ended by then; NaN before the first."""
-        k = bisect_right(self.steps, step)
-        return self.values[k - 1] if k else float("nan")
-
-
-def score(path: Path, metric: str) -> Scored:
-    """Read a run's values of a metric; refused in a sentence where it has none."""
-    what = about(path)
-    # A metric of evaluations comes with all the others of them: exports want them too.
-    found = read_evaluations(path) if metric.startswith("eval/") else read_reports(path, metric)
-    reports = [row for row in found if metric in row]
-    if not reports:
-        known = sorted({key for row in read_reports(path, "") for key in row if "/" in key})
-        why = suggest(metric, known) or (f" (known: {', '.join(known[:8])} …)" if known else ", for it has no report")
-        raise RunFolderError(f"{path}: has no metric '{metric}' yet{why}")
-    return Scored(
-        about=what,
-        origin=origin_of(what),
-        seed=int(what.metadata.get("seed", what.config.get("seed", 0))),
-        reports=tuple(reports),
-        steps=tuple(row[STEPS] for row in reports),
-        values=tuple(float(row[metric]) for row in reports),
-        running=state_of(path, what.sessions) == "running",
-    )
-
-
-def names_of(runs: Sequence[Scored], by: str | None) -> list[tuple[str, str]]:
-    """Task and group of each run; clients of a federation are told from all others by its name."""
-    shared = {f.rounds: f.name for run in runs if (f := run.origin.federation) is not None}
-    again = {name for name in shared.values() if list(shared.values()).count(name) > 1}
-    labels = {rounds: _with_parent(rounds, name) if name in again else name for rounds, name in shared.items()}
-    found = []
-    for run in runs:
-        task, group = _name_of(run.about, by)
-        if by is None and run.origin.trial is not None and run.origin.trial.values:
-            values = {key: value for key, value in run.origin.trial.values.items() if key != "algo.kind"}
-            group = ", ".join(filter(None, (group, tried(values))))
-        if run.origin.federation is not None:
-            group = f"{group}, {labels[run.origin.federation.rounds]}"
-        found.append((task, group))
-    return found
-
-
-def _with_parent(rounds: str, name: str) -> str:
-    """Two federations of a name are told apart by the folders they are in."""
-    folder = Path(rounds).parent
-    return f"{folder.parent.name}/{name}" if folder.name == name else f"{name} ({rounds})"
-
-
-def _name_of(run: About, by: str | None) -> tuple[str, str]:
-    """Scenario of a run, and what it tries there."""
-    if by in (None, "algo"):
-        return run.scenario, " + ".join(run.algos) or "no learner"
-    if by == "scenario":
-        return run.kind, run.scenario
-    value: Any = run.config
-    for part in str(by).split("."):
-        if not isinstance(value, Mapping) or part not in value:
-            raise RunFolderError(
-                f"--by {by}: {run.path} has no such setting{suggest(str(by), [*_flat(run.config)])}; "
-                "its config.json lists them all"
-            )
-        value = value[part]
-    return run.scenario, f"{by}={value if isinstance(value, str) else json.dumps(value)}"
-
-
-def _flat(config: Any, prefix: str = "") -> Iterator[str]:
-    for key, value in config.items() if isinstance(config, Mapping) else ():
-        yield prefix + str(key)
-        yield from _flat(value, f"{prefix}{key}.")
-
-
-# --- the comparison ---
 
 
 @dataclass(frozen=True)
@@ -391,58 +292,6 @@ def _count(number: int, what: str) -> str:
 
 def _some(words: Sequence[str], most: int = 4) -> str:
     return ", ".join(words[:most]) + (f" and {len(words) - most} more" if len(words) > most else "")
-
-
-# --- sample efficiency ---
-
-
-@dataclass(frozen=True)
-class Band:
-    """A group's curve: IQM over seeds and its interval, at steps."""
-
-    name: str
-    steps: tuple[int, ...]
-    middle: tuple[float, ...]
-    low: tuple[float, ...]  # NaN where there is one seed
-    high: tuple[float, ...]
-    whole_until: int  # up to here all its runs were measured; after it, those that ended count with their last value
-
-
-def bands(task: ScenarioTask) -> list[Band]:
-    """The groups of a task over steps, each at steps at which its own runs were measured, and no further than those."""
-    result = []
-    for group in task.groups:
-        grid = measured_steps(group.runs)
-        values = [
-            strata_interval([[[run.at(step) for run in group.runs]]], pooled_iqm, resamples=CURVE_RESAMPLES)
-            for step in grid
-        ]
-        middle, low, high = zip(*values, strict=True)
-        result.append(Band(group.name, tuple(grid), middle, low, high, min(run.steps[-1] for run in group.runs)))
-    return result
-
-
-def band_chart(task: ScenarioTask, metric: str) -> Chart:
-    """The groups of a task over steps, as a chart."""
-    lines = [ChartLine(b.name, b.steps, b.middle, b.low, b.high, b.whole_until) for b in bands(task)]
-    y = SHARE if is_share(metric) else ANY
-    return Chart(f"{task.name}: {metric}, IQM over seeds", tuple(lines), y=y)
-
-
-def measured_steps(runs: Sequence[Scored]) -> list[int]:
-    """Steps at which every run that had begun and not ended was measured; where there are hardly any, all steps.
-
-    Runs that evaluate at other steps than each other share none, and then the newest value of each counts.
-    """
-    first = max(run.steps[0] for run in runs)
-    every = sorted({step for run in runs for step in run.steps if step >= first})
-    own = [(set(run.steps), run.steps[-1]) for run in runs]
-    grid = [step for step in every if all(step in steps or step > last for steps, last in own)]
-    if len(grid) < min(3, len(every)):
-        grid = every
-    if len(grid) > CURVE_POINTS:
-        grid = [grid[k] for k in sorted({round(k) for k in np.linspace(0, len(grid) - 1, CURVE_POINTS)})]
-    return grid
 
 
 # --- for programs ---

@@ -11,7 +11,8 @@ import numpy as np
 from slipstream.stats.intervals import Interval
 from slipstream.view.history import Curve
 from slipstream.view.judgement import Judged
-from slipstream.view.signs import EXPLORE_MORE, SOLVED, Curves, Sign
+from slipstream.view.sign_kinds import EXPLORE_MORE, Sign
+from slipstream.view.signs import SOLVED, Curves
 
 
 def settle(signs: Sequence[Sign], curves: Curves, judged: Sequence[Judged]) -> list[Sign]:

@@ -13,12 +13,13 @@ from slipstream.draw.charts import Chart, ChartLine
 from slipstream.draw.page import interval, note, number, section, table, text
 from slipstream.errors import RunFolderError
 from slipstream.stats.intervals import Interval
-from slipstream.view.compare import INTERVALS, Comparison, PairedChance, RunGroup, band_chart, compare
+from slipstream.view.compare import INTERVALS, Comparison, PairedChance, RunGroup, compare
 from slipstream.view.history import STEPS
 from slipstream.view.judgement import Judge
+from slipstream.view.learning_curves import band_chart
 from slipstream.view.origin import name_of_run, origin_of
 from slipstream.view.run import command_of
-from slipstream.view.signs import KINDS
+from slipstream.view.sign_kinds import KINDS
 from slipstream.view.story import Clip, Story, headline_of, read_story
 from slipstream.worlds import registry
 
@@ -167,15 +168,15 @@ def _final(story: Story) -> Iterator[str]:
         yield section("Final figures", table(head, rows) + note(told))
     elif story.figures:
         first = ("return", *(headline_of(story.about.kind) or [*story.figures][:MOST_TILES]))
-        told = {name: value for name, value in story.figures.items() if name in first}
-        others = {name: value for name, value in story.figures.items() if name not in told}
+        shown = {name: value for name, value in story.figures.items() if name in first}
+        others = {name: value for name, value in story.figures.items() if name not in shown}
         more = page.folded(f"{len(others)} more figures", _tiles(others)) if others else ""
         where = (
             f"Over the {story.episodes:,} episodes of the evaluation at {story.evaluated_at:,} steps; shares with "
             "Wilson's 95 % interval. Scripts have not been played beside it yet: slipstream report --episodes 100 does "
             "that, with intervals on all figures."
         )
-        yield section("Last evaluation", _tiles(told) + more + note(where))
+        yield section("Last evaluation", _tiles(shown) + more + note(where))
 
 
 def _tiles(values: Mapping[str, Interval]) -> str:

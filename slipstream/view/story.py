@@ -19,7 +19,8 @@ from slipstream.view.judgement import Judge, Judged, read_judgement
 from slipstream.view.meaning import is_share
 from slipstream.view.reports import EventSummary, read_evaluations, read_events
 from slipstream.view.run import About, RunReader, State
-from slipstream.view.signs import Sign, crashes, find_signs
+from slipstream.view.sign_kinds import Sign
+from slipstream.view.signs import crashes, find_signs
 from slipstream.worlds import registry
 from slipstream.worlds.world import Records
 

@@ -11,7 +11,8 @@ from made_runs import make_run
 from slipstream.errors import RunFolderError
 from slipstream.run.folder import open_existing
 from slipstream.stats import iqm
-from slipstream.view.compare import as_record, bands, compare
+from slipstream.view.compare import as_record, compare
+from slipstream.view.learning_curves import bands
 from slipstream.view.marl_eval import as_marl_eval
 
 

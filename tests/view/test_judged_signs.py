@@ -6,7 +6,7 @@ from slipstream.stats import Interval
 from slipstream.view.history import Curve
 from slipstream.view.judged_signs import settle
 from slipstream.view.judgement import Judged
-from slipstream.view.signs import Sign
+from slipstream.view.sign_kinds import Sign
 
 PLATEAU = Sign("negative_plateau", "The return stays at about -0.3.", 1000, 2000)
 

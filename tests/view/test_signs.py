@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from slipstream.view.history import Curve
+from slipstream.view.sign_kinds import KINDS
 from slipstream.view.signs import (
-    KINDS,
     blind_critic,
     count_turns,
     entropy_collapsed,

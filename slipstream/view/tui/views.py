@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -11,15 +10,11 @@ from rich.table import Table
 from rich.text import Text
 
 from slipstream.run.progress import clock
-from slipstream.view.history import Curve
 from slipstream.view.run import RunReader
-from slipstream.view.tui.plots import QUIET, PlotLine, bar, curve, number, printable, shares, sparkline, steps_short
+from slipstream.view.tui import pieces
+from slipstream.view.tui.plots import QUIET, bar, curve, number, printable, shares, steps_short
 
 View = Callable[[RunReader, int, int], RenderableType]  # of a reader, in so many columns and rows
-Plot = tuple[str, list[PlotLine]]  # with its title
-WIDE = 110  # columns from which two plots stand side by side
-LEAST_PLOT = 7  # rows of a plot that stands above another
-RECENT = 100  # reports that "of late" means
 ROUNDS = 100  # of a federation that are listed
 
 
@@ -57,17 +52,17 @@ def _rate(reader: RunReader) -> str:
 
 def overview(reader: RunReader, width: int, height: int) -> RenderableType:
     """Returns, losses, where the time goes, and the figures of the last report."""
-    figures = _in_columns(_figures(reader), width)
+    figures = pieces.in_columns(_figures(reader), width)
     tall = max(6, height - figures.row_count - 6)
     returns = [("training", "env/return_mean"), ("evaluation", "eval/return_mean")]
-    losses = [(f"loss, {line.name}", [line]) for line in _lines(reader, _losses(reader))]
+    losses = [(f"loss, {line.name}", [line]) for line in pieces.lines(reader, _losses(reader))]
     parts = {
         key.removeprefix("perf/time_").removesuffix("_frac"): float(value)
         for key, value in reader.history.last.items()
         if key.startswith("perf/time_") and key.endswith("_frac") and isinstance(value, int | float)
     }
     return Group(
-        _plots(("return", _lines(reader, returns)), losses, width, tall),
+        pieces.plots(("return", pieces.lines(reader, returns)), losses, width, tall),
         Text("time", "bold"),
         shares(parts, width - 2),
         Text(),
@@ -82,10 +77,10 @@ def learning(reader: RunReader, width: int, height: int) -> RenderableType:
     weights = [key for key in curves if key.startswith("diag/")]
     shown = [key for key in curves if key.startswith("train/")]
     return Group(
-        _heading("weights, and how far an update moves them"),
-        _sparks(reader, weights, width) if weights else _nothing("none was reported (log.diagnostics)"),
-        _heading("learners"),
-        _sparks(reader, shown, width) if shown else _nothing("no update was reported yet"),
+        pieces.heading("weights, and how far an update moves them"),
+        pieces.sparks(reader, weights, width) if weights else pieces.nothing("none was reported (log.diagnostics)"),
+        pieces.heading("learners"),
+        pieces.sparks(reader, shown, width) if shown else pieces.nothing("no update was reported yet"),
     )
 
 
@@ -94,11 +89,11 @@ def goals(reader: RunReader, width: int, height: int) -> RenderableType:
     from slipstream.worlds.registry import records  # loads the core: only for those who look here
 
     del height
-    blocks: list[RenderableType] = [_heading("early stopping"), _stopping(reader, width)]
-    blocks += [_heading("curriculum"), _curriculum(reader, width)]
-    blocks += [_heading("certificates"), _certificates(reader)]
+    blocks: list[RenderableType] = [pieces.heading("early stopping"), _stopping(reader, width)]
+    blocks += [pieces.heading("curriculum"), _curriculum(reader, width)]
+    blocks += [pieces.heading("certificates"), _certificates(reader)]
     if (found := records(reader.about.kind, reader.about.path)) is not None:
-        blocks += [_heading(found.title), _table(found.columns, found.rows)]
+        blocks += [pieces.heading(found.title), pieces.table(found.columns, found.rows)]
     return Group(*blocks)
 
 
@@ -109,7 +104,7 @@ def federation(reader: RunReader, width: int, height: int) -> RenderableType:
     rounds = _rounds(reader)
     if not rounds:
         asked = "this run learns alone (federated.enabled is off)" if not config.get("enabled") else "no round yet"
-        return Group(_heading("rounds"), _nothing(asked))
+        return Group(pieces.heading("rounds"), pieces.nothing(asked))
     names = ("round", "clients", "took_part", "refused", "variance", "drift_l2", "round_time_s")
     rows = [
         (policy, steps_short(step), *(number(found.get(name)) for name in names), _told(reader, policy, found))
@@ -117,7 +112,7 @@ def federation(reader: RunReader, width: int, height: int) -> RenderableType:
     ]
     client = f"client {config.get('client')} of {config.get('clients')}, over {config.get('transport')}"
     columns = ("policy", "step", *(name.replace("_", " ") for name in names), "what became of it")
-    return Group(_heading("rounds"), Text(printable(client), QUIET), _table(columns, rows))
+    return Group(pieces.heading("rounds"), Text(printable(client), QUIET), pieces.table(columns, rows))
 
 
 def machinery(reader: RunReader, width: int, height: int) -> RenderableType:
@@ -128,15 +123,17 @@ def machinery(reader: RunReader, width: int, height: int) -> RenderableType:
     crew = sorted({int(key.split("/")[1].removeprefix("worker_")) for key in last if key.startswith("collector/w")})
     shared = [key for key in curves if key.startswith("collector/") and "/worker_" not in key]
     quarantined = [event for event in reader.events if event.get("event") == "quarantine"]
-    blocks: list[RenderableType] = [_heading("replay")]
-    blocks.append(_sparks(reader, replay, width) if replay else _nothing("this run has no replay"))
-    blocks.append(_heading("workers"))
+    blocks: list[RenderableType] = [pieces.heading("replay")]
+    blocks.append(pieces.sparks(reader, replay, width) if replay else pieces.nothing("this run has no replay"))
+    blocks.append(pieces.heading("workers"))
     if crew or shared:
-        blocks += [_workers(reader, crew), _sparks(reader, shared, width)]
+        blocks += [_workers(reader, crew), pieces.sparks(reader, shared, width)]
     else:
-        blocks.append(_nothing("the learner's own process collects"))
-    blocks.append(_heading("batches set aside"))
-    blocks.append(_events(quarantined, width) if quarantined else _nothing("none was: all numbers were finite"))
+        blocks.append(pieces.nothing("the learner's own process collects"))
+    blocks.append(pieces.heading("batches set aside"))
+    blocks.append(
+        pieces.events(quarantined, width) if quarantined else pieces.nothing("none was: all numbers were finite")
+    )
     return Group(*blocks)
 
 
@@ -146,10 +143,10 @@ def log(reader: RunReader, width: int, height: int) -> RenderableType:
     few = max(3, height // 3)
     lines = Text("\n".join(printable(line) for line in reader.log), no_wrap=False)
     return Group(
-        _heading("events"),
-        _events(events[-few:], width) if events else _nothing("none yet"),
-        _heading("log"),
-        lines if reader.log else _nothing("nothing yet"),
+        pieces.heading("events"),
+        pieces.events(events[-few:], width) if events else pieces.nothing("none yet"),
+        pieces.heading("log"),
+        lines if reader.log else pieces.nothing("nothing yet"),
     )
 
 
@@ -177,44 +174,19 @@ def metrics(reader: RunReader, width: int, height: int, chosen: int) -> Renderab
     """The chosen metric large, and its neighbours in the list below it."""
     names = metric_names(reader)
     if not names:
-        return _nothing("no report yet")
+        return pieces.nothing("no report yet")
     tall = max(6, height // 2)
     room = max(3, height - tall - 1)
     first = max(0, min(chosen - room // 2, len(names) - room))
     key = names[chosen]
     return Group(
-        curve([_line(key, reader.history.curves[key])], width - 2, tall),
+        curve([pieces.line(key, reader.history.curves[key])], width - 2, tall),
         Text(),
-        _sparks(reader, names[first : first + room], width, names[chosen]),
+        pieces.sparks(reader, names[first : first + room], width, names[chosen]),
     )
 
 
 # --- pieces ---
-
-
-def _heading(text: str) -> Text:
-    return Text(f"\n{text}", style="bold")
-
-
-def _nothing(why: str) -> Text:
-    return Text(f"  {why}", style=QUIET)
-
-
-def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style=QUIET, padding=(0, 2, 0, 0))
-    for i, name in enumerate(columns):
-        table.add_column(printable(name), justify="left" if i == 0 else "right", no_wrap=True)
-    for row in rows:
-        table.add_row(*(Text(printable(cell)) for cell in row))
-    return table
-
-
-def _line(name: str, found: Curve) -> PlotLine:
-    return PlotLine(name, found.steps, found.values)
-
-
-def _lines(reader: RunReader, keys: Sequence[tuple[str, str]]) -> list[PlotLine]:
-    return [_line(name, reader.history.curves[key]) for name, key in keys if key in reader.history.curves]
 
 
 def _losses(reader: RunReader) -> list[tuple[str, str]]:
@@ -223,53 +195,15 @@ def _losses(reader: RunReader) -> list[tuple[str, str]]:
     return [(key.removeprefix("train/").removesuffix("_loss").replace("_", " "), key) for key in keys[:3]]
 
 
-def _plots(main: Plot, others: Sequence[Plot], width: int, tall: int) -> RenderableType:
-    """One plot; where there is room others beside it, one above the other, each with a scale of its own."""
-    if not main[1] and not others:
-        return _nothing("no report yet")
-    others = others[: max(1, tall // LEAST_PLOT)]
-    if not main[1] or width < WIDE or not others:
-        title, lines = main if main[1] else others[0]
-        return Group(Text(title, "bold"), curve(lines, width - 2, tall))
-    each, left = width // 2 - 1, tall + 1
-    beside: list[Text] = []
-    for i, (title, lines) in enumerate(others):
-        rows = left // (len(others) - i)
-        beside += [Text(title, "bold"), curve(lines, each, rows - 1)]
-        left -= rows
-    grid = Table.grid(padding=(0, 1, 0, 0))
-    grid.add_column(width=each)
-    grid.add_column(width=each)
-    grid.add_row(Group(Text(main[0], "bold"), curve(main[1], each, tall)), Group(*beside))
-    return grid
-
-
-def _in_columns(pairs: Sequence[tuple[str, str]], width: int) -> Table:
-    """Names and values in as many columns as fit; a name is cut only where one column has no room for it."""
-    wide = min(max((len(name) for name, _ in pairs), default=1), max(8, width - 12))
-    across = max(1, (width + 1) // (wide + 12))
-    down = -(-len(pairs) // across)
-    grid = Table.grid(padding=(0, 1, 0, 0))
-    for _ in range(across):
-        grid.add_column(width=wide, no_wrap=True)
-        grid.add_column(width=9, justify="right", no_wrap=True)
-    for row in range(down):
-        cells: list[Text] = []
-        for name, value in pairs[row::down]:
-            cells += [Text(printable(name), QUIET, overflow="ellipsis"), Text(value)]
-        grid.add_row(*cells)
-    return grid
-
-
 def _figures(reader: RunReader) -> list[tuple[str, str]]:
     """What a person asks first, then the world's own figures."""
     last, curves = reader.history.last, reader.history.curves
     known = [
         ("return, mean", last.get("env/return_mean")),
         ("return, median", last.get("env/return_median")),
-        ("return of late", _of_late(curves.get("env/return_mean"))),
-        ("evaluation, mean", _newest(reader, "eval/return_mean")),
-        ("evaluation, median", _newest(reader, "eval/return_median")),
+        ("return of late", pieces.of_late(curves.get("env/return_mean"))),
+        ("evaluation, mean", pieces.newest(reader, "eval/return_mean")),
+        ("evaluation, median", pieces.newest(reader, "eval/return_median")),
         ("evaluation, best", max(curves["eval/return_mean"].values) if "eval/return_mean" in curves else None),
         ("episodes", last.get("episodes_total")),
         ("updates", last.get("updates_total")),
@@ -284,35 +218,6 @@ def _figures(reader: RunReader) -> list[tuple[str, str]]:
     return [(name, number(value)) for name, value in known if isinstance(value, int | float)]
 
 
-def _newest(reader: RunReader, key: str) -> float | None:
-    """A metric's last value, whichever report had it."""
-    found = reader.history.curves.get(key)
-    return found.values[-1] if found and found.values else None
-
-
-def _of_late(found: Curve | None) -> float | None:
-    return statistics.fmean(found.values[-RECENT:]) if found and found.values else None
-
-
-def _sparks(reader: RunReader, keys: Sequence[str], width: int, chosen: str = "") -> Table:
-    """A row for each metric: name, last value, course, range."""
-    table = Table.grid(padding=(0, 2, 0, 0))
-    wide = max(12, min(60, width - 72))
-    table.add_column(width=min(38, max(map(len, keys), default=1)), no_wrap=True)
-    table.add_column(width=10, justify="right", no_wrap=True)
-    table.add_column(width=wide, no_wrap=True)
-    table.add_column(no_wrap=True, style=QUIET)
-    curves = reader.history.curves
-    first = min((found.steps[0] for found in curves.values() if found.steps), default=0)  # the same for all
-    last = max((found.steps[-1] for found in curves.values() if found.steps), default=0)
-    for key in keys:
-        values = curves[key].values
-        span = f"{number(min(values))} … {number(max(values))}"
-        name = Text(printable(key), "reverse" if key == chosen else "", overflow="ellipsis")
-        table.add_row(name, Text(number(values[-1])), sparkline(_line(key, curves[key]), first, last, wide), span)
-    return table
-
-
 def _stopping(reader: RunReader, width: int) -> RenderableType:
     """How near the run is to each reason it may end for."""
     rules: Mapping[str, Any] = reader.about.config.get("stop") or {}
@@ -322,7 +227,7 @@ def _stopping(reader: RunReader, width: int) -> RenderableType:
     asked = [
         ("steps", reader.steps, reader.about.timesteps),
         ("clean episodes in a row", last.get("stop/zero_conflict_streak"), rules.get("zero_conflict_streak")),
-        ("evaluation return", _newest(reader, "eval/return_mean"), rules.get("target_return")),
+        ("evaluation return", pieces.newest(reader, "eval/return_mean"), rules.get("target_return")),
         ("episodes", last.get("episodes_total"), rules.get("episodes")),
         ("seconds", last.get("time_total_s"), rules.get("wall_time_s")),
     ]
@@ -351,7 +256,7 @@ def _curriculum(reader: RunReader, width: int) -> RenderableType:
             table.add_row(Text(printable(name)), bar(rate, wide), Text(f"{rate:.0%} succeed"))
         return table
     if "curriculum/phase" not in last:
-        return _nothing("none in this run")
+        return pieces.nothing("none in this run")
     now, certified = int(last["curriculum/phase"]), last.get("curriculum/certified")
     for i, phase in enumerate((reader.about.config.get("world") or {}).get("phases") or ()):
         mark = "✓" if i < now else "▶" if i == now else " "
@@ -366,7 +271,7 @@ def _curriculum(reader: RunReader, width: int) -> RenderableType:
 
 def _certificates(reader: RunReader) -> RenderableType:
     if not reader.certificates:
-        return _nothing("none was asked for")
+        return pieces.nothing("none was asked for")
     rows = [
         (
             number(found.get("attempt")), str(found.get("verdict", "")), str(found.get("phase", "")),
@@ -376,7 +281,7 @@ def _certificates(reader: RunReader) -> RenderableType:
         )
         for found in reader.certificates.values()
     ]  # fmt: skip
-    return _table(("attempt", "verdict", "phase", "claim", "seen", "alpha spent", "step", "by"), rows)
+    return pieces.table(("attempt", "verdict", "phase", "claim", "seen", "alpha spent", "step", "by"), rows)
 
 
 def _rounds(reader: RunReader) -> dict[tuple[int, str], dict[str, float]]:
@@ -412,17 +317,4 @@ def _workers(reader: RunReader, crew: Sequence[int]) -> Table:
         )
         for i in crew
     ]
-    return _table(("worker", "steps per s", "heartbeat age s", "restarts", "last trouble"), rows)
-
-
-def _events(events: Sequence[Mapping[str, Any]], width: int) -> Text:
-    """A line for each event: when, what, and its fields."""
-    text = Text(no_wrap=True, overflow="ellipsis")
-    for event in events:
-        fields = {key: value for key, value in event.items() if key not in ("event", "time", "timesteps_total")}
-        told = "  ".join(f"{key} {number(v) if isinstance(v, int | float) else v}" for key, v in fields.items())
-        text.append(f"{steps_short(event.get('timesteps_total') or 0):>6}  ", QUIET)
-        text.append(printable(f"{event.get('event', '')}  "), "bold").append(printable(told)[: max(0, width - 24)])
-        text.append("\n")
-    text.rstrip()
-    return text
+    return pieces.table(("worker", "steps per s", "heartbeat age s", "restarts", "last trouble"), rows)
