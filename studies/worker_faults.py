@@ -152,9 +152,9 @@ def training(scenario: Scenario) -> Iterator[Training]:
 def workers() -> list[psutil.Process]:
     """Of this process, those that live, in the order they were started."""
     found = []
-    for nursery in psutil.Process().children():
-        if "slipstream.collect.nursery" in nursery.cmdline():
-            found += [child for child in nursery.children() if child.status() != psutil.STATUS_ZOMBIE]
+    for server in psutil.Process().children():
+        if "slipstream.runtime.fork_server" in server.cmdline():
+            found += [child for child in server.children() if child.status() != psutil.STATUS_ZOMBIE]
     return sorted(found, key=lambda child: child.create_time())
 
 
@@ -259,9 +259,9 @@ def cycle_workers(cycles: int) -> list[str]:
                 for worker in workers():
                     worker.kill()
                 if cycle % 4 == 3:
-                    for nursery in psutil.Process().children():
-                        if "slipstream.collect.nursery" in nursery.cmdline():
-                            nursery.kill()
+                    for server in psutil.Process().children():
+                        if "slipstream.runtime.fork_server" in server.cmdline():
+                            server.kill()
             faults += run.faults
         del run
         before = before or held()

@@ -60,7 +60,7 @@ def _record(args: argparse.Namespace) -> int:
     from slipstream.data.dataset_file import check_target, save_dataset
     from slipstream.run.progress import best_display
     from slipstream.run.record import record
-    from slipstream.run.signals import Interrupts
+    from slipstream.runtime.signals import Interrupts
 
     display = best_display("transitions")
 

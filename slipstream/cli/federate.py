@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from slipstream.config.scenario import Scenario
-    from slipstream.run.replicas import ReplicaPlan, ReplicaState, Spawn
+    from slipstream.run.replicas import ReplicaPlan, ReplicaState
+    from slipstream.runtime.process import Launch
 
 HOME = Path("federations")
 REPEAT = 2
@@ -190,18 +191,20 @@ def _begin(root: Path, what: ReplicaPlan, known: argparse.Namespace) -> int:
 
 
 @contextmanager
-def _where(known: argparse.Namespace, what: ReplicaPlan) -> Iterator[Spawn | None]:
-    """What starts a replica; None: this machine does."""
+def _where(known: argparse.Namespace, what: ReplicaPlan) -> Iterator[Launch]:
+    """How replicas are started: here or on nodes."""
     with place.cluster(known, what.max_parallel) as found:
         if found is None:
-            yield None
-            return
-        from slipstream.scale.process_actors import replica_on_node
+            from slipstream.runtime.process import launch_here
 
-        yield replica_on_node
+            yield launch_here
+        else:
+            from slipstream.scale.process_actors import launch_on_node
+
+            yield launch_on_node
 
 
-def _run(root: Path, what: ReplicaPlan, begin: Spawn | None) -> int:
+def _run(root: Path, what: ReplicaPlan, launch: Launch) -> int:
     """Supervise until all have ended; returns the exit code."""
     from rich.console import Console
     from rich.live import Live
@@ -213,10 +216,10 @@ def _run(root: Path, what: ReplicaPlan, begin: Spawn | None) -> int:
     try:
         if console.is_terminal:
             with Live(console=console, refresh_per_second=2) as live:
-                watched = supervise(root, what, lambda now: live.update(_table(now, root)), begin)
+                watched = supervise(root, what, lambda now: live.update(_table(now, root)), launch)
         else:
             shown: dict[str, str] = {}
-            watched = supervise(root, what, lambda now: _say_changes(now, shown), begin)
+            watched = supervise(root, what, lambda now: _say_changes(now, shown), launch)
             console.print(_table(watched, root))
     except KeyboardInterrupt:
         print(f"stopped; every replica has saved what it has. Go on with: slipstream federate {root}")

@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, cast
 
 from slipstream import __version__
-from slipstream.run.signals import catching
+from slipstream.runtime.signals import catching
 
 if TYPE_CHECKING:
     from slipstream.worlds.world import WorldVerb

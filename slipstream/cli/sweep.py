@@ -6,7 +6,8 @@ import argparse
 import math
 import secrets
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
 
     from slipstream.config.scenario import Scenario
     from slipstream.config.sweep import LoadedSweep, Sweep
+    from slipstream.runtime.process import Launch
     from slipstream.scale.cluster import Cluster
-    from slipstream.scale.pool import Nest
     from slipstream.scale.sweep import State, TrialRow, Work
 
 HOME = Path("sweeps")
@@ -172,7 +173,6 @@ def _run(work: Work, cluster: Cluster | None) -> int:
     )
     if work.base.federated.enabled and not work.base.federated.has_others:
         print("federated: every run is the only client of its federation, so no rounds are held; set federated.clients")
-    pool = ProcessPool(work.root / LOGS, parallel, _nest(cluster))
     threads = max(1, cores // parallel) if cluster is None else 1  # an actor has one CPU
     live = Live(console=console, refresh_per_second=2, transient=True)  # what stays is printed at the end
 
@@ -180,12 +180,14 @@ def _run(work: Work, cluster: Cluster | None) -> int:
         live.update(_table(work, table(work, now, names), console.width))
 
     try:
-        if console.is_terminal:
-            with live:
-                state = run(work, pool, threads, show)
-        else:
-            said: set[int] = set()
-            state = run(work, pool, threads, lambda now, names: _say_new(work, now, said))
+        with _launching(cluster) as launch:
+            pool = ProcessPool(work.root / LOGS, parallel, launch)
+            if console.is_terminal:
+                with live:
+                    state = run(work, pool, threads, show)
+            else:
+                said: set[int] = set()
+                state = run(work, pool, threads, lambda now, names: _say_new(work, now, said))
     except KeyboardInterrupt:
         console.print(live.get_renderable())
         print(f"stopped; every run has saved what it has. Go on with: slipstream sweep {work.root}")
@@ -193,15 +195,18 @@ def _run(work: Work, cluster: Cluster | None) -> int:
     return _finish(work, state, console)
 
 
-def _nest(cluster: Cluster | None) -> Nest:
-    """Where runs begin."""
+@contextmanager
+def _launching(cluster: Cluster | None) -> Iterator[Launch]:
+    """How runs are started: as forks here, or on nodes."""
     if cluster is None:
-        from slipstream.scale.pool import Forks
+        from slipstream.scale.pool import ForkLauncher
 
-        return Forks()
-    from slipstream.scale.process_actors import Nodes
+        with closing(ForkLauncher()) as launch:
+            yield launch
+    else:
+        from slipstream.scale.process_actors import launch_on_node
 
-    return Nodes()
+        yield launch_on_node
 
 
 def _say_new(work: Work, state: State, said: set[int]) -> None:

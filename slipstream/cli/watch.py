@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime
@@ -96,23 +94,19 @@ def _watched(words: Sequence[str], run: Path) -> int:
 
     What becomes of it is asked when the view is left. What it says at its end is printed where the view was.
     """
+    from slipstream.runtime.process import Child
     from slipstream.view.tui.watch import WatchApp
 
-    with tempfile.TemporaryFile() as said:
-        command = [sys.executable, "-m", "slipstream", *words]
-        training = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.STDOUT, start_new_session=True
-        )
-        WatchApp(run, training).run()
-        if training.poll() is None:
-            print(f"training goes on as process {training.pid}")
-            print(f"  look again:             slipstream watch {run}")
-            print(f"  stop with a checkpoint: kill -INT {training.pid}")
-            training.returncode = 0  # it is not ours to wait for any more
-            return 0
-        said.seek(0)
-        print(said.read().decode(errors="replace"), end="")
-        return training.returncode
+    training = Child("slipstream", words, on_parent_end="live_on", output="kept")
+    WatchApp(run, training).run()
+    if not training.is_over():
+        print(f"training goes on as process {training.pid}")
+        print(f"  look again:             slipstream watch {run}")
+        print(f"  stop with a checkpoint: kill -INT {training.pid}")
+        training.leave()
+        return 0
+    print(training.said(), end="")
+    return training.ended().code or 0
 
 
 def is_terminal() -> bool:

@@ -7,6 +7,7 @@ import socket
 import msgspec
 
 from slipstream.config.records import from_json
+from slipstream.runtime import packets
 
 MAX_BYTES = 100_000
 MAX_TRACE = 20_000  # characters of a traceback that are passed on: its end tells most
@@ -51,7 +52,7 @@ Order = Collect | Restart
 
 
 class Channel:
-    """One end of a socket that keeps messages apart."""
+    """One end of a local socket, for whole messages."""
 
     def __init__(self, end: socket.socket) -> None:
         self._end = end
@@ -63,7 +64,7 @@ class Channel:
     def send(self, message: Message) -> bool:
         """Say something; False where nobody is there any more."""
         try:
-            self._end.send(msgspec.json.encode(message))
+            packets.send(self._end, msgspec.json.encode(message))
         except OSError:
             return False
         return True
@@ -71,7 +72,7 @@ class Channel:
     def receive(self) -> Message | None:
         """The next message; None where nobody is there any more."""
         try:
-            data = self._end.recv(MAX_BYTES)
+            data, _ = packets.receive(self._end, MAX_BYTES)
         except ConnectionResetError:
             # It went with messages unread, of which the system tells once, before what it had said itself: a slab that
             # was delivered must not be taken for lost.
@@ -83,8 +84,3 @@ class Channel:
     def close(self) -> None:
         """The other side hears of it."""
         self._end.close()
-
-
-def make_channel() -> tuple[socket.socket, socket.socket]:
-    """Both ends."""
-    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

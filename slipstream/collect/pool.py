@@ -12,37 +12,21 @@ import select
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
-from threading import Event, Thread
 from time import monotonic
 from typing import Protocol
 
 from slipstream.collect.memory import FILLING, Arrays, Slot, WorkerBuffers
 from slipstream.collect.merge import WorkerShare
-from slipstream.collect.messages import Begun, Channel, Collect, Failed, Order, Ready, make_channel
+from slipstream.collect.messages import Begun, Channel, Collect, Failed, Order, Ready
 from slipstream.collect.slab import episodes_from, rollout_from, under
 from slipstream.errors import WorkerDied
+from slipstream.runtime.packets import make_pair
+from slipstream.runtime.process import START_S, Running
 
 LISTEN_S = 0.2  # between looks at who shows signs of life
-START_S = 120.0  # in which a worker has built its worlds and networks
 GIVE_UP = 0.8  # of the deadline: what is left is for noticing it on a busy machine, and for replacing it
 MAX_DEATHS = 3  # of one worker without a slab in between: then it is no accident
 FAREWELL_S = 2.0  # in which workers may close their worlds when a run ends
-
-
-class Life(Protocol):
-    """A worker that runs somewhere."""
-
-    def is_over(self, timeout_s: float = 0.0) -> bool:
-        """Whether it has ended, at the latest after this time."""
-
-    def kill(self) -> None:
-        """End it."""
-
-    def how(self) -> str:
-        """How it ended, in words."""
-
-    def close(self) -> None:
-        """Let go of it."""
 
 
 class Home(Protocol):
@@ -50,7 +34,7 @@ class Home(Protocol):
 
     can_kill: bool
 
-    def start(self, worker: int, owner: int, end: socket.socket) -> Life:
+    def start(self, worker: int, owner: int, end: socket.socket) -> Running:
         """Begin a worker's life with its end of a channel; `owner` is the number of this life."""
 
     def close(self) -> None:
@@ -70,7 +54,7 @@ class Hand:
     def __init__(self, index: int, worlds: range, shelf: WorkerBuffers, state: Arrays | None) -> None:
         self.index, self.worlds, self.shelf, self.state = index, worlds, shelf, state
         self.orders: deque[Order] = deque()  # given, not fulfilled
-        self.life: Life | None = None
+        self.life: Running | None = None
         self.channel: Channel | None = None
         self.owner = 0  # how many lives it had
         self.deaths = 0  # since its last slab
@@ -182,7 +166,7 @@ class WorkerPool:
         hand.shelf.put_state(hand.state)
         hand.shelf.tell("starting")
         hand.beats, hand.beat_at = hand.shelf.beats, monotonic()
-        mine, theirs = make_channel()
+        mine, theirs = make_pair()
         hand.channel = Channel(mine)
         with theirs:
             hand.life = self._home.start(hand.index, hand.owner, theirs)
@@ -207,7 +191,7 @@ class WorkerPool:
             case _:
                 assert hand.life is not None
                 hand.life.is_over(1.0)
-                self._replace(hand, f"{hand.life.how()} while {hand.shelf.phase}", "worker_died")
+                self._replace(hand, f"{hand.life.ended()} while {hand.shelf.phase}", "worker_died")
 
     def _welcome(self, hand: Hand) -> None:
         hand.has_begun = True
@@ -263,28 +247,3 @@ class WorkerPool:
         hand.life, hand.channel = None, None  # should no other one come
         hand.is_broken = not self._exact
         self._start(hand)
-
-
-class ThreadLife:
-    """A worker on a thread of this process."""
-
-    def __init__(self, run: Callable[[Event], None], name: str) -> None:
-        self._stop = Event()
-        self._thread = Thread(target=run, args=(self._stop,), name=name, daemon=True)
-        self._thread.start()
-
-    def is_over(self, timeout_s: float = 0.0) -> bool:
-        """Whether it has ended."""
-        self._thread.join(timeout_s)
-        return not self._thread.is_alive()
-
-    def kill(self) -> None:
-        """Ask it to give up: it does so between two steps of its worlds."""
-        self._stop.set()
-
-    def how(self) -> str:
-        """Threads end when they are told to."""
-        return "ended"
-
-    def close(self) -> None:
-        """Nothing is held."""

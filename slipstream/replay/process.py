@@ -6,22 +6,21 @@ import argparse
 import os
 import select
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
 from slipstream.errors import ScenarioError, SlipstreamError
 from slipstream.replay.service import ReplayServer, ServiceLimits
 from slipstream.replay.snapshot import Snapshots
-from slipstream.run import signals
-from slipstream.runtime.address import listen, parse_address
+from slipstream.runtime import signals
+from slipstream.runtime.address import Address, listen, parse_address
+from slipstream.runtime.process import START_S, Child, parent_pipe
 
 SOCKET, TOKEN = "replay.sock", "token"
-BEGINS = "replay service at "  # what a service says first, before its address
-START_S = 120.0  # importing everything may take this long on a machine that is busy
 STOP_S = 10.0  # a child that is told to stop saves and goes within this
 
 
@@ -31,6 +30,7 @@ def serve(
     folder: Path | None = None,
     watch: int | None = None,
     say: Callable[[str], None] = lambda text: None,
+    on_ready: Callable[[Address], None] = lambda address: None,
 ) -> None:
     """Serve until a signal, a client's Close, or the end of what is watched; from the snapshot in `folder`."""
     snapshots = None if folder is None else Snapshots(folder)
@@ -45,7 +45,8 @@ def serve(
         if watch is None:
             signals.listen(stop)
         rows = sum(len(lane.replay) for table in tables.values() for lane in table.lanes)
-        say(f"{BEGINS}{where}" + (f", with {rows:,} rows from {folder}" if rows else ""))
+        on_ready(where)
+        say(f"replay service at {where}" + (f", with {rows:,} rows from {folder}" if rows else ""))
         try:
             service.run()
         finally:
@@ -87,7 +88,7 @@ class OwnService:
         """On a Unix socket, or where there is a `host` on a free TCP port of it, for those who know the token."""
         self._folder = Path(tempfile.mkdtemp(prefix="slipstream-replay-"))  # 0700
         self._snapshot_s, self._host, self.token = snapshot_s, host, token
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Child | None = None
         self.address = f"ipc://{self._folder / SOCKET}"
         if host is not None:
             (self._folder / TOKEN).touch(0o600)
@@ -95,27 +96,26 @@ class OwnService:
 
     def revive(self) -> str:
         """Start it, or start it again where it has died."""
-        if self._process is not None and self._process.poll() is None:
-            return self.address
-        self._hang_up()
-        command = [sys.executable, "-m", "slipstream.replay.process", str(self._folder), str(self._snapshot_s)]
-        if self._host is not None:
-            command += ["--host", self._host]
-        # Its standard input is a pipe that only this process holds: the child ends at its end.
-        # Signals are for the run, which still needs it, so it has a group of its own; but it stays in this session,
-        # since Linux shares out processor time by session.
-        output = None if self._host is None else subprocess.PIPE
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=output, process_group=0)
-        if (said := self._process.stdout) is not None and select.select([said], [], [], START_S)[0]:
-            self.address = said.readline().decode().strip() or self.address
-        return self.address
-
-    def _hang_up(self) -> None:
-        """Let go of both pipes to a child."""
         if self._process is not None:
-            for pipe in (self._process.stdin, self._process.stdout):
-                if pipe is not None:
-                    pipe.close()
+            if not self._process.is_over():
+                return self.address
+            self._process.close()
+        ready, given = os.pipe()
+        words = [str(self._folder), str(self._snapshot_s), str(given)]
+        try:
+            self._process = Child(
+                "slipstream.replay.process",
+                words if self._host is None else [*words, "--host", self._host],
+                on_parent_end="notice",
+                descriptors=[given],
+            )
+        finally:
+            os.close(given)
+        with open(ready, "rb") as pipe:
+            # The path of a Unix socket is known before the service listens there.
+            if self._host is not None and select.select([pipe], [], [], START_S)[0]:
+                self.address = pipe.read().decode() or self.address
+        return self.address
 
     @property
     def pid(self) -> int:
@@ -125,13 +125,8 @@ class OwnService:
 
     def close(self) -> None:
         """End it and clear its folder away."""
-        self._hang_up()
         if self._process is not None:
-            try:
-                self._process.wait(STOP_S)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
+            self._process.end(STOP_S)
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
@@ -140,15 +135,21 @@ def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, help="private folder of the socket and the snapshots; cleared at the end")
     parser.add_argument("snapshot_s", type=float)
-    parser.add_argument("--host", help="serve on a free port of it, and print the address; the token is in the folder")
+    parser.add_argument("ready", type=int, help="descriptor that gets the address once the service listens")
+    parser.add_argument("--host", help="serve on a free port of it; the token is in the folder")
     args = parser.parse_args(argv)
+
+    def on_ready(address: Address) -> None:
+        with suppress(BrokenPipeError), open(args.ready, "w") as pipe:
+            pipe.write(str(address))
+
     try:
         if args.host is None:
-            address, token, say = f"ipc://{args.folder / SOCKET}", "", lambda text: None
+            address, token = f"ipc://{args.folder / SOCKET}", ""
         else:
-            address, token, say = f"tcp://{args.host}:0", read_token(args.folder / TOKEN), _print_address
+            address, token = f"tcp://{args.host}:0", read_token(args.folder / TOKEN)
         rules = ServiceLimits(token=token, snapshot_s=args.snapshot_s)
-        serve(address, rules, args.folder / "snapshot", sys.stdin.fileno(), say)
+        serve(address, rules, args.folder / "snapshot", parent_pipe(), on_ready=on_ready)
     except SlipstreamError as error:
         print(f"slipstream: replay service: {error}", file=sys.stderr)
         return 2
@@ -156,13 +157,6 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def _print_address(text: str) -> None:
-    """Of all that a service says, only where it is: nobody reads more than that line."""
-    if text.startswith(BEGINS):
-        print(text.removeprefix(BEGINS).split(",")[0], flush=True)
-
-
 if __name__ == "__main__":
-    signals.ignore()  # it ends with the run that holds its standard input
     os.umask(0o077)
     sys.exit(main(sys.argv[1:]))

@@ -24,9 +24,9 @@ from slipstream.run.parts.exporters import RunExporter
 from slipstream.run.parts.quarantine import Quarantine
 from slipstream.run.progress import Display
 from slipstream.run.setup import Cast
-from slipstream.run.signals import Interrupts
 from slipstream.run.sources import Source
 from slipstream.run.stopping import Stop, StopKind, StopState
+from slipstream.runtime.signals import Interrupts
 from slipstream.worlds.vec_env import VecEnv
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from slipstream.config.scenario import Scenario, shared_policies
 from slipstream.errors import FederationError
 from slipstream.federate.coordinator import Coordinator
 from slipstream.replay.process import read_token
-from slipstream.run import signals
 from slipstream.run.setup import make_cast, make_training_worlds
 from slipstream.run.transports import make_federation
+from slipstream.runtime import signals
 from slipstream.runtime.address import listen, parse_address
 
 

@@ -11,16 +11,13 @@ sums of the others fail: the run ends with the reason, and is resumed from its c
 from __future__ import annotations
 
 import json
-import os
 import socket
-import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
-from threading import Thread
-from typing import Any, Literal, Protocol, TypeVar
+from time import monotonic
+from typing import Any, Literal, TypeVar
 
 import msgspec
 import numpy as np
@@ -40,16 +37,14 @@ from slipstream.data.rollout import Rollout
 from slipstream.data.transitions import Sample, Transitions, from_fields, to_fields
 from slipstream.errors import ScenarioError, WorkerDied
 from slipstream.nets.arithmetic import arithmetic
-from slipstream.run import signals
 from slipstream.run.setup import arithmetic_of, choose_threads, make_cast, make_training_worlds
+from slipstream.runtime.process import CLOSE_S, START_S, Child, Ended, Running, end_all
 
 dist: Any = torch.distributed  # its stubs leave out what is used here
 c10d: Any = torch._C._distributed_c10d  # where options of single operations are
 
-START_S = 120.0  # until all are there: each imports torch
 STEP_S = 600.0  # longest part of an update between two sums
 IDLE_S = 30 * 86_400.0  # between two updates the leader may collect, judge and wait for rounds as long as it likes
-CLOSE_S = 5.0
 LOOPBACK = "127.0.0.1"
 
 T = TypeVar("T")
@@ -142,17 +137,7 @@ class LearnerGroup:
 # --- the one that leads ---
 
 
-class Other(Protocol):
-    """A learner elsewhere, as the leader sees it."""
-
-    def why_ended(self) -> str | None:
-        """How it ended, with what it last said; None while it is there."""
-
-    def close(self) -> None:
-        """See to it that it ends."""
-
-
-Start = Callable[[LearnerJob], Other]
+Start = Callable[[LearnerJob], Running]
 
 
 class Leader:
@@ -165,7 +150,7 @@ class Leader:
         jobs = [LearnerJob(plain, host, port, rank, ranks) for rank in range(ranks)]
         self.group: LearnerGroup | None = None
         self.learners: list[Algorithm] = []
-        self._others: list[Other] = []
+        self._others: list[Running] = []
         try:
             for job in jobs[1:]:
                 self._others.append(start(job))
@@ -179,8 +164,12 @@ class Leader:
         try:
             return work()
         except RuntimeError as error:  # what gloo raises, whatever has happened
-            ended = [(rank, other.why_ended()) for rank, other in enumerate(self._others, 1)]
-            gone = [f"learner {rank} {why}" for rank, why in ended if why is not None]
+            deadline = monotonic() + CLOSE_S
+            gone = [
+                f"learner {rank} {_why(other.ended())}"
+                for rank, other in enumerate(self._others, 1)
+                if other.is_over(max(0.0, deadline - monotonic()))
+            ]
             if not gone and "gloo" not in str(error).lower():
                 raise
             said = "; ".join(gone) or f"the learners lost each other ({error})"
@@ -191,6 +180,7 @@ class Leader:
         if self.group is not None:
             with suppress(RuntimeError):
                 self.group.tell(GroupOrder("end"), {}, CLOSE_S)  # nobody hears it who is in the middle of an update
+        end_all(self._others)
         for other in self._others:
             other.close()
         for learner in self.learners:
@@ -310,50 +300,13 @@ def do(order: GroupOrder, arrays: Arrays, learner: Any, blocks: Sequence[str]) -
             learner.pull_towards(arrays, order.strength)
 
 
-class Process:
-    """A learner in a process of this machine; it ends with the run."""
-
-    def __init__(self, job: LearnerJob) -> None:
-        self._said = tempfile.TemporaryFile()  # noqa: SIM115 - held while the process lives
-        run, self._held = os.pipe()
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "slipstream.run.data_parallel", str(run)],
-            stdin=subprocess.PIPE,
-            stderr=self._said,
-            pass_fds=[run],
-            process_group=0,  # Ctrl+C is for the run alone
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        )
-        os.close(run)
-        assert self._process.stdin is not None
-        self._process.stdin.write(msgspec.json.encode(job))
-        self._process.stdin.close()
-
-    def why_ended(self) -> str | None:
-        """How it ended, with its traceback."""
-        try:
-            code = self._process.wait(CLOSE_S)
-        except subprocess.TimeoutExpired:
-            return None
-        self._said.seek(0)
-        said = self._said.read().decode(errors="replace").strip()[-4000:]
-        return f"ended with code {code}" + (f":\n{said}\n" if said else "")
-
-    def close(self) -> None:
-        """Let it end, or end it."""
-        os.close(self._held)
-        try:
-            self._process.wait(CLOSE_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._said.close()
+def start_process(job: LearnerJob) -> Child:
+    """A learner in a process of this machine."""
+    return Child("slipstream.run.data_parallel", output="kept", stdin=msgspec.json.encode(job))
 
 
-def _end_with(run: int) -> None:
-    """End this process when the run that holds the other end of the pipe is gone."""
-    os.read(run, 1)
-    os._exit(1)
+def _why(ended: Ended) -> str:
+    return f"{ended}" + (f":\n{ended.trace.strip()}\n" if ended.trace else "")
 
 
 def _numbers(progress: Progress) -> tuple[float, int, int]:
@@ -365,6 +318,4 @@ def _sample_arrays(sample: Sample) -> Arrays:
 
 
 if __name__ == "__main__":
-    signals.ignore()  # they are for the run
-    Thread(target=_end_with, args=(int(sys.argv[1]),), daemon=True).start()
     follow(from_json(sys.stdin.buffer.read(), LearnerJob))

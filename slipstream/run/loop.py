@@ -36,9 +36,9 @@ from slipstream.run.parts.quarantine import Quarantine
 from slipstream.run.progress import Display, Quiet, Unfailing
 from slipstream.run.saving import Saver
 from slipstream.run.setup import Cast, arithmetic_of, choose_threads, make_cast, make_training_worlds, resolve
-from slipstream.run.signals import Interrupts, SignalStop
 from slipstream.run.sources import make_source
 from slipstream.run.stopping import Stop, StopKind, StopState, first
+from slipstream.runtime.signals import Interrupts, SignalStop
 from slipstream.spec import WorldSpec
 from slipstream.worlds.figures import plain
 from slipstream.worlds.vec_env import VecEnv
@@ -90,9 +90,9 @@ class TrainingLoop:
         with ExitStack() as made:  # what must be closed, also where not all of it can be made
             made.callback(worlds.close)
             if scenario.learners > 1:
-                from slipstream.run.data_parallel import LOOPBACK, Process, lead
+                from slipstream.run.data_parallel import LOOPBACK, lead, start_process
 
-                start, host = (Process, LOOPBACK) if backends is None else (backends.start_learner, backends.host)
+                start, host = (start_process, LOOPBACK) if backends is None else (backends.start_learner, backends.host)
                 leader, learners = lead(scenario, cast.learners, start, host)
                 made.callback(leader.close)
                 cast = replace(cast, learners=learners)

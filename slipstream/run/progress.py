@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Protocol
 
-from slipstream.run.signals import Interrupts, silence
+from slipstream.runtime.signals import Interrupts, silence
 
 LINE_EVERY_S = 5.0  # between lines where there is no terminal
 NO_READER = "nobody reads its output any more"

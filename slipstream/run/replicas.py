@@ -7,25 +7,22 @@ each ends when a round is not over yet ("parked") and makes room for the next: t
 
 from __future__ import annotations
 
-import os
 import shlex
 import shutil
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 import msgspec
 
 from slipstream.config.records import from_json
 from slipstream.data.disk import replace_file
 from slipstream.errors import FederationError
-from slipstream.run.signals import held
-from slipstream.run.supervision import MAX_DEATHS, deaths_after, end_with_parent, newest_checkpoint
+from slipstream.run.supervision import MAX_DEATHS, deaths_after, newest_checkpoint
+from slipstream.runtime.process import Launch, Running, end_all, launch_here
+from slipstream.runtime.signals import held
 
 PARKED_CODE = 75  # exit code of a run that waits for others (EX_TEMPFAIL: try again later)
 PLAN_FILE, ROUNDS, RUNS, LOGS, MODELS = "replicas.json", "rounds", "runs", "logs", "models"
@@ -72,31 +69,6 @@ class ReplicaPlan(msgspec.Struct, frozen=True):
     max_parallel: int
     replicas: tuple[Replica, ...]
     coordinator: tuple[str, ...] = ()  # words after `slipstream federate serve`, where there is one
-
-
-class Running(Protocol):
-    """A process, as `subprocess.Popen` shows one."""
-
-    returncode: int | None
-
-    def poll(self) -> int | None:
-        """Its exit code, once it has ended."""
-
-    def send_signal(self, sig: int) -> None:
-        """Ask it something."""
-
-    def wait(self, timeout: float | None = None) -> int:
-        """Its exit code, or subprocess.TimeoutExpired."""
-
-    def kill(self) -> None:
-        """End it."""
-
-
-class Spawn(Protocol):
-    """Begins `slipstream VERB` somewhere."""
-
-    def __call__(self, root: Path, name: str, verb: Sequence[str], variables: Mapping[str, str]) -> Running:
-        """Its output goes to the log of that name."""
 
 
 @dataclass
@@ -180,33 +152,35 @@ def read_plan(root: Path) -> ReplicaPlan:
         ) from None
 
 
-def supervise(root: Path, what: ReplicaPlan, show: Show, begin: Spawn | None = None) -> list[ReplicaState]:
+def supervise(root: Path, what: ReplicaPlan, show: Show, launch: Launch = launch_here) -> list[ReplicaState]:
     """Run all replicas to their end, or until Ctrl+C; each has saved what it has by then."""
-    begin = begin or spawn
     watched = [ReplicaState(replica) for replica in what.replicas]
     coordinator: Running | None = None
     try:
         while any(one.state in ("waiting", "running", "parked") for one in watched):
-            if what.coordinator and (coordinator is None or coordinator.poll() is not None):
-                verb = ["federate", "serve", *what.coordinator]
+            if what.coordinator and (coordinator is None or coordinator.is_over()):
+                words, variables = ["federate", "serve", *what.coordinator], what.replicas[0].variables
                 with held():
-                    coordinator = spawn(root, "coordinator", verb, what.replicas[0].variables)
+                    coordinator = launch_here("slipstream", words, root / LOGS / "coordinator.log", variables)
             for one in watched:
                 _look_at(one, root)
-            _start_some(watched, what.max_parallel, root, begin)
+            _start_some(watched, what.max_parallel, root, launch)
             show(watched)
             if all(one.state in ("finished", "failed") for one in watched):
                 break
             time.sleep(LOOK_S)
     finally:
-        stop([one.process for one in watched] + [coordinator])
+        running = [one.process for one in watched] + [coordinator]
+        end_all([process for process in running if process is not None], FAREWELL_S)
     return watched
 
 
 def _look_at(one: ReplicaState, root: Path) -> None:
-    if one.process is None or one.process.poll() is None:
+    if one.process is None or not one.process.is_over():
         return
-    code, one.process = one.process.returncode, None
+    code = one.process.ended().code
+    one.process.close()
+    one.process = None
     if code == 0:
         one.state = "finished"
         return
@@ -220,60 +194,18 @@ def _look_at(one: ReplicaState, root: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)  # it had saved nothing, and begins anew
 
 
-def _start_some(watched: Sequence[ReplicaState], max_parallel: int, root: Path, begin: Spawn) -> None:
+def _start_some(watched: Sequence[ReplicaState], max_parallel: int, root: Path, launch: Launch) -> None:
     """Those that wait first, then parked ones; among these the ones that had the fewest turns, so that all get on."""
     running = sum(one.state == "running" for one in watched)
     ready = [one for one in watched if one.state in ("waiting", "parked")]
     for one in sorted(ready, key=lambda one: (one.state == "parked", one.starts))[: max(0, max_parallel - running)]:
-        _start(one, root, begin)
+        _start(one, root, launch)
 
 
-def _start(one: ReplicaState, root: Path, begin: Spawn) -> None:
+def _start(one: ReplicaState, root: Path, launch: Launch) -> None:
     one.saved = newest_checkpoint(one.replica.folder(root))
     one.starts += 1
     with held():  # or nobody would know of it
-        one.process = begin(root, one.replica.name, one.replica.verb(root), one.replica.variables)
+        log = root / LOGS / f"{one.replica.name}.log"
+        one.process = launch("slipstream", one.replica.verb(root), log, one.replica.variables)
     one.state = "running"
-
-
-def spawn(root: Path, name: str, verb: Sequence[str], variables: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    """Begin `slipstream VERB` as a process that ends with this one."""
-    return begin_process(words_of(verb), log_of(root, name), variables)
-
-
-def words_of(verb: Sequence[str]) -> list[str]:
-    """`slipstream VERB`, as words for Python."""
-    return ["-m", "slipstream", *verb]
-
-
-def log_of(root: Path, name: str) -> Path:
-    """Where a replica's output goes."""
-    return root / LOGS / f"{name}.log"
-
-
-def begin_process(words: Sequence[str], log: Path, variables: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    """Begin Python with these words as a process that ends with this one, its output added to a log."""
-    with open(log, "ab") as file:
-        return subprocess.Popen(
-            [sys.executable, *words],
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=file,
-            env={**os.environ, **variables},
-            process_group=0,  # signals reach them through us, once
-            preexec_fn=end_with_parent(),
-        )
-
-
-def stop(processes: Sequence[Running | None]) -> None:
-    """Ask all that run to save and end; who does not is killed."""
-    running = [process for process in processes if process is not None and process.poll() is None]
-    for process in running:
-        process.send_signal(signal.SIGINT)
-    deadline = time.monotonic() + FAREWELL_S
-    for process in running:
-        try:
-            process.wait(max(0.0, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()

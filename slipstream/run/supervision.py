@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
-import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,22 +12,6 @@ import msgspec
 from slipstream.data.checkpoint import list_checkpoints
 
 MAX_DEATHS = 3  # of one run without a checkpoint in between
-
-
-_prctl = ctypes.CDLL(None).prctl  # looked up here: between fork and exec nothing may be
-_PR_SET_PDEATHSIG = 1
-
-
-def end_with_parent() -> Callable[[], None]:
-    """For a child, to be called in it: let the kernel send it SIGTERM, on which a run saves and ends, when we die."""
-    parent = os.getpid()
-
-    def ask() -> None:
-        _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() != parent:  # it has died in between
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    return ask
 
 
 def newest_checkpoint(run: Path) -> str:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
-from threading import Event, Thread
+from threading import Event
 
 import msgspec
 import torch
@@ -37,9 +36,8 @@ class WorkerJob(msgspec.Struct, frozen=True):
 
 
 def main(payload: bytes, descriptors: list[int]) -> None:
-    """A worker process: channel, shelf, board, and a pipe that ends when the run does."""
-    channel, shelf, board, run = descriptors
-    Thread(target=_end_with, args=(run,), daemon=True).start()
+    """A worker process, with its channel, its buffers and the weights."""
+    channel, shelf, board = descriptors
     settle()
     job = from_json(payload, WorkerJob)
     board_memory = open_memory(board, writable=False)
@@ -76,9 +74,3 @@ def make_crew(job: WorkerJob, shelf: WorkerBuffers) -> Crew:
             selves.act_as(under(weights, f"past.{name}."))
 
     return Crew(collector, prepare)
-
-
-def _end_with(run: int) -> None:
-    """End this process, whatever it is doing, when the run that holds the other end of the pipe is gone."""
-    os.read(run, 1)
-    os._exit(1)

@@ -26,9 +26,8 @@ from slipstream.algos.protocol import Arrays, Progress
 from slipstream.collect.memory import ShelfPlan, WeightStore, WorkerBuffers, shares
 from slipstream.collect.merge import beside, in_order, join_states, split_state
 from slipstream.collect.messages import Collect, Restart
-from slipstream.collect.nursery import ForkServer
 from slipstream.collect.pipeline import DUE, refuse_in_flight
-from slipstream.collect.pool import Delivery, Hand, Home, Life, Tell, ThreadLife, WorkerPool
+from slipstream.collect.pool import Delivery, Hand, Home, Tell, WorkerPool
 from slipstream.collect.serial import team_rollout
 from slipstream.collect.slab import Slab, rollout_arrays, slab_arrays, slab_from, under
 from slipstream.config.load import override, to_plain
@@ -37,7 +36,9 @@ from slipstream.data.layout import ArrayLayout, layout_of
 from slipstream.errors import CheckpointError
 from slipstream.run import worker_process as crew
 from slipstream.run.setup import Cast, progress_at
+from slipstream.runtime.fork_server import ForkServer
 from slipstream.runtime.memory import make_memory
+from slipstream.runtime.process import Running, RunningThread
 from slipstream.worlds.vec_env import VecEnv
 
 ROOM = 65_536  # bytes for names and numbers beside the arrays that are shared
@@ -364,23 +365,16 @@ class Processes(WorkerMemory):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self._nursery = ForkServer("slipstream.run.worker_process")
-        self._watched, self._held = os.pipe()  # nobody else holds the second: workers end with it
+        self._server = ForkServer("slipstream.run.worker_process")
 
-    def start(self, worker: int, owner: int, end: socket.socket) -> Life:
+    def start(self, worker: int, owner: int, end: socket.socket) -> Running:
         """A new worker process."""
-        if not self._nursery.is_there():
-            self._nursery.close()
-            self._nursery = ForkServer("slipstream.run.worker_process")
         payload = msgspec.json.encode(self.job(worker, owner))
-        descriptors = [end.fileno(), self.descriptors[worker], self.descriptors[-1], self._watched]
-        return self._nursery.start(payload, descriptors)
+        return self._server.start(payload, [end.fileno(), self.descriptors[worker], self.descriptors[-1]])
 
     def close(self) -> None:
         """End them."""
-        self._nursery.close()
-        os.close(self._watched)
-        os.close(self._held)
+        self._server.close()
         self.release()
 
 
@@ -391,13 +385,13 @@ class Threads(WorkerMemory):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self._lives: list[ThreadLife] = []
+        self._lives: list[RunningThread] = []
 
-    def start(self, worker: int, owner: int, end: socket.socket) -> Life:
+    def start(self, worker: int, owner: int, end: socket.socket) -> Running:
         """A new thread."""
         job, own = self.job(worker, owner), end.dup()
         shelf, board = self.shelves[worker], self.board_memory
-        life = ThreadLife(lambda stop: crew.work(job, own, shelf, board, stop), f"slipstream-worker-{worker}")
+        life = RunningThread(lambda stop: crew.work(job, own, shelf, board, stop), f"slipstream-worker-{worker}")
         self._lives.append(life)
         return life
 

@@ -33,19 +33,19 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from slipstream import __version__
 from slipstream.collect.memory import Arrays, WeightStore, WorkerBuffers
-from slipstream.collect.messages import MAX_TRACE, Channel, Collect, Failed, Message, Order, Ready, make_channel
-from slipstream.collect.pool import Life
+from slipstream.collect.messages import MAX_TRACE, Channel, Collect, Failed, Message, Order, Ready
 from slipstream.config.records import from_json
 from slipstream.errors import ScenarioError
 from slipstream.run import worker_process as crew
 from slipstream.run.workers import WorkerMemory
 from slipstream.runtime.memory import make_memory
+from slipstream.runtime.packets import make_pair
+from slipstream.runtime.process import CLOSE_S, Ended, Running
 from slipstream.scale.slabs import Door, Gate, Sender
 
 PLACE_S = 30.0  # in which a cluster that is large enough has room for all workers
 SLAB_S = 30.0  # in which a slab arrives whose worker has said that it is filled
 LOOK_S = 0.5  # between questions to an actor that works, whether it is alive
-CLOSE_S = 5.0
 
 
 class StoredWeights(NamedTuple):
@@ -76,7 +76,7 @@ class Worker:
         self._shelf = WorkerBuffers(memory, job.shelf)
         _, self._board_memory = make_memory("slipstream-weights", WeightStore.size(job.board, job.buffers))
         self._board = WeightStore(self._board_memory, job.board, job.buffers)
-        mine, self._theirs = make_channel()
+        mine, self._theirs = make_pair()
         self._channel = Channel(mine)
         self._sender, self._life, self._sent = Sender(door), life, 0
 
@@ -164,7 +164,7 @@ class Actors(WorkerMemory):
                 "for fewer, or add nodes"
             )
 
-    def start(self, worker: int, owner: int, end: socket.socket) -> Life:
+    def start(self, worker: int, owner: int, end: socket.socket) -> Running:
         """A new actor; where its node is gone, on the node that Ray chooses instead."""
         where = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=worker)
         job = msgspec.json.encode(self.job(worker, owner))
@@ -197,23 +197,28 @@ class ActorLife:
         self._thread = Thread(target=self._live, name="slipstream-actor", daemon=True)
         self._thread.start()
 
-    def is_over(self, timeout_s: float = 0.0) -> bool:
+    def is_over(self, timeout_s: float | None = 0.0) -> bool:
         """Whether the thread has ended; the actor has ended before it."""
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
     def kill(self) -> None:
         """End it; nothing of it is taken in from here on."""
-        self._stop.set()
-        self._wake()
+        self.stop()
         self._thread.join(CLOSE_S)
 
-    def how(self) -> str:
-        """How it ended, in words."""
-        return self._how
+    def ended(self) -> Ended:
+        """How it ended."""
+        return Ended(reason=self._how)
+
+    def stop(self) -> None:
+        """Ask it to end; nothing of it is taken in from here on."""
+        self._stop.set()
+        self._wake()
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Give it up."""
+        self.stop()
 
     # --- the thread ---
 

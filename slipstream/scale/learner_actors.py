@@ -7,12 +7,13 @@ from typing import Any
 
 import msgspec
 import ray
-from ray.exceptions import GetTimeoutError, RayError
+from ray.exceptions import RayError
 
 from slipstream import __version__
 from slipstream.config.records import from_json
 from slipstream.errors import ScenarioError
-from slipstream.run.data_parallel import CLOSE_S, LearnerJob, follow
+from slipstream.run.data_parallel import LearnerJob, follow
+from slipstream.runtime.process import Ended
 
 
 class Learner:
@@ -29,25 +30,32 @@ ACTOR: Any = ray.remote(num_cpus=1, max_restarts=0, max_task_retries=0, scheduli
 
 
 class LearnerOnNode:
-    """An actor as the leader sees it."""
+    """An actor as the leader sees it; satisfies `Running`."""
 
     def __init__(self, job: LearnerJob) -> None:
         self._actor = ACTOR.remote()
         self._life = self._actor.live.remote(msgspec.json.encode(job), __version__)
 
-    def why_ended(self) -> str | None:
+    def is_over(self, timeout_s: float | None = 0.0) -> bool:
+        """Whether it has ended."""
+        return bool(ray.wait([self._life], timeout=timeout_s)[0])
+
+    def ended(self) -> Ended:
         """How it ended, with its traceback."""
         try:
-            ray.get(self._life, timeout=CLOSE_S)
-        except GetTimeoutError:
-            return None
+            ray.get(self._life, timeout=0.0)
         except RayError as error:
-            return f"was lost: {error}"
-        return "ended"
+            return Ended(reason=f"was lost: {error}")
+        return Ended()
 
-    def close(self) -> None:
-        """Let it end, or end it."""
-        with suppress(RayError):
-            ray.get(self._life, timeout=CLOSE_S)
+    def stop(self) -> None:
+        """The leader has told it to end: it does so after what it is doing."""
+
+    def kill(self) -> None:
+        """End it."""
         with suppress(Exception):  # it may be gone, or Ray
             ray.kill(self._actor)
+
+    def close(self) -> None:
+        """Give the actor up."""
+        self.kill()

@@ -1,30 +1,27 @@
 """Where trials run: a pool takes orders for runs and says which have come to their end.
 
-A run is a process. The one that begins it is the pool's nest: here, a process that has imported everything and forks
-them, so that a run begins in milliseconds; on a cluster, actors on its nodes (`scale.process_actors`), which must see
-the same folders. A run that dies goes on from its last checkpoint.
+A run is a process. Here it is a fork of a process that has imported everything, so it begins in milliseconds; on a
+cluster an actor starts it (`scale.process_actors`), on a node that must see the same folders. A run that dies goes on
+from its last checkpoint.
 """
 
 from __future__ import annotations
 
-import signal
-import subprocess
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
-from slipstream.collect.nursery import ForkServer, WorkerProcess
 from slipstream.run.folder import is_being_written
-from slipstream.run.replicas import Running, stop
-from slipstream.run.signals import held
+from slipstream.run.replicas import FAREWELL_S
 from slipstream.run.supervision import MAX_DEATHS, deaths_after, newest_checkpoint
+from slipstream.runtime.fork_server import Fork, ForkServer
+from slipstream.runtime.process import Launch, Running, end_all
+from slipstream.runtime.signals import held
 
 REFUSED = 2  # exit code of a run that would end in the same way if it were tried again
-UNKNOWN = 1  # exit code where none can be known
-TOLD_BYTES = 4096  # of the end of a log, in which the reason for a death is looked for
 
 
 class RunOrder(msgspec.Struct, frozen=True):
@@ -64,18 +61,8 @@ class RunPool(Protocol):
         """Ask all that run to save and end, and return when they have; what waits is forgotten."""
 
 
-class Nest(Protocol):
-    """Where runs begin."""
-
-    def begin(self, order: RunOrder, log: Path) -> Running:
-        """Do what an order says in a process of its own; what it says is added to the log."""
-
-    def close(self) -> None:
-        """Nothing is begun any more."""
-
-
 @dataclass
-class _Child:
+class _RunProcess:
     order: RunOrder
     process: Running
     saved: str  # its newest checkpoint when it was started
@@ -85,10 +72,10 @@ class _Child:
 class ProcessPool:
     """Runs in processes, some of them at a time."""
 
-    def __init__(self, logs: Path, max_parallel: int, nest: Nest) -> None:
-        self._logs, self._max_parallel, self._nest = logs, max_parallel, nest
+    def __init__(self, logs: Path, max_parallel: int, launch: Launch) -> None:
+        self._logs, self._max_parallel, self._launch = logs, max_parallel, launch
         self._waiting: list[tuple[RunOrder, int]] = []  # and how often each has died without saving
-        self._children: list[_Child] = []
+        self._processes: list[_RunProcess] = []
 
     def submit(self, order: RunOrder, first: bool = False) -> None:
         """Take an order."""
@@ -96,98 +83,64 @@ class ProcessPool:
 
     def running(self) -> frozenset[str]:
         """Names of those that have a process."""
-        return frozenset(child.order.name for child in self._children)
+        return frozenset(one.order.name for one in self._processes)
 
     def poll(self) -> list[RunEnded]:
         """Those that have ended since the last call."""
-        over = [child for child in self._children if child.process.poll() is not None]
-        self._children = [child for child in self._children if child not in over]
-        ended = [found for child in over if (found := self._bury(child)) is not None]
+        over = [one for one in self._processes if one.process.is_over()]
+        self._processes = [one for one in self._processes if one not in over]
+        ended = [found for one in over if (found := self._reap(one)) is not None]
         ready = [one for one in self._waiting if not is_being_written(Path(one[0].run))]  # by one that is just ending
-        for order, deaths in ready[: self._max_parallel - len(self._children)]:
+        for order, deaths in ready[: self._max_parallel - len(self._processes)]:
             self._waiting.remove((order, deaths))
             saved = newest_checkpoint(Path(order.run))
             with held():  # or nobody would know of it
-                self._children.append(_Child(order, self._nest.begin(order, self._log(order)), saved, deaths))
+                words, log = [msgspec.json.encode(order).decode()], self._logs / f"{order.name}.log"
+                process = self._launch("slipstream.scale.trial", words, log, {})
+                self._processes.append(_RunProcess(order, process, saved, deaths))
         return ended
 
     def close(self) -> None:
         """Ask all that run to save and end; who does not is killed."""
-        stop([child.process for child in self._children])
-        self._waiting, self._children = [], []
-        self._nest.close()
+        end_all([one.process for one in self._processes], FAREWELL_S)
+        self._waiting, self._processes = [], []
 
-    def _log(self, order: RunOrder) -> Path:
-        return self._logs / f"{order.name}.log"
-
-    def _bury(self, child: _Child) -> RunEnded | None:
+    def _reap(self, one: _RunProcess) -> RunEnded | None:
         """What became of one that has ended; nothing where it is to be tried again."""
-        order, code, how = child.order, child.process.returncode, ""
-        if code == 0:
+        order, ended = one.order, one.process.ended()
+        one.process.close()
+        if ended.code == 0:
             return RunEnded(order, None)
-        deaths = deaths_after(Path(order.run), child.saved, child.deaths)
-        if code != REFUSED and deaths < MAX_DEATHS:
+        deaths = deaths_after(Path(order.run), one.saved, one.deaths)
+        if ended.code != REFUSED and deaths < MAX_DEATHS:
             self._waiting.insert(0, (order, deaths))
             return None
-        if code is not None and code < 0:
-            how = f"killed by {signal.Signals(-code).name} {deaths} times; "
-        return RunEnded(order, how + _last_words(self._log(order)))
+        return RunEnded(order, ended.reason if ended.code == REFUSED else f"{ended} {deaths} times: {ended.reason}")
 
 
-class Forks:
-    """Runs begin as forks of a process of this machine, made when the first is wanted."""
+class ForkLauncher:
+    """Runs modules in forks of a process of this machine that has imported them; satisfies `Launch`."""
 
     def __init__(self) -> None:
-        self._nursery: ForkServer | None = None
+        self._servers: dict[str, ForkServer] = {}
 
-    def begin(self, order: RunOrder, log: Path) -> Running:
-        """Fork one."""
-        if self._nursery is not None and not self._nursery.is_there():
-            self._nursery.close()
-            self._nursery = None
-        if self._nursery is None:
-            self._nursery = ForkServer("slipstream.scale.trial")
+    def __call__(self, module: str, words: Sequence[str], log: Path, variables: Mapping[str, str]) -> Fork:
+        """Fork one, once the module has been imported."""
+        server = self._servers.get(module)
+        if server is None:
+            server = self._servers[module] = ForkServer(module)
+        order = ForkOrder(tuple(words), dict(variables))
         with open(log, "ab") as file:
-            return _Forked(self._nursery, self._nursery.start(msgspec.json.encode(order), [file.fileno()]))
+            return server.start(msgspec.json.encode(order), [file.fileno()])
 
     def close(self) -> None:
-        """End the process they come from."""
-        if self._nursery is not None:
-            self._nursery.close()
+        """End the processes that fork, and all forks."""
+        for server in self._servers.values():
+            server.close()
 
 
-class _Forked:
-    """A fork as `Running`."""
+class ForkOrder(msgspec.Struct, frozen=True):
+    """What a fork of `ForkLauncher` is told; its log comes as a descriptor."""
 
-    def __init__(self, nursery: ForkServer, life: WorkerProcess) -> None:
-        self._nursery, self._life, self.pid = nursery, life, life.pid
-        self.returncode: int | None = None
-
-    def poll(self) -> int | None:
-        with suppress(subprocess.TimeoutExpired):
-            self.wait(0.0)
-        return self.returncode
-
-    def wait(self, timeout: float | None = None) -> int:
-        if self.returncode is None:
-            if not self._life.is_over(timeout):
-                raise subprocess.TimeoutExpired("a run", timeout or 0.0)
-            status = self._nursery.status_of(self._life.pid)
-            self.returncode = UNKNOWN if status is None else status
-            self._life.close()
-        return self.returncode
-
-    def send_signal(self, sig: int) -> None:
-        if self.returncode is None:
-            self._life.ask(signal.Signals(sig))
-
-    def kill(self) -> None:
-        if self.returncode is None:
-            self._life.kill()
-
-
-def _last_words(log: Path) -> str:
-    """Why a run ended, as its log says."""
-    lines = log.read_bytes()[-TOLD_BYTES:].decode(errors="replace").splitlines()
-    said = [line.strip() for line in lines if line.strip()]
-    return said[-1].removeprefix("slipstream: ") if said else "it said nothing"
+    words: tuple[str, ...]
+    variables: dict[str, str]

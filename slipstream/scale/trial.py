@@ -18,9 +18,10 @@ from slipstream.config.records import from_json
 from slipstream.errors import SlipstreamError
 from slipstream.run import loop as experiment
 from slipstream.run.folder import is_being_written
-from slipstream.run.signals import SignalStop, catching, hear_again
 from slipstream.run.supervision import newest_checkpoint
-from slipstream.scale.pool import REFUSED, RunOrder
+from slipstream.runtime.process import report
+from slipstream.runtime.signals import SignalStop, catching, hear_again
+from slipstream.scale.pool import REFUSED, ForkOrder, RunOrder
 
 
 def work(order: RunOrder) -> None:
@@ -37,22 +38,29 @@ def work(order: RunOrder) -> None:
     experiment.train(override(scenario, shared), out=run, models=models, pause_at=order.pause_at)
 
 
-def main(payload: bytes, descriptors: Sequence[int] = ()) -> None:
-    """A run's life, in a process that a nursery has forked, with its log as the descriptor, or that was started."""
-    order = from_json(payload, RunOrder)
-    for stream in (1, 2) if descriptors else ():
+def main(payload: bytes, descriptors: Sequence[int]) -> None:
+    """A run in a process that was forked for it, with its log as the descriptor."""
+    for stream in (1, 2):
         os.dup2(descriptors[0], stream)
     hear_again()
+    told = from_json(payload, ForkOrder)
+    os.environ.update(told.variables)
+    run(from_json(told.words[0], RunOrder))
+
+
+def run(order: RunOrder) -> None:
+    """A run in a process of its own, from its beginning or its checkpoint to its end."""
     sys.argv = ["slipstream", "train", order.scenario, "--seed", str(order.seed), "--out", order.run]  # for metadata
     try:
         with catching():
             work(order)
     except SlipstreamError as error:
         print(f"slipstream: {error}", file=sys.stderr, flush=True)
+        report(str(error))
         os._exit(REFUSED)
     except SignalStop as stop:  # before it had begun, or when it had ended
         os._exit(128 + stop.number)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1].encode())
+    run(from_json(sys.argv[1], RunOrder))

@@ -23,6 +23,7 @@ from slipstream.data.disk import replace_file
 from slipstream.errors import SlipstreamError
 from slipstream.run.folder import METRICS_FILE
 from slipstream.runtime.platform import lock
+from slipstream.runtime.process import report
 from slipstream.view.exporters import Target, Tensorboard
 from slipstream.view.run import About, about, state_of
 from slipstream.view.tail import Tail
@@ -63,11 +64,13 @@ def main(argv: Sequence[str]) -> int:
     run, target = Path(argv[0]), from_json(argv[1], Target)
     os.nice(10)  # the run comes first
     stop: list[int] = []
-    signal.signal(signal.SIGTERM, lambda number, frame: stop.append(number))
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, frame: stop.append(number))
     try:
         export(run, target, lambda: bool(stop))
     except (SlipstreamError, OSError) as error:
         print(error, file=sys.stderr)
+        report(str(error))
         return 2
     return 0
 

@@ -8,10 +8,6 @@ from __future__ import annotations
 
 import netrc
 import os
-import signal
-import subprocess
-import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
@@ -20,6 +16,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from slipstream.errors import SlipstreamError
+from slipstream.runtime.process import Child
 
 FAREWELL_S = 10.0  # that a run waits at its end for its exporters, all of them together
 TENSORBOARD, WANDB = "TensorBoard", "W&B"
@@ -110,37 +107,25 @@ class Exporter:
 
     def __init__(self, target: Target, farewell_s: float = FAREWELL_S) -> None:
         self.target = target
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: Child | None = None
         self._run = Path()
         self._farewell_s = farewell_s
-        self._said = tempfile.TemporaryFile()  # a pipe that nobody reads would block it  # noqa: SIM115
         self._warned = False
 
     def begin(self, run: Path) -> str:
         """Start the process; it ends by itself when the run has ended and all of it is exported."""
         self._run = run
-        command = [
-            sys.executable,
-            "-m",
-            "slipstream.view.exporter",
-            str(run),
-            msgspec.json.encode(self.target).decode(),
-        ]
+        words = [str(run), msgspec.json.encode(self.target).decode()]
         try:
-            self.process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=self._said,
-                start_new_session=True,  # Ctrl+C is for the run, whose end the exporter then sees
-            )
+            # It sees the end of the run by itself. What it says is kept: a pipe that nobody reads would block it.
+            self.process = Child("slipstream.view.exporter", words, on_parent_end="live_on", output="kept")
         except OSError as error:
             return f"warning: the exporter to {self.target.name} cannot be started: {error.strerror}"
         return self.target.where(run)
 
     def news(self) -> str | None:
         """A warning, once, if the process has died."""
-        if self.process is None or self._warned or self.process.poll() in (None, 0):
+        if self.process is None or self._warned or not self.process.is_over() or self.process.ended().code == 0:
             return None
         self._warned = True
         return (
@@ -152,9 +137,7 @@ class Exporter:
         """Wait until all is exported, for a short time."""
         if self.process is None:
             return None
-        try:
-            self.process.wait(self._farewell_s)
-        except subprocess.TimeoutExpired:
+        if not self.process.is_over(self._farewell_s):
             if self._warned:
                 return None
             self._warned = True
@@ -163,23 +146,20 @@ class Exporter:
                 f"{self._farewell_s:g} s after the run and is left to itself; if it does not end, kill it; "
                 f"then there is: {self._again()}"
             )
-        return self.news()
+        said = self.news()
+        self.process.close()
+        return said
 
     def wait(self) -> None:
         """Wait until all is exported, however long; raises if it could not be."""
         if self.process is None:
             raise SlipstreamError(f"the exporter to {self.target.name} could not be started")
         try:
-            code = self.process.wait()
+            self.process.is_over(None)
         except BaseException:
-            self.process.send_signal(signal.SIGTERM)  # on which it closes what it has written
-            try:
-                self.process.wait(self._farewell_s)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait()
+            self.process.end(self._farewell_s)  # asked to, it closes what it has written
             raise
-        if code:
+        if self.process.ended().code != 0:
             raise SlipstreamError(f"the exporter to {self.target.name} {self._how_it_ended()}")
 
     def _again(self) -> str:
@@ -187,13 +167,8 @@ class Exporter:
 
     def _how_it_ended(self) -> str:
         assert self.process is not None
-        code = self.process.returncode
-        if code < 0:
-            return f"was killed ({signal.Signals(-code).name})"
-        self._said.seek(0)
-        lines = self._said.read().decode(errors="replace").split("\n")
-        last = next((line.strip() for line in reversed(lines) if line.strip()), f"ended with code {code}")
-        return f"gave up: {last}"
+        ended = self.process.ended()
+        return f"gave up: {ended.reason}" if ended.reason else str(ended)
 
 
 def exporters(targets: Sequence[Target]) -> list[Exporter]:

@@ -19,6 +19,7 @@ from slipstream.federate.rounds import RoundRecord
 from slipstream.run import replicas
 from slipstream.run.replicas import PARKED_CODE, plan, read_plan, supervise, write_plan
 from slipstream.run.supervision import last_row, newest_checkpoint, newest_figures
+from slipstream.runtime.process import Ended
 
 WORDS = [
     "probe_target", "--algo", "td3", "--timesteps", "512", "--federated.interval", "32",
@@ -178,17 +179,27 @@ def test_replicas_that_take_turns_all_come_to_their_end(monkeypatch, tmp_path):
             closed = min(heard.values())
             if heard[name] == closed:
                 heard[name] += 1
-            self.returncode = 0 if heard[name] > 3 else PARKED_CODE
+            self._code = 0 if heard[name] > 3 else PARKED_CODE
 
-        def poll(self) -> int:
-            return self.returncode
+        def is_over(self, timeout_s: float | None = 0.0) -> bool:
+            return True
 
-    monkeypatch.setattr(replicas, "spawn", lambda root, name, verb, variables: Turn(name))
+        def ended(self) -> Ended:
+            return Ended(self._code)
+
+        def close(self) -> None:
+            pass
+
     monkeypatch.setattr(replicas, "LOOK_S", 0.0)
     what = plan(WORDS, tmp_path / "f", repeat=3, max_parallel=1, seeds=[1, 2, 3], prefix="client-")
     write_plan(tmp_path / "f", what)
     looks = []
-    watched = supervise(tmp_path / "f", what, lambda now: looks.append([one.state for one in now]))
+    watched = supervise(
+        tmp_path / "f",
+        what,
+        lambda now: looks.append([one.state for one in now]),
+        lambda module, words, log, variables: Turn(log.stem),
+    )
     assert [one.state for one in watched] == ["finished"] * 3
     assert max(states.count("running") for states in looks) == 1
     assert sum(one.starts for one in watched) <= 15

@@ -155,7 +155,7 @@ def test_a_sweep_that_is_stopped_saves_every_run_and_one_that_cannot_begin_has_s
         rows = [list(read_rows(path)) if (path := task.run(n, 0) / "metrics.jsonl").exists() else [] for n in (1, 2)]
         steps = [own[-1]["timesteps_total"] if own else 0 for own in rows]
         if not killed and steps[0] > 512:
-            (victim,) = (child.process.pid for child in self._children if "0001" in child.order.name)
+            (victim,) = (child.process.pid for child in self._processes if "0001" in child.order.name)
             psutil.Process(victim).kill()
             killed.append(steps[0])
         elif killed and steps[0] > killed[0] + 512 and steps[1] > 0:

@@ -1,4 +1,4 @@
-"""Workers that kill themselves at a line of their own code: a nursery is told to import this in place of `crew`.
+"""Workers that kill themselves at a line of their own code: a fork server imports this in place of `worker_process`.
 
 Life n of a worker ends at line 700 + 61 n mod 500 of those it runs in the modules below: each delivers one slab (685)
 and dies in the next, and the lines are spread over acting, stepping, writing, saying so and waiting.

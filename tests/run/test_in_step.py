@@ -104,7 +104,7 @@ class KillAfter(Quiet):
 
 
 def test_a_killed_learner_is_named_and_the_run_goes_on_from_its_checkpoint(tmp_path, straight):
-    with pytest.raises(WorkerDied, match=r"(?s)learner 1 ended with code -9.*slipstream resume"):
+    with pytest.raises(WorkerDied, match=r"(?s)learner 1 was killed by SIGKILL.*slipstream resume"):
         run(in_step("ppo"), tmp_path / "broken", KillAfter(3))
     resume(tmp_path / "broken", models=tmp_path / "models")
     assert fingerprint(tmp_path / "broken") == straight

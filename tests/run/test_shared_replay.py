@@ -142,7 +142,7 @@ def test_the_service_of_a_run_dies_with_it_and_leaves_nothing():
     own.revive()
     child, folder = psutil.Process(own.pid), own._folder
     until(lambda: (folder / "replay.sock").exists())
-    own._process.stdin.close()  # as the end of the process would
+    own._process.stop()  # closes its pipe, as the end of this process would
     assert child.wait(60) == 0
     assert not folder.exists()
     own.close()

@@ -16,7 +16,7 @@ from learning import python, signal_while_held
 from slipstream.data import checkpoint
 from slipstream.run.folder import read_metadata
 from slipstream.run.metrics import read_rows
-from slipstream.run.signals import Interrupts, SignalStop, catching, held
+from slipstream.runtime.signals import Interrupts, SignalStop, catching, held
 
 ENDLESS = ["train", "probe_leaver", "--timesteps", "1e9", "--checkpoint-every", "1e9", "--out", "run"]
 ENDLESS += ["--collect.num-worlds", "4", "--collect.rollout-length", "8", "--learner-threads", "1"]

@@ -25,7 +25,6 @@ from worker_faults import training
 from worker_faults import workers as living
 
 from slipstream.collect.messages import Collect
-from slipstream.collect.nursery import ForkServer
 from slipstream.collect.pool import WorkerPool
 from slipstream.config.load import dump, from_plain, load, override, to_plain
 from slipstream.config.scenario import Scenario
@@ -35,6 +34,7 @@ from slipstream.run import workers
 from slipstream.run.loop import resume, train
 from slipstream.run.metrics import metrics_hash, read_rows
 from slipstream.run.progress import Quiet
+from slipstream.runtime.fork_server import ForkServer
 
 
 @pytest.fixture(autouse=True)
@@ -276,10 +276,10 @@ def test_a_worker_that_cannot_be_replaced_is_what_the_run_ends_with(tmp_path, mo
     """And not with what goes wrong on the way out."""
     start, killed = ForkServer.start, list[int]()
 
-    def only_before(nursery: ForkServer, *args: Any) -> Any:
+    def only_before(server: ForkServer, *args: Any) -> Any:
         if killed:
             raise WorkerDied("no worker could be started within 120 s")
-        return start(nursery, *args)
+        return start(server, *args)
 
     def kill_one(found: list[psutil.Process]) -> None:
         if not killed:

@@ -39,13 +39,14 @@ from slipstream.run.loop import resume, train  # noqa: E402
 from slipstream.run.metrics import metrics_hash, read_rows  # noqa: E402
 from slipstream.run.progress import Quiet  # noqa: E402
 from slipstream.run.replicas import plan, supervise, write_plan  # noqa: E402
+from slipstream.runtime.process import launch_here  # noqa: E402
 from slipstream.scale import sweep  # noqa: E402
 from slipstream.scale.actors import Actors  # noqa: E402
 from slipstream.scale.cluster import joined, listeners  # noqa: E402
 from slipstream.scale.judge_actors import JudgesOnNodes  # noqa: E402
 from slipstream.scale.learner_actors import LearnerOnNode  # noqa: E402
-from slipstream.scale.pool import Forks, ProcessPool  # noqa: E402
-from slipstream.scale.process_actors import Nodes, replica_on_node  # noqa: E402
+from slipstream.scale.pool import ForkLauncher, ProcessPool  # noqa: E402
+from slipstream.scale.process_actors import launch_on_node  # noqa: E402
 from slipstream.scale.replay_actor import ServiceOnNode  # noqa: E402
 from slipstream.scale.slabs import Gate  # noqa: E402
 
@@ -311,14 +312,14 @@ def test_replicas_on_nodes_agree_on_the_bits_of_local_ones_though_one_is_lost(cl
         def show(watched: Any) -> None:
             first = root / "runs" / "client-0" / "checkpoints"
             if is_to_kill and not killed and first.is_dir() and any(first.iterdir()):
-                pids = [p.pid for p in psutil.process_iter(["cmdline"]) if "ray::Child" in str(p.info["cmdline"])]
+                pids = [p.pid for p in psutil.process_iter(["cmdline"]) if "ray::NodeProcess" in str(p.info["cmdline"])]
                 killed.extend(pids[:1])
                 os.kill(pids[0], signal.SIGKILL)
 
         return show
 
     found = []
-    for name, begin in (("here", None), ("there", replica_on_node)):
+    for name, begin in (("here", launch_here), ("there", launch_on_node)):
         root = tmp_path / name
         what = plan(words, root, repeat=2, max_parallel=2, seeds=[1, 2], prefix="client-")
         write_plan(root, what)
@@ -352,18 +353,20 @@ def test_a_sweep_on_nodes_has_the_table_of_a_local_one_though_a_run_is_lost(clus
 
     def kill_one(root: Path) -> None:
         if not killed and any(root.glob("trials/*/*/checkpoints/checkpoint_*")):
-            pids = [p.pid for p in psutil.process_iter(["cmdline"]) if "ray::Child" in str(p.info["cmdline"])]
+            pids = [p.pid for p in psutil.process_iter(["cmdline"]) if "ray::NodeProcess" in str(p.info["cmdline"])]
             killed.extend(pids[:1])
             os.kill(pids[0], signal.SIGKILL)
 
     tables = []
-    for name, nest in (("here", Forks()), ("there", Nodes())):
+    for name, launch in (("here", ForkLauncher()), ("there", launch_on_node)):
         work = sweep.begin(tmp_path / name, read.sweep, read.base)
-        pool = ProcessPool(work.root / sweep.LOGS, 2, nest)
+        pool = ProcessPool(work.root / sweep.LOGS, 2, launch)
         on_nodes = name == "there"
         state = sweep.run(work, pool, 1, lambda *_, w=work, n=on_nodes: kill_one(w.root) if n else None)
         hashes = [metrics_hash(path) for path in sorted(work.root.glob("trials/*/*/metrics.jsonl"))]
         tables.append((str(sweep.table(work, state)), hashes))
+        if isinstance(launch, ForkLauncher):
+            launch.close()
     assert tables[0] == tables[1]
     assert len(killed) == 1
 

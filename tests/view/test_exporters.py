@@ -173,7 +173,7 @@ def test_an_exporter_follows_a_run_that_grows_and_goes_back_and_ends_with_it(tmp
         with MetricsWriter(run.path) as writer:
             for step in range(4, 9):
                 writer.report({"timesteps_total": step, "x": 11.0 * step})
-        assert exporter.process.poll() is None  # it goes on while the run does
+        assert not exporter.process.is_over()  # it goes on while the run does
         run_folder.end_session(run, now, 1.0, "enough", 8)
         assert exporter.end() is None  # and has ended, though the lock is still held
     assert event_files(tmp_path / "tb" / "run")["x"] == [
@@ -205,7 +205,7 @@ class Struck(Exporter):
 
 
 def killed(folder, monkeypatch):
-    return Struck(Tensorboard(str(folder / "tb")), signal.SIGKILL), "was killed (SIGKILL)"
+    return Struck(Tensorboard(str(folder / "tb")), signal.SIGKILL), "was killed by SIGKILL"
 
 
 def blocked(folder, monkeypatch):
@@ -244,7 +244,6 @@ def test_whatever_befalls_an_exporter_the_run_is_the_same_and_there_is_one_warni
         result, notes = tiny_run(tmp_path, [exporter])
     finally:
         exporter.process.kill()
-        exporter.process.wait()
     assert metrics_hash(result.run / "metrics.jsonl") == undisturbed
     (warning,) = notes.warnings
     assert complaint in warning
@@ -264,7 +263,7 @@ def test_a_warning_comes_while_the_run_goes_on(tmp_path, monkeypatch):
     """A person is not told after ten hours that nothing was exported."""
     exporter, _ = killed(tmp_path, monkeypatch)
     exporter.begin(tmp_path)
-    exporter.process.wait()
+    assert exporter.process.is_over(60)
     assert "was killed" in exporter.news()
     assert exporter.news() is None
     assert exporter.end() is None

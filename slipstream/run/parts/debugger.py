@@ -7,7 +7,7 @@ from typing import Protocol
 
 from slipstream.collect.teams import Team
 from slipstream.run.part import Part
-from slipstream.run.signals import Interrupts
+from slipstream.runtime.signals import Interrupts
 from slipstream.worlds.vec_env import VecEnv
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slipstream.collect.teams import Team, judged_agents
-from slipstream.run.signals import Interrupts
+from slipstream.runtime.signals import Interrupts
 from slipstream.spec import WorldSpec
 from slipstream.worlds.vec_env import F32, F64, Backdrop, VecEnv
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import signal
 import time
 from pathlib import Path
-from subprocess import Popen
 from typing import ClassVar, Literal, NamedTuple
 
 import psutil
@@ -20,6 +18,7 @@ from textual.widgets import Static
 
 from slipstream.errors import RunFolderError
 from slipstream.run.folder import LOCK_FILE
+from slipstream.runtime.process import Running
 from slipstream.view.run import RunReader
 from slipstream.view.tui.plots import QUIET
 from slipstream.view.tui.views import VIEWS, headline, metric_names, metrics
@@ -128,7 +127,7 @@ class WatchApp(App[Left]):
         Binding("q,ctrl+c", "leave", "leave", priority=True),
     ]
 
-    def __init__(self, path: Path, training: Popen[bytes] | None = None) -> None:
+    def __init__(self, path: Path, training: Running | None = None) -> None:
         super().__init__()
         self.path, self.training = path, training
         self.reader: RunReader | None = None
@@ -169,7 +168,7 @@ class WatchApp(App[Left]):
 
     def look(self) -> None:
         """Take in what is new, and draw it."""
-        ended = self.training is not None and self.training.poll() is not None
+        ended = self.training is not None and self.training.is_over()
         first = self.reader is None
         if self.reader is None:
             try:
@@ -247,7 +246,7 @@ class WatchApp(App[Left]):
         """Leave; ask first where training would be left alone."""
         if isinstance(self.screen, ModalScreen):
             self.screen.dismiss()
-        elif self.training is None or self.training.poll() is not None:
+        elif self.training is None or self.training.is_over():
             self.exit("left")
         else:
             self.push_screen(LeaveScreen(), self._chosen)
@@ -257,6 +256,6 @@ class WatchApp(App[Left]):
             self.exit("left")
         elif answer == "stopped" and self.training is not None and not self._stopping:
             self._stopping = True
-            self.training.send_signal(signal.SIGINT)  # the loop saves a checkpoint after the update it is in
+            self.training.stop()  # the loop saves a checkpoint after the update it is in
             self.look()
             self.draw()

@@ -1,4 +1,4 @@
-"""What a worker does in tests of the nursery: wait until its end of a pipe is closed, or end as it is told."""
+"""What a worker does in tests of the fork server: wait until its end of a pipe is closed, or end as it is told."""
 
 from __future__ import annotations
 
