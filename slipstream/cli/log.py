@@ -53,10 +53,10 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 def asked_for(args: argparse.Namespace) -> list[Target]:
     """What these flags say; those that would have no effect are refused."""
-    from slipstream.view.exporters import Tensorboard, Wandb
-
     found: list[Target] = []
     if args.tensorboard:
+        from slipstream.view.exporters import Tensorboard
+
         found.append(Tensorboard(args.logdir or "tb"))
     elif args.logdir is not None:
         raise SlipstreamError(f"--logdir {args.logdir}: nothing is written there without --tensorboard")
@@ -69,6 +69,8 @@ def asked_for(args: argparse.Namespace) -> list[Target]:
     }
     told = {key: value for key, value in given.items() if value is not None}
     if args.wandb:
+        from slipstream.view.exporters import Wandb
+
         found.append(Wandb(**told))
     elif told:
         flag = "--wandb-" + next(iter(told)).replace("folder", "dir")

@@ -57,17 +57,15 @@ def cluster(args: argparse.Namespace, actors: int) -> Iterator[Cluster | None]:
 
 
 @contextmanager
-def place(args: argparse.Namespace, workers: int) -> Iterator[Backends]:
-    """The place that flags ask for a run with so many workers."""
+def place(args: argparse.Namespace, workers: int) -> Iterator[Backends | None]:
+    """Where flags ask that a run with so many workers has its processes; None: on this machine."""
     evaluators = args.ray_evaluators
     if evaluators < 0 or (evaluators and args.on is None):
         why = "is of no use without --on ray" if evaluators > 0 else "a number of actors is 0 or more"
         raise ScenarioError(f"--ray.evaluators {evaluators}: {why}")
     with cluster(args, workers + evaluators) as found:
         if found is None:
-            from slipstream.run.backends import LOCAL
-
-            yield LOCAL
+            yield None
             return
         from slipstream.run.backends import Backends
         from slipstream.scale.actors import Actors

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from slipstream.config.scenario import Scenario
     from slipstream.run.backends import Backends
     from slipstream.run.loop import Result
+    from slipstream.run.parts.exporters import RunExporter
+    from slipstream.view.exporters import Target
 
 PUBLISHED = ("head_on", "parallel", "t_formation", "canonical_crossing", "converging")  # what `all` stands for
 
@@ -120,7 +122,6 @@ def resume(argv: Sequence[str]) -> int:
     from slipstream.run.loop import resume as continue_run
     from slipstream.run.progress import Quiet, best_display
     from slipstream.run.resuming import named
-    from slipstream.view.exporters import exporters
 
     display = Quiet() if args.ui == "none" else best_display()
     workers = load(named(args.run)[0] / "scenario.yaml").collect.workers if args.on else 0
@@ -131,32 +132,43 @@ def resume(argv: Sequence[str]) -> int:
             force=args.force,
             models=args.models,
             display=display,
-            followers=exporters(targets),
+            followers=_exporters(targets),
             place=where,
         )
     return _code(result) if _show(result, load(result.run / "scenario.yaml")) else 1
 
 
+def _exporters(targets: Sequence[Target]) -> Sequence[RunExporter]:
+    """Those that flags ask for."""
+    if not targets:
+        return ()
+    from slipstream.view.exporters import exporters
+
+    return exporters(targets)
+
+
 def _code(result: Result) -> int:
     """Of the process: a run that waits for the others of its federation is neither done nor failed."""
-    from slipstream.run.replicas import PARKED_CODE
     from slipstream.run.stopping import StopKind
 
-    return PARKED_CODE if result.ended.kind is StopKind.PARKED else 0
+    if result.ended.kind is not StopKind.PARKED:
+        return 0
+    from slipstream.run.replicas import PARKED_CODE
+
+    return PARKED_CODE
 
 
-def _for_place(scenario: Scenario, where: Backends) -> Scenario:
+def _for_place(scenario: Scenario, where: Backends | None) -> Scenario:
     """Where a cluster is to collect for a scenario that has no workers, a worker on every node does."""
-    if where.make_home is None or scenario.collect.workers:
+    if where is None or where.make_home is None or scenario.collect.workers:
         return scenario
     return override(scenario, {"collect.workers": min(where.nodes, scenario.collect.num_worlds)})
 
 
-def _train_one(scenario: Scenario, known: argparse.Namespace, where: Backends) -> Result:
+def _train_one(scenario: Scenario, known: argparse.Namespace, where: Backends | None) -> Result:
     targets = log.asked_for(known)
     from slipstream.run.loop import train as run
     from slipstream.run.progress import Quiet, best_display
-    from slipstream.view.exporters import exporters
 
     return run(
         scenario,
@@ -164,7 +176,7 @@ def _train_one(scenario: Scenario, known: argparse.Namespace, where: Backends) -
         models=known.models,
         out=known.out,
         display=Quiet() if known.ui == "none" else best_display(),
-        followers=exporters(targets),
+        followers=_exporters(targets),
         place=where,
     )
 

@@ -19,8 +19,6 @@ from slipstream.run.folder import RunFolder
 from slipstream.run.learner_input import Feed
 from slipstream.run.metrics import MetricsWriter
 from slipstream.run.part import Part
-from slipstream.run.parts.debugger import LoopDebugger
-from slipstream.run.parts.exporters import RunExporter
 from slipstream.run.parts.quarantine import Quarantine
 from slipstream.run.progress import Display
 from slipstream.run.setup import Cast
@@ -31,6 +29,8 @@ from slipstream.worlds.vec_env import VecEnv
 
 if TYPE_CHECKING:
     from slipstream.run.backends import Backends
+    from slipstream.run.parts.debugger import LoopDebugger
+    from slipstream.run.parts.exporters import RunExporter
     from slipstream.run.saving import Saver
 
 T = TypeVar("T")

@@ -30,8 +30,6 @@ from slipstream.run.learner_input import make_feed
 from slipstream.run.metrics import MetricsWriter
 from slipstream.run.part import Update
 from slipstream.run.parts import make_parts
-from slipstream.run.parts.debugger import LoopDebugger
-from slipstream.run.parts.exporters import RunExporter
 from slipstream.run.parts.quarantine import Quarantine
 from slipstream.run.progress import Display, Quiet, Unfailing
 from slipstream.run.saving import Saver
@@ -45,6 +43,8 @@ from slipstream.worlds.vec_env import VecEnv
 
 if TYPE_CHECKING:
     from slipstream.run.backends import Backends
+    from slipstream.run.parts.debugger import LoopDebugger
+    from slipstream.run.parts.exporters import RunExporter
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ from pathlib import Path
 from slipstream.data import checkpoint
 from slipstream.data.checkpoint import Checkpoint
 from slipstream.errors import CheckpointError
-from slipstream.replay.segments import check_segments
 from slipstream.run import folder as run_folder
 from slipstream.run.folder import RunFolder
 from slipstream.run.metrics import cut_back
@@ -47,6 +46,10 @@ def find(run: RunFolder, wanted: Path | None, force: bool, note: Callable[[str],
     checkpoint.clean_stray(run.checkpoints)
 
     def check(found: Checkpoint) -> None:
+        if not found.meta.get("segments"):
+            return
+        from slipstream.replay.segments import check_segments
+
         check_segments(run.path / "replay", found.meta)
 
     if wanted is not None:

@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -30,22 +31,19 @@ from slipstream.config.scenario import (
     check_batch,
     shared_policies,
 )
-from slipstream.data.dataset_file import read_record
 from slipstream.data.rollout import F32, U8, Blocks
 from slipstream.errors import ScenarioError, suggest
-from slipstream.federate.dpsgd import refuse_algorithm
 from slipstream.nets.actor import Acted
 from slipstream.nets.arithmetic import PLAIN, Arithmetic
 from slipstream.nets.mlp import fastest_threads
-from slipstream.replay.limiter import Limit, Pace, refuse_pace
 from slipstream.run.policy_file import Policy, PolicyRecord, load_policy
-from slipstream.run.self_play import OpponentPool
-from slipstream.run.time_to_success import load_times
 from slipstream.runtime.platform import cores
 from slipstream.spec import WorldSpec
-from slipstream.stats import Certifier, spent
 from slipstream.worlds.registry import make_worlds
 from slipstream.worlds.vec_env import EnvOptions, VecEnv
+
+if TYPE_CHECKING:
+    from slipstream.run.self_play import OpponentPool
 
 MANY_ROWS = 512  # agents in a batch from which a second world thread pays (bench/worlds.py)
 
@@ -199,6 +197,8 @@ def make_cast(scenario: Scenario, spec: WorldSpec) -> Cast:
     for name, agents in assigned.items():
         policy = scenario.policies[name]
         if isinstance(policy, PastPolicy):
+            from slipstream.run.self_play import OpponentPool
+
             past[name] = OpponentPool(policy, learners[policy.of], scenario.seed, torch.device(scenario.device))
             of = records[policy.of]
             teams.append(Team(name, agents, past[name], discrete=of.actor.discrete, table=of.table, rival=True))
@@ -212,6 +212,8 @@ def make_shaping(scenario: Scenario, spec: WorldSpec) -> Shaping:
         return Shaping()
     if config.evaluator is None:
         return Shaping(config.kappa)
+    from slipstream.run.time_to_success import load_times
+
     times = load_times(Path(config.evaluator))
     if times.record.world.obs != spec.obs:
         trained = times.record.world
@@ -228,6 +230,8 @@ def _refuse_pace(scenario: Scenario, assigned: Mapping[str, tuple[int, ...]], sp
         algo = scenario.algo_of(name)
         if not isinstance(algo, ReplayLearnerConfig) or (algo.replay.kind, algo.replay.role) != ("service", "both"):
             continue  # who only adds, or only draws, waits for others
+        from slipstream.replay.limiter import Limit, Pace, refuse_pace
+
         limit, steps = algo.replay.sharing.limit, scenario.rollout_steps
         pace = Pace(
             rollouts=math.ceil(scenario.timesteps / steps),
@@ -256,6 +260,8 @@ def _refuse_bad_offline(scenario: Scenario) -> None:
         )
     for replay in replays.values():
         if replay.dataset is not None:
+            from slipstream.data.dataset_file import read_record
+
             read_record(Path(replay.dataset))  # before a run folder is made for what cannot be read
 
 
@@ -264,6 +270,8 @@ def _refuse_hopeless_certificate(scenario: Scenario) -> None:
     asked = None if scenario.curriculum is None else scenario.curriculum.certificate
     if asked is None:
         return
+    from slipstream.stats import Certifier, spent
+
     try:
         Certifier(asked.at_least, spent(asked.alpha, 1), asked.max_episodes, expected=asked.expected).check()
     except ValueError as error:
@@ -364,6 +372,8 @@ def arithmetic_of(scenario: Scenario) -> Arithmetic:
 
 def _refuse_dp_sgd(scenario: Scenario, name: str, algo: LearnerConfig) -> None:
     """Where it would hide nothing, or cannot be had."""
+    from slipstream.federate.dpsgd import refuse_algorithm
+
     prioritised = isinstance(algo, ReplayLearnerConfig) and algo.replay.prioritised is not None
     problem = refuse_algorithm(name, prioritised, getattr(algo, "normalize_observation", False))
     if problem is None and isinstance(algo, ReplayLearnerConfig) and algo.replay.kind != "local":

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import torch
 
 from slipstream.algos.protocol import Algorithm, Arrays, Progress
-from slipstream.collect.pipeline import Pipeline
-from slipstream.collect.pool import Tell
 from slipstream.collect.serial import Collector
 from slipstream.collect.slab import Slab
 from slipstream.collect.teams import Team
@@ -20,8 +18,12 @@ from slipstream.config.scenario import Scenario
 from slipstream.errors import CheckpointError, ScenarioError
 from slipstream.run.acting import ActingLearner, ActingNetwork
 from slipstream.run.setup import Cast, gammas, make_learner, progress_at
-from slipstream.run.workers import MakeWorkplace, WorkerSource
 from slipstream.worlds.vec_env import VecEnv
+
+if TYPE_CHECKING:
+    from slipstream.collect.pipeline import Pipeline
+    from slipstream.collect.pool import Tell
+    from slipstream.run.workers import MakeWorkplace
 
 Learners = Mapping[str, Algorithm]
 Heed = Callable[[str], None]
@@ -69,6 +71,8 @@ def make_source(
     if scenario.is_offline:
         return OfflineSource()
     if scenario.collect.workers:
+        from slipstream.run.workers import WorkerSource
+
         return WorkerSource(scenario, worlds, cast, tell, make_home)
     overlap = scenario.collect.overlap
     teams = cast.teams if overlap == "none" else [acting_copy(team, scenario, worlds, cast) for team in cast.teams]
@@ -82,6 +86,7 @@ def make_source(
     )
     if overlap == "none":
         return SerialSource(collector, cast.learners, heed)
+    from slipstream.collect.pipeline import Pipeline
 
     def explore(number: int) -> None:
         for team in teams:

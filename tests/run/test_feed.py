@@ -14,10 +14,11 @@ from slipstream.algos.protocol import Progress
 from slipstream.config.algos import DqnConfig, SacConfig
 from slipstream.data.transitions import Sample, Transitions
 from slipstream.replay.buffer import Prioritised, Replay
-from slipstream.run.learner_input import ReplayFeed, RolloutFeed
+from slipstream.run.learner_input import RolloutFeed
 from slipstream.run.loop import resume, train
 from slipstream.run.metrics import read_rows
 from slipstream.run.progress import Quiet
+from slipstream.run.replay_input import ReplayFeed
 
 BIG = {"replay.capacity": 10_000}
 

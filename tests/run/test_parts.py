@@ -114,7 +114,15 @@ assert main(sys.argv[1:]) == 0
 print(json.dumps(sorted(name for name in sys.modules if name.split(".")[0] == "slipstream")))
 """
 RARE = ["federate", "scale", "sweep", "view", "replay.service", "replay.client", "stats"]
-RARE += ["run.federation", "run.transports", "run.data_parallel", "run.workers", "run.certify", "run.parts.curriculum"]
+RARE += [
+    "run.federation",
+    "run.transports",
+    "run.data_parallel",
+    "run.workers",
+    "run.certify",
+    "run.parts.curriculum",
+    "run.parts.exporters",
+]
 RARE += ["run.parts.federation", "run.parts.self_play", "run.parts.trajectories"]
 
 
