@@ -30,6 +30,7 @@ from slipstream.config.algos.onpolicy import BoardNetwork
 from slipstream.config.load import load
 from slipstream.data.rollout import Blocks, Rollout
 from slipstream.nets.actor import Actor, act, tensors
+from slipstream.nets.blocks import VECTOR
 from slipstream.run.setup import choose_threads, gammas, make_cast, make_training_worlds, resolve
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -132,7 +133,7 @@ def other_bits(actor: Actor, obs: Blocks, mask: np.ndarray[Any, Any]) -> dict[st
     placer = actor.placer
     if placer is None:
         return None  # native, and tested to give the same bits in any batch
-    x, allowed, width = actor.inputs(tensors(obs, CPU)), torch.from_numpy(mask), placer.head.widths[-1]
+    x, allowed, width = actor.inputs(tensors(obs, CPU))[VECTOR], torch.from_numpy(mask), placer.head.widths[-1]
 
     def whole(rows: slice) -> torch.Tensor:
         some, such = x[rows].clone(), allowed[rows].clone()

@@ -71,6 +71,10 @@ WORDS: dict[str, dict[str, tuple[Key, ...]]] = {
         "folder": (Key("federated.root"),),
         "dir": (Key("federated.root"),),
     },
+    "network": {
+        "hidden": (Key("algo.hidden", "of every network, critics included"),),
+        "activation": (Key("algo.activation", "of every network, critics included"),),
+    },
     "evaluate": {
         "interval": (Key("evaluate.evaluation_interval"),),
         "duration": (Key("evaluate.evaluation_duration"),),

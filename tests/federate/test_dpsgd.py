@@ -121,7 +121,8 @@ def test_flat_adam_steps_along_the_private_gradient_and_learns():
     for _ in range(120):
         index = torch.from_numpy(steps.draw(400))
         slopes = steps.gradients(td_loss, x[index], action[index], target[index])
-        actor.step(actor.parameters, 3e-3, None, slopes)
+        actor.add_gradient(slopes)
+        actor.step(3e-3, None)
     assert actor.steps == 120
     assert float(own_loss(dqn, x, action, target).detach()) < 0.5 * before
 

@@ -125,7 +125,7 @@ def test_only_placements_there_are_have_a_score(network, positions):
     obs, mask, spec = positions
     mask = mask.copy()
     mask[3] = 0  # an agent that does not act
-    actor = lively(make_actor(config_of(network), Ppo.traits, spec, seeded(1)))
+    actor = lively(Ppo(config_of(network), spec, 1, CPU).actor)
     scores = logits(actor, actor.inputs(tensors(obs, CPU))[VECTOR], torch.from_numpy(mask))
     assert scores.shape == mask.shape == (64, 512)
     assert (scores[mask == 0] == FORBIDDEN).all()
@@ -234,7 +234,7 @@ def test_a_mask_is_needed():
 @pytest.mark.parametrize("network", PLACERS)
 def test_a_row_gets_the_same_bits_in_any_batch_at_any_place_on_any_threads(network, positions):
     obs, mask, spec = positions
-    actor = lively(make_actor(config_of(network), Ppo.traits, spec, seeded(1)))
+    actor = lively(Ppo(config_of(network), spec, 1, CPU).actor)
     noise = np.random.default_rng(0).random(mask.shape, np.float32)
 
     def seen(rows) -> list[bytes]:

@@ -1,0 +1,210 @@
+"""`algo.network`: kinds and their spellings, and a kind of one's own that reads named blocks, in every algorithm."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from slipstream.algos.registry import ALGORITHMS
+from slipstream.algos.state import load_module
+from slipstream.config.algos import PpoConfig, SacConfig
+from slipstream.config.algos.network import IMPLEMENTATIONS, MlpNetwork
+from slipstream.config.load import from_plain, load, to_plain
+from slipstream.config.overrides import cli_overrides
+from slipstream.errors import ScenarioError
+from slipstream.nets.actor import Actor, ActorSpec, act, make_actor
+from slipstream.nets.blocks import VECTOR, Inputs
+from slipstream.nets.mlp import Linear, Mlp
+from slipstream.nets.torso import TorsoSpec, network_kind
+from slipstream.spec import ActionSpec, ObsBlock, WorldSpec
+
+CPU = torch.device("cpu")
+SPEC = WorldSpec(
+    name="seen",
+    agents=("a",),
+    roles=("a",),
+    obs=(ObsBlock("speed", "float32", (2,), -1.0, 1.0), ObsBlock("frame", "uint8", (4, 4), 0.0, 255.0)),
+    action=ActionSpec(discrete=True, size=3),
+)
+
+
+# --- spellings ---
+
+
+@pytest.mark.parametrize("spelling", ["perceptron", "mlp", {"kind": "mlp"}])
+def test_a_perceptron_has_an_old_name_a_name_and_a_kind(spelling):
+    assert load("drmario_level_0", {"algo.network": spelling}).algo.network == MlpNetwork()
+    assert PpoConfig.model_validate({"kind": "ppo", "network": spelling}).network == MlpNetwork()
+
+
+def test_a_flag_names_a_kind():
+    scenario = load("drmario_level_0")
+    for flags in (["--algo.network", "decoder"], ["--algo.network.kind", "decoder"]):
+        assert cli_overrides(scenario, flags).algo.network.kind == "decoder"
+    assert cli_overrides(scenario, ["--algo.network", "perceptron"]).algo.network.kind == "mlp"
+
+
+def test_a_scenario_saved_with_the_old_name_loads_and_is_saved_with_the_new_one():
+    values = to_plain(load("drmario_level_0"))
+    values["algo"]["network"] = "candidates"
+    again = from_plain(values)
+    assert to_plain(again)["algo"]["network"] == {"kind": "candidates"}
+    assert from_plain(to_plain(again)) == again
+
+
+@pytest.mark.parametrize("kind", ["sac", "cql", "td3", "dqn"])
+def test_critics_of_actions_refuse_networks_for_placements(kind):
+    with pytest.raises(ScenarioError, match="decoder scores placements"):
+        load("drmario_level_0", {"algo.kind": kind, "algo.network": "decoder"})
+
+
+def test_an_unknown_kind_is_refused():
+    with pytest.raises(ScenarioError, match=r"algo\.network"):
+        load("head_on", {"algo.network": "transformer"})
+    with pytest.raises(ValueError, match=r"'transformer'.*mlp"):
+        network_kind("transformer")
+
+
+def test_widths_are_the_learners_and_their_place_is_said():
+    with pytest.raises(ScenarioError, match=r"algo\.network\.hidden.*algo\.hidden"):
+        load("head_on", {"algo.network": {"kind": "mlp", "hidden": [8]}})
+
+
+# --- a kind of one's own ---
+
+
+class SumTorso(nn.Module):
+    """Reads the vector, and a frame of bytes under its own name."""
+
+    def __init__(self, spec: TorsoSpec, generator: torch.Generator) -> None:
+        super().__init__()
+        assert [block.name for block in spec.blocks] == ["frame"]
+        self.layers = Mlp((spec.vector + 16, *spec.hidden), spec.activation, None, generator)
+        self.features = spec.hidden[-1]
+
+    def native(self, head: Linear | None = None) -> None:
+        """Torch runs it."""
+
+    def forward(self, inputs: Inputs, head: Linear | None = None) -> Tensor:
+        assert inputs["frame"].dtype == torch.uint8
+        frame = inputs["frame"].flatten(1).float() / 255.0
+        out: Tensor = self.layers(torch.cat([inputs[VECTOR], frame], 1), head)
+        return out
+
+
+class WithOutput(nn.Module):
+    def __init__(self, torso: SumTorso, outputs: int, generator: torch.Generator) -> None:
+        super().__init__()
+        self.torso, self.features = torso, outputs
+        self.head = Linear(torso.features, outputs, 1.0, generator)
+
+    def native(self, head: Linear | None = None) -> None:
+        """Torch runs it."""
+
+    def forward(self, inputs: Inputs, head: Linear | None = None) -> Tensor:
+        out: Tensor = self.torso(inputs, self.head)
+        return out
+
+
+class SumKind:
+    def fits(self, spec: WorldSpec) -> bool:
+        return any(block.name == "frame" for block in spec.obs)
+
+    def blocks(self, spec: WorldSpec) -> tuple[str, ...]:
+        return ("frame",)
+
+    def layout(self, kind: str, spec: WorldSpec) -> dict[str, Any]:
+        return {}
+
+    def torso(self, spec: TorsoSpec, generator: torch.Generator) -> SumTorso:
+        return SumTorso(spec, generator)
+
+    def action_critic(self, spec: TorsoSpec, outputs: int, generator: torch.Generator) -> WithOutput:
+        return WithOutput(SumTorso(spec, generator), outputs, generator)
+
+    def actor(self, spec: ActorSpec, generator: torch.Generator) -> Actor:
+        return Actor(spec, generator)
+
+
+SUM = SumKind()
+
+
+class SumNetwork(MlpNetwork):
+    implementation: ClassVar[str] = f"{__name__}:SUM"
+    kind: str = "sum"
+
+
+@pytest.fixture
+def own_kind(monkeypatch):
+    monkeypatch.setitem(IMPLEMENTATIONS, "sum", SumNetwork.implementation)
+
+
+def settings(kind: str) -> Any:
+    """The algorithm's config with this network and small layers."""
+    config = load("probe_bandit", {"algo.kind": kind}).algo
+    return config.model_copy(update={"network": SumNetwork(), "hidden": (8,), "accumulate": 2})
+
+
+def rows(count: int) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(3)
+    frame = rng.integers(0, 256, (count, 4, 4), np.uint8)
+    return {"speed": rng.normal(size=(count, 2)).astype(np.float32), "frame": frame}
+
+
+def world(kind: str) -> WorldSpec:
+    continuous = ActionSpec(discrete=False, size=2)
+    return msgspec.structs.replace(SPEC, action=continuous) if kind in ("td3", "sac") else SPEC
+
+
+@pytest.mark.parametrize("kind", ALGORITHMS)
+def test_every_algorithm_builds_acts_and_saves_with_a_kind_of_ones_own(kind, own_kind):
+    learner: Any = ALGORITHMS[kind](settings(kind), world(kind), 3, CPU)
+    spec = msgspec.json.decode(msgspec.json.encode(learner.actor_spec()), type=ActorSpec)
+    assert (spec.network, spec.inputs, [block.name for block in spec.blocks]) == ("sum", 2, ["frame"])
+    again = make_actor(spec)
+    load_module(again, learner.actor_arrays(), "actor", strict=True)
+    mine, theirs = (act(actor, rows(5), None, None, CPU) for actor in (learner.actor, again))
+    assert mine.action.tobytes() == theirs.action.tobytes()
+    other = rows(5)
+    other["frame"] = 255 - other["frame"]
+    assert act(again, other, None, None, CPU).logp.tobytes() != mine.logp.tobytes() or spec.head in ("point", "values")
+
+
+def transitions(kind: str, count: int) -> Any:
+    from slipstream.data.transitions import Sample, Transitions
+
+    rng = np.random.default_rng(4)
+    discrete = world(kind).action.discrete
+    action = rng.integers(0, 3, count).astype(np.int32) if discrete else rng.uniform(-1, 1, (count, 2))
+    fields: dict[str, Any] = {
+        "obs": rows(count),
+        "action": action if discrete else action.astype(np.float32),
+        "reward": rng.normal(size=count).astype(np.float32),
+        "discount": np.full(count, 0.9, np.float32),
+        "next_obs": rows(count),
+        "mask": None,
+        "next_mask": None,
+    }
+    return Sample(Transitions(**fields), np.arange(count), np.ones(count, np.float32))
+
+
+@pytest.mark.parametrize("kind", ["sac", "cql", "td3", "dqn"])
+def test_replay_learners_learn_from_named_blocks(kind, own_kind):
+    from slipstream.algos.protocol import Progress
+
+    learner: Any = ALGORITHMS[kind](settings(kind), world(kind), 3, CPU)
+    before = learner.state_dict(include_optim=False)
+    for _ in range(2):
+        learner.update(transitions(kind, 12), Progress(0.0, 0))
+    after = learner.state_dict(include_optim=False)
+    still = [n for n in before if n.split(".")[0] in learner.layout.networks and np.array_equal(before[n], after[n])]
+    assert not [name for name in still if "norm" not in name]
+
+
+def test_default_kinds_of_configs_are_perceptrons():
+    assert PpoConfig().network == SacConfig().network == MlpNetwork()
