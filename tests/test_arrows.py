@@ -22,10 +22,10 @@ MAY_IMPORT = {
     "nets": {"errors", "spec", "config", "_core"},
     "runtime": {"errors"},
     "data": {"errors", "spec", "config", "replay.buffer", "_core"},
-    "replay": {"errors", "spec", "config", "runtime", "data", "run", "_core"},
+    "replay": {"errors", "spec", "config", "runtime", "data", "_core"},
     "algos": {"errors", "spec", "config", "nets", "data", "replay.buffer", "_core"},
     "collect": {"errors", "spec", "config.records", "worlds", "runtime", "data", "_core"},
-    "federate": {"errors", "config.federated", "config.records", "runtime", "data", "replay.messages", "_core"},
+    "federate": {"errors", "config.aggregators", "config.federated", "config.records", "runtime", "data", "_core"},
     "run": {
         "errors",
         "spec",

@@ -77,7 +77,7 @@ class NotYetError(Exception):
     """A request has to wait."""
 
 
-class Outcome(NamedTuple):
+class RequestOutcome(NamedTuple):
     """What a request has done."""
 
     answer: ReplayDone
@@ -86,7 +86,7 @@ class Outcome(NamedTuple):
     may_wake: bool = False  # others may have waited for this
 
 
-def perform(client: ReplayConnection, request: OfLane) -> Outcome:
+def perform(client: ReplayConnection, request: OfLane) -> RequestOutcome:
     """Do a request."""
     table, lane = client.joined()
     match request:
@@ -98,7 +98,7 @@ def perform(client: ReplayConnection, request: OfLane) -> Outcome:
             return _update_priorities(client, table, lane, request)
         case ReportReturn():
             table.report(client.name, request.performance)
-            return Outcome(_standing(lane), is_change=False)
+            return RequestOutcome(_standing(lane), is_change=False)
         case Reset():
             return _reset(table, lane, request)
         case ReadRecords() | Write():
@@ -107,17 +107,17 @@ def perform(client: ReplayConnection, request: OfLane) -> Outcome:
             return _copy_priorities(client, table, lane, request)
 
 
-def _enqueue(client: ReplayConnection, table: Table, lane: Lane, request: Enqueue) -> Outcome:
+def _enqueue(client: ReplayConnection, table: Table, lane: Lane, request: Enqueue) -> RequestOutcome:
     if request.rows > client.max_block or request.first < 0:
         raise WireError(f"{request.rows:,} rows from number {request.first:,} at once")
     records = client.part(request.at, request.rows * lane.replay.stride).reshape(-1, lane.replay.stride)
     if request.first + request.rows > lane.sequence and (reason := table.why_not_add(request.rows)) is not None:
         raise NotYetError(reason)
     is_new = table.add(lane, request.first, records) > 0
-    return Outcome(_standing(lane), is_change=is_new, may_wake=is_new)
+    return RequestOutcome(_standing(lane), is_change=is_new, may_wake=is_new)
 
 
-def _draw(client: ReplayConnection, table: Table, lane: Lane, request: Draw) -> Outcome:
+def _draw(client: ReplayConnection, table: Table, lane: Lane, request: Draw) -> RequestOutcome:
     if not 0 < request.batch <= client.max_batch or not 0 <= request.draw < 1 << 63:
         raise WireError(f"draw {request.draw} of {request.batch:,} rows")
     key = (request.batch, request.at)
@@ -131,22 +131,22 @@ def _draw(client: ReplayConnection, table: Table, lane: Lane, request: Draw) -> 
     if (reason := table.why_not_draw(mixture, share, request.batch)) is not None:
         raise NotYetError(reason)
     table.draw(mixture, share, buffers, request.draw, request.beta)
-    return Outcome(_standing(lane), part, may_wake=table.spec.limit.samples_per_insert is not None)
+    return RequestOutcome(_standing(lane), part, may_wake=table.spec.limit.samples_per_insert is not None)
 
 
-def _update_priorities(client: ReplayConnection, table: Table, lane: Lane, request: UpdatePriorities) -> Outcome:
+def _update_priorities(client: ReplayConnection, table: Table, lane: Lane, request: UpdatePriorities) -> RequestOutcome:
     if not 0 <= request.rows <= client.max_batch:
         raise WireError(f"{request.rows:,} priorities at once")
     part = client.part(request.at, request.rows * UPDATE_BYTES).copy()
     index, error = part[: 8 * request.rows].view(np.int64), part[8 * request.rows :].view(np.float64)
     table.update(index, error)
-    return Outcome(_standing(lane))
+    return RequestOutcome(_standing(lane))
 
 
 # --- for checkpoints ---
 
 
-def _reset(table: Table, lane: Lane, request: Reset) -> Outcome:
+def _reset(table: Table, lane: Lane, request: Reset) -> RequestOutcome:
     if not 0 <= request.total < 1 << 62:
         raise WireError(f"a lane of {request.total} rows")
     replay = lane.replay
@@ -159,10 +159,10 @@ def _reset(table: Table, lane: Lane, request: Reset) -> Outcome:
     # Rows that are put back were added once; they count as far as the first draw needs them.
     added = max(table.flow.added, min(table.flow.added + held, table.spec.limit.min_size))
     table.flow = table.flow._replace(added=added)
-    return Outcome(_standing(lane), may_wake=True)
+    return RequestOutcome(_standing(lane), may_wake=True)
 
 
-def _copy_records(client: ReplayConnection, lane: Lane, request: ReadRecords | Write) -> Outcome:
+def _copy_records(client: ReplayConnection, lane: Lane, request: ReadRecords | Write) -> RequestOutcome:
     replay = lane.replay
     _refuse_negative(request)
     part = client.part(request.at, request.rows * replay.stride)
@@ -171,15 +171,15 @@ def _copy_records(client: ReplayConnection, lane: Lane, request: ReadRecords | W
     records = part.reshape(-1, replay.stride)
     if isinstance(request, ReadRecords):
         replay.read_records(request.first, records)
-        return Outcome(_standing(lane), part, is_change=False)
+        return RequestOutcome(_standing(lane), part, is_change=False)
     replay.write_records(request.first, records)
     lane.generation += 1
-    return Outcome(_standing(lane))
+    return RequestOutcome(_standing(lane))
 
 
 def _copy_priorities(
     client: ReplayConnection, table: Table, lane: Lane, request: ReadPriorities | WritePriorities
-) -> Outcome:
+) -> RequestOutcome:
     replay = lane.replay
     _refuse_negative(request)
     part = client.part(request.at, request.rows * 8)
@@ -188,9 +188,9 @@ def _copy_priorities(
     places = np.arange(request.first, request.first + request.rows)
     if isinstance(request, ReadPriorities):
         part[:] = replay.priorities(places).view(np.uint8)
-        return Outcome(_standing(lane), part, is_change=False)
+        return RequestOutcome(_standing(lane), part, is_change=False)
     replay.set_priorities(places, part.copy().view(np.float64))
-    return Outcome(_standing(lane))
+    return RequestOutcome(_standing(lane))
 
 
 def _refuse_negative(request: ReadRecords | Write | ReadPriorities | WritePriorities) -> None:

@@ -56,7 +56,7 @@ class ClientState(msgspec.Struct, frozen=True):
     secret: str = ""
 
 
-class Exchanged(NamedTuple):
+class ExchangeResult(NamedTuple):
     """What an exchange has come to."""
 
     parked: bool  # the round is not over, and this run does not wait for it
@@ -119,7 +119,7 @@ class FederationClient:
         """Whether enough episodes have ended, in all worlds and workers together, since the last exchange."""
         return episodes // self._config.interval > self.state.exchanges
 
-    def exchange(self, episodes: int, steps: int, patient: Patience = always) -> Exchanged:
+    def exchange(self, episodes: int, steps: int, patient: Patience = always) -> ExchangeResult:
         """One round of every shared policy; afterwards the learners go on from what came of it.
 
         Who is not patient any longer is parked: it has to come back, as it is, for the end of the round.
@@ -142,7 +142,7 @@ class FederationClient:
         for policy in [policy for policy in self._learners if policy not in self.state.settled]:
             outcome = self._take_part(policy, bases.get(policy, ""), facts, never if self._config.park else patient)
             if outcome is None:
-                return Exchanged(parked=True, best=False)
+                return ExchangeResult(parked=True, best=False)
             bases[policy] = outcome.model.base
             settled = (*self.state.settled, policy)
             self.state = msgspec.structs.replace(self.state, bases=bases, settled=settled)
@@ -163,7 +163,7 @@ class FederationClient:
             sent=self.state.sent,
             secret=self.state.secret,
         )
-        return Exchanged(parked=False, best=best)
+        return ExchangeResult(parked=False, best=best)
 
     def leave(self) -> None:
         """Say that no more updates will come, so that the others do not wait for them."""

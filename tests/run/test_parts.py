@@ -31,8 +31,8 @@ AFTER_AN_UPDATE = [
 # Parts are closed in the reverse of their order.
 AT_THE_END = [
     ("Exporters", "SessionRecord"),  # an exporter would never see that the run is finished
-    ("SessionRecord", "Model"),  # the run would be finished before its model is there
-    ("Model", "Evaluation"),  # the model's page would lack the last evaluation
+    ("SessionRecord", "ModelExport"),  # the run would be finished before its model is there
+    ("ModelExport", "Evaluation"),  # the model's page would lack the last evaluation
     ("Evaluation", "Exchange"),  # others would wait for the last evaluation of a run that has left
     ("RoundCounter", "Exchange"),  # the connection by which it leaves would be closed
 ]
@@ -104,7 +104,7 @@ def test_a_run_has_only_the_parts_it_asks_for(tmp_path, monkeypatch):
     changes = {**TINY, "timesteps": 32, "evaluate.evaluation_interval": None, "log.diagnostics": False}
     train(scenario_of("probe_constant", changes), out=tmp_path / "run", models=tmp_path / "models")
     names = [type(part).__name__ for part in made[0]]
-    assert names == ["SessionRecord", "Model", "GivingUp", "Publish", "Stopping", "Report"]
+    assert names == ["SessionRecord", "ModelExport", "GivingUp", "Publish", "Stopping", "Report"]
 
 
 LOADED = """

@@ -32,7 +32,7 @@ ORDER = (
     # Closed once the model is there: who reads that the run is finished finds all of it.
     ListedPart("ending", "SessionRecord"),
     # Closed after the last evaluation, which the model's page shows.
-    ListedPart("ending", "Model"),
+    ListedPart("ending", "ModelExport"),
     ListedPart("privacy", "PrivacyCosts", lambda run: run.scenario.federated.dp_sgd is not None),
     ListedPart("debugger", "Debugging", lambda run: run.options.debugger is not None),
     ListedPart("quarantine", "GivingUp"),
@@ -53,7 +53,7 @@ ORDER = (
     # Before any checkpoint of this update: a resumed run must not miss the row.
     ListedPart("report", "Report"),
     ListedPart("report", "EpisodeLog", lambda run: run.scenario.log.log_episodes),
-    ListedPart("records", "Records", lambda run: keeps_records(run.scenario.world.kind)),
+    ListedPart("records", "WorldRecords", lambda run: keeps_records(run.scenario.world.kind)),
     # After the report; before the exchange, which replaces the weights that were evaluated.
     ListedPart("best", "BestCheckpoint", lambda run: run.scenario.evaluate.evaluation_interval is not None),
     # Last: the weights that it brings are published by it, and the loop's own checkpoint holds them. Closed first:

@@ -10,7 +10,7 @@ from slipstream.run.part import Part
 from slipstream.run.progress import clock
 
 
-class Model(Part):
+class ModelExport(Part):
     """Exports the final model, where the run is done."""
 
     def close(self) -> None:

@@ -7,7 +7,7 @@ from slipstream.run.part import Part, Update
 from slipstream.worlds.registry import keep_records
 
 
-class Records(Part):
+class WorldRecords(Part):
     """Lets the world keep its records; that it cannot is told once, and is no reason to stop."""
 
     _is_lost = False

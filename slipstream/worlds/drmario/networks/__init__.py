@@ -56,7 +56,7 @@ class PlacementActor(Actor):
         return candidates.spread(scores, inputs[VECTOR].shape[0], self.spec.outputs)
 
 
-class Placements:
+class PlacementKind:
     """The kind of all of these."""
 
     def fits(self, spec: WorldSpec) -> bool:
@@ -94,7 +94,7 @@ class Placements:
         return PlacementActor(spec, generator)
 
 
-PLACEMENTS = Placements()
+PLACEMENTS = PlacementKind()
 
 
 def board_in(spec: WorldSpec) -> BoardSpec | None:
