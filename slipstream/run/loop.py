@@ -27,7 +27,7 @@ from slipstream.run import folder as run_folder
 from slipstream.run.context import Counters, Run, RunOptions
 from slipstream.run.folder import RunFolder
 from slipstream.run.learner_input import make_feed
-from slipstream.run.metrics import MetricsWriter
+from slipstream.run.metrics import MetricsWriter, columns_for
 from slipstream.run.part import Update
 from slipstream.run.parts import make_parts
 from slipstream.run.parts.quarantine import Quarantine
@@ -97,7 +97,8 @@ class TrainingLoop:
                 made.callback(leader.close)
                 cast = replace(cast, learners=learners)
             shown = Unfailing(display, interrupts)
-            writer = made.enter_context(MetricsWriter(folder.path, shown.note))
+            columns = columns_for(worlds.spec.stats)
+            writer = made.enter_context(MetricsWriter(folder.path, shown.note, columns))
             self.run = run = Run(
                 scenario, folder, worlds, cast, shown, interrupts, options, writer, is_new=saved is None
             )

@@ -14,7 +14,7 @@ import io
 import os
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -48,9 +48,16 @@ CSV_COLUMNS = {
     "time_total_s": "time_total_s",
 }
 
+CLEAN_COLUMNS = ("zero_conflict_streak", "evaluation_clean_fraction")  # where worlds say which episodes are clean
+
 MAX_WAITING_LINES = 10_000
 
 Row = Mapping[str, Any]
+
+
+def columns_for(stats: Sequence[str]) -> tuple[str, ...]:
+    """The columns of training_progress.csv for a world with these figures of an episode."""
+    return tuple(name for name in CSV_COLUMNS if "clean" in stats or name not in CLEAN_COLUMNS)
 
 
 # --- writing ---
@@ -95,7 +102,10 @@ class LineFile:
 class MetricsWriter:
     """The open line files of one run; every line is on its way to the disk when a method returns."""
 
-    def __init__(self, folder: Path, warn: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self, folder: Path, warn: Callable[[str], None] | None = None, columns: Sequence[str] = tuple(CSV_COLUMNS)
+    ) -> None:
+        """`columns`: of training_progress.csv, where it is new; one that is there keeps its own."""
         self._warn = warn or _warn_on_stderr
         self._metrics = LineFile(folder / METRICS_FILE)
         self._progress = LineFile(folder / PROGRESS_FILE)
@@ -103,7 +113,7 @@ class MetricsWriter:
         self._log = LineFile(folder / LOG_FILE)
         self._files = (self._metrics, self._progress, self._events, self._log)
         self._failing: set[str] = set()
-        self._columns = _read_columns(self._progress.path) or tuple(CSV_COLUMNS)
+        self._columns = _read_columns(self._progress.path) or tuple(columns)
         if self._progress.is_empty():
             self._progress.add(_csv_line(self._columns))
             self._flush()

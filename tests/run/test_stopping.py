@@ -4,7 +4,7 @@ from learning import TINY, scenario_of
 
 from slipstream.config.load import load, override
 from slipstream.config.scenario import EVALUATED_RULES, BandRule, StopConfig
-from slipstream.run.loop import train
+from slipstream.run.loop import resume, train
 from slipstream.run.metrics import read_rows
 from slipstream.run.stopping import RULES, RunPosition, Stop, StopKind, StopState, after_evaluation, asked, first
 
@@ -154,3 +154,24 @@ def test_a_run_stops_after_good_bands(tmp_path):
     result = train(scenario_of("parallel", changes), out=tmp_path / "run", models=tmp_path / "models")
     assert result.reason == "2 consecutive good bands of 64 steps"
     assert result.stop.bands * 64 == result.counters.steps
+
+
+def test_a_world_that_knows_no_clean_episodes_reports_no_streak_of_them(tmp_path):
+    result = train(scenario_of("probe_constant", TINY), out=tmp_path / "run", models=tmp_path / "models")
+    keys = {key for row in read_rows(result.run / "metrics.jsonl") for key in row}
+    assert not {key for key in keys if key.startswith("stop/")}
+    columns = (result.run / "training_progress.csv").read_text().splitlines()[0].split(",")
+    assert not {"zero_conflict_streak", "evaluation_clean_fraction"} & set(columns)
+
+
+def test_a_run_begun_with_the_column_keeps_it(tmp_path):
+    scenario = scenario_of("probe_constant", TINY)
+    begun = train(scenario, out=tmp_path / "run", models=tmp_path / "models", pause_at=64).run
+    file = begun / "training_progress.csv"
+    rows = [line.split(",") for line in file.read_text().splitlines()]
+    old = [[*row[:5], "zero_conflict_streak" if i == 0 else "0", *row[5:]] for i, row in enumerate(rows)]
+    file.write_text("".join(",".join(row) + "\n" for row in old))
+    resume(begun, models=tmp_path / "models")
+    found = list(read_rows(file))
+    assert {row["zero_conflict_streak"] for row in found} == {"0", ""}
+    assert found[-1]["timesteps_total"] == str(scenario.timesteps)

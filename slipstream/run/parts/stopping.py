@@ -53,8 +53,8 @@ class Stopping(Part):
         )
 
     def rows(self) -> dict[str, int]:
-        """How near the rules are."""
-        return stop_rows(self.run.stop_state)
+        """How near the rules are, where the world says which episodes are clean."""
+        return stop_rows(self.run.stop_state) if "clean" in self.run.worlds.spec.stats else {}
 
     def state(self) -> Checkpoint:
         """What the rules remember."""
