@@ -8,15 +8,18 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from slipstream.worlds.world import World
 
 if TYPE_CHECKING:
+    from slipstream.config.network import NetworkConfig
     from slipstream.config.world import WorldConfig
+
+Answer = TypeVar("Answer")
 
 GROUP = "slipstream.worlds"
 
@@ -49,19 +52,33 @@ def worlds() -> dict[str, World]:
 
 
 def config_classes() -> list[type[WorldConfig]]:
-    """The config class of every world; one of another package that cannot be loaded is left out, with a warning."""
-    found = []
+    """The config class of every world."""
+    return list(_answers(_config_class))
+
+
+def network_classes() -> list[type[NetworkConfig]]:
+    """The config classes of the networks that worlds bring."""
+    return [own for networks in _answers(lambda _, world: world.networks()) for own in networks]
+
+
+def _config_class(kind: str, world: World) -> type[WorldConfig]:
+    own = world.config()
+    if own.model_fields["kind"].default != kind:
+        raise TypeError(f"the field `kind` of {own.__name__} must have the default '{kind}'")
+    return own
+
+
+def _answers(ask: Callable[[str, World], Answer]) -> Iterator[Answer]:
+    """What every world answers; one of another package that cannot is left out, with a warning."""
     for kind, world in worlds().items():
         try:
-            own = world.config()
-            if own.model_fields["kind"].default != kind:
-                raise TypeError(f"the field `kind` of {own.__name__} must have the default '{kind}'")
-            found.append(own)
+            answer = ask(kind, world)
         except Exception as error:
             if kind in BUILT_IN:
                 raise
-            warnings.warn(f"the world '{kind}' is left out: {error!r}", stacklevel=2)
-    return found
+            warnings.warn(f"the world '{kind}' is left out: {error!r}", stacklevel=3)
+        else:
+            yield answer
 
 
 def _load(place: str) -> World:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from rich.text import Text
 
+    from slipstream.config.network import NetworkConfig
     from slipstream.config.world import WorldConfig
     from slipstream.spec import WorldSpec
     from slipstream.worlds.recorded import Recorded
@@ -39,6 +40,7 @@ class World(NamedTuple):
 
     config: Callable[[], type[WorldConfig]]  # imports and returns its config class
     tools: Callable[[], WorldTools[Any]]  # imports and returns the rest
+    networks: Callable[[], tuple[type[NetworkConfig], ...]] = tuple  # imports and returns its kinds of networks
     scenarios: str | None = None  # folder of its scenario files; those in its subfolder `presets` are to be included
     verbs: tuple[WorldVerb, ...] = ()
 

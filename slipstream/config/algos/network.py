@@ -3,30 +3,30 @@
 from __future__ import annotations
 
 import typing
-from typing import Annotated, Any, ClassVar, Literal
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
-from slipstream.config.base import Config
-from slipstream.config.drmario_networks import PlacementNetwork
+from slipstream.config.network import NetworkConfig
+from slipstream.worlds.entry_points import network_classes
 
 
-class MlpNetwork(Config):
+class MlpNetwork(NetworkConfig):
     """A perceptron over the whole observation."""
 
     implementation: ClassVar[str] = "slipstream.nets.torso:MLP"
-    reads_raw_inputs: ClassVar[bool] = False
-    for_placements: ClassVar[bool] = False
 
     kind: Literal["mlp"] = Field("mlp", description="A perceptron over the whole observation.")
 
 
-NetworkConfig = MlpNetwork | PlacementNetwork
+_CLASSES: list[type[NetworkConfig]] = [MlpNetwork, *network_classes()]
 
 # Kind -> "module:attribute" of its `nets.torso.NetworkKind`, imported when a network of the kind is built.
 IMPLEMENTATIONS: dict[str, str] = {
     kind: member.implementation
-    for member in typing.get_args(NetworkConfig)
+    for member in _CLASSES
     for kind in typing.get_args(member.model_fields["kind"].annotation)
 }
 FORMER_KINDS = {"perceptron": "mlp"}
@@ -37,7 +37,10 @@ def _from_word(value: Any) -> Any:
     return {"kind": FORMER_KINDS.get(value, value)} if isinstance(value, str) else value
 
 
-AnyNetwork = Annotated[
-    Annotated[NetworkConfig, Field(discriminator="kind")],
-    BeforeValidator(_from_word),
-]
+if TYPE_CHECKING:
+    AnyNetwork = NetworkConfig
+else:
+    AnyNetwork = Annotated[
+        Annotated[reduce(or_, _CLASSES), Field(discriminator="kind")],
+        BeforeValidator(_from_word),
+    ]

@@ -10,6 +10,7 @@ from slipstream.worlds.world import World, WorldVerb, load_name
 
 if TYPE_CHECKING:
     from slipstream.worlds.drmario.config import DrMarioConfig
+    from slipstream.worlds.drmario.network_config import PlacementNetwork
     from slipstream.worlds.world import WorldTools
 
 
@@ -25,6 +26,12 @@ def _tools() -> WorldTools[DrMarioConfig]:
     return TOOLS
 
 
+def _networks() -> tuple[type[PlacementNetwork], ...]:
+    from slipstream.worlds.drmario.network_config import PlacementNetwork
+
+    return (PlacementNetwork,)
+
+
 def _verb(argv: Sequence[str]) -> int:
     from slipstream.worlds.drmario.cli.main import main
 
@@ -34,6 +41,7 @@ def _verb(argv: Sequence[str]) -> int:
 WORLD = World(
     _config,
     _tools,
+    networks=_networks,
     scenarios=os.path.join(os.path.dirname(__file__), "scenarios"),
     verbs=(WorldVerb("drmario", "play Dr. Mario in the terminal, record games and play them again", _verb),),
 )

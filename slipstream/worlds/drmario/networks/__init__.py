@@ -1,6 +1,6 @@
 """Dr. Mario's kinds of networks (`algo.network`): they score every placement of the piece in hand.
 
-Found through `slipstream/config/drmario_networks.py`; imported when such a network is built, so that worlds load
+Found through `slipstream/worlds/drmario/network_config.py`; imported when such a network is built, so that worlds load
 without torch.
 """
 

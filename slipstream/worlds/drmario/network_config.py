@@ -6,12 +6,12 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from slipstream.config.base import Config
+from slipstream.config.network import NetworkConfig
 
 PlacementKind = Literal["candidates", "dense_map", "factorised", "cross_attention", "decoder", "board_attention"]
 
 
-class PlacementNetwork(Config):
+class PlacementNetwork(NetworkConfig):
     """A network that scores placements on a board; its critic looks at columns."""
 
     implementation: ClassVar[str] = "slipstream.worlds.drmario.networks:PLACEMENTS"
