@@ -24,6 +24,10 @@ AMERICAN = re.compile(
 # Words of old for which the field has a usual one. A word is listed once it is gone; its row says what is said instead.
 NOT_IN_NAMES = {
     "led": "replicated",
+    "slopes": "output gradients",
+    "step_down": "gradient step",
+    "by_graph": "autograd",
+    "follower": "exporter, or target network",
     "by_workers": "worker",
     "no_worlds": "offline",
     "past_selves": "opponents",
