@@ -12,7 +12,8 @@
 
 namespace slipstream::airspace {
 
-// Defaults are the published task's. Meanings and bounds are told to users by slipstream/worlds/airspace/horizontal_cr_config.py.
+// Defaults are the published task's. Meanings and bounds are told to users by
+// slipstream/worlds/airspace/horizontal_cr_config.py.
 struct HorizontalCrConfig {
   int num_intruders = 5;
   // The task creates its aircraft on the ground at 150 m/s, where BlueSky's performance model brakes them to 89 m/s

@@ -1,4 +1,5 @@
-// What a game of Dr. Mario is, for worlds. slipstream/worlds/drmario/config.py tells users; a test keeps defaults equal.
+// What a game of Dr. Mario is, for worlds. slipstream/worlds/drmario/config.py tells users; a test keeps defaults
+// equal.
 #pragma once
 
 #include <array>

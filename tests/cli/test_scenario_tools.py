@@ -11,7 +11,7 @@ from slipstream.config.commented import commented
 from slipstream.config.explain import meaning
 from slipstream.config.load import load, start_from, to_plain
 from slipstream.config.packaged import list_scenarios
-from slipstream.worlds.airspace.scenes import find_conflicts
+from slipstream.worlds.airspace.drawing import find_conflicts
 from slipstream.worlds.registry import generators
 
 NAMES = [info.name for info in list_scenarios()]

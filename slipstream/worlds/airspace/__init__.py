@@ -47,7 +47,7 @@ _PLACES = {
     "propagate": "geometry",
     "separation_nm": "geometry",
     "well_clear": "geometry",
-    "draw_tracks": "draw",
+    "draw_tracks": "drawing",
 }
 
 

@@ -10,9 +10,9 @@ from rich.text import Text
 from slipstream import _core
 from slipstream.errors import ScenarioError
 from slipstream.spec import WorldSpec
+from slipstream.worlds.airspace.drawing import Traffic, traffic_renderer
 from slipstream.worlds.airspace.horizontal_cr_config import HorizontalCrConfig
-from slipstream.worlds.airspace.letters import radar
-from slipstream.worlds.airspace.render import Traffic, traffic_renderer
+from slipstream.worlds.airspace.terminal import radar
 from slipstream.worlds.native import fields, fill
 from slipstream.worlds.renderer import Renderer
 from slipstream.worlds.vec_env import F64, Backdrop, EnvOptions, NativeVecEnv

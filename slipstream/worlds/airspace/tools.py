@@ -4,16 +4,14 @@ from pathlib import Path
 
 from slipstream.worlds.airspace.build import build
 from slipstream.worlds.airspace.config import AirspaceConfig
-from slipstream.worlds.airspace.draw import picture
+from slipstream.worlds.airspace.drawing import make_renderer, picture, sketch
 from slipstream.worlds.airspace.endings import outcomes
 from slipstream.worlds.airspace.flights import analyse, trajectory_csv
 from slipstream.worlds.airspace.generators import GENERATORS
-from slipstream.worlds.airspace.letters import characters
 from slipstream.worlds.airspace.page import episode_page
-from slipstream.worlds.airspace.render import make_renderer
 from slipstream.worlds.airspace.scenario_json import import_scenario
-from slipstream.worlds.airspace.scenes import sketch
 from slipstream.worlds.airspace.shifts import shifts
+from slipstream.worlds.airspace.terminal import characters
 from slipstream.worlds.world import Analysis, Drawings, WorldTools
 
 TOOLS = WorldTools[AirspaceConfig](

@@ -17,10 +17,10 @@ from slipstream.draw.canvas import Canvas, View
 from slipstream.errors import ScenarioError
 from slipstream.worlds.drmario.build import build
 from slipstream.worlds.drmario.config import SEEDS, DrMarioConfig
+from slipstream.worlds.drmario.drawing import EDGE, GLASS, GROUND, draw_cell
 from slipstream.worlds.drmario.engine import Engine, generate, seed_at
 from slipstream.worlds.drmario.planning import plan_engine
 from slipstream.worlds.drmario.position import EMPTY, with_pill
-from slipstream.worlds.drmario.render import EDGE, GLASS, GROUND, _draw_cell
 from slipstream.worlds.vec_env import U8, EnvOptions, NativeVecEnv
 
 I64 = NDArray[np.int64]
@@ -143,7 +143,7 @@ def _tiles() -> tuple[U8, U8]:
     tiles = np.empty((CLASSES, CELL, CELL, 3), np.uint8)
     for k, cell in enumerate(CELL_OF.tolist()):
         canvas = Canvas((large, large), View((0.5, 0.5), (large / 2, large / 2), large), GLASS)
-        _draw_cell(canvas, cell, 0.0, 0.0)
+        draw_cell(canvas, cell, 0.0, 0.0)
         tiles[k] = canvas.pixels().reshape(CELL, 2, CELL, 2, 3).mean((1, 3)).round()
     ground = np.empty((HEIGHT, WIDTH, 3), np.uint8)
     ground[:] = ImageColor.getrgb(GROUND)

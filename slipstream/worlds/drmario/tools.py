@@ -5,11 +5,11 @@ from pathlib import Path
 from slipstream.worlds.drmario.best_times import keep_records, records
 from slipstream.worlds.drmario.build import build, unseen
 from slipstream.worlds.drmario.config import DrMarioConfig
+from slipstream.worlds.drmario.drawing import make_renderer, picture
 from slipstream.worlds.drmario.endings import outcomes
 from slipstream.worlds.drmario.generators import GENERATORS
-from slipstream.worlds.drmario.letters import characters, tile
-from slipstream.worlds.drmario.render import make_renderer, picture
 from slipstream.worlds.drmario.shifts import shifts
+from slipstream.worlds.drmario.terminal import characters, tile
 from slipstream.worlds.drmario.time_floors import time_goals, with_time_goals
 from slipstream.worlds.world import Drawings, RecordKeeping, TimeRules, WorldTools
 

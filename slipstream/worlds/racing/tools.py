@@ -4,13 +4,11 @@ from pathlib import Path
 
 from slipstream.worlds.racing.build import build
 from slipstream.worlds.racing.config import RacingConfig
-from slipstream.worlds.racing.draw import picture
+from slipstream.worlds.racing.drawing import make_renderer, picture, sketch
 from slipstream.worlds.racing.endings import outcomes
 from slipstream.worlds.racing.generators import GENERATORS
-from slipstream.worlds.racing.letters import characters
-from slipstream.worlds.racing.render import make_renderer
-from slipstream.worlds.racing.scenes import sketch
 from slipstream.worlds.racing.shifts import shifts
+from slipstream.worlds.racing.terminal import characters
 from slipstream.worlds.world import Drawings, WorldTools
 
 TOOLS = WorldTools[RacingConfig](

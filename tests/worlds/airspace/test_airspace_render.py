@@ -8,8 +8,7 @@ from PIL import ImageColor
 
 from slipstream.config.load import load
 from slipstream.draw import COLORS
-from slipstream.worlds.airspace.draw import LOST, Plane
-from slipstream.worlds.airspace.render import QUIET, read_traffic, scene_view, separations
+from slipstream.worlds.airspace.drawing import LOST, QUIET, Plane, read_traffic, scene_view, separations
 from slipstream.worlds.registry import make_renderer, make_worlds
 from slipstream.worlds.vec_env import EnvOptions
 

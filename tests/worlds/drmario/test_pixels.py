@@ -17,6 +17,7 @@ from slipstream.cli.main import main
 from slipstream.errors import CheckpointError, ScenarioError
 from slipstream.worlds.drmario import pixel_net
 from slipstream.worlds.drmario.captures import read_captures, read_picture
+from slipstream.worlds.drmario.drawing import COLOURS, GLASS
 from slipstream.worlds.drmario.pixels import (
     CELL_OF,
     CLASSES,
@@ -31,7 +32,6 @@ from slipstream.worlds.drmario.pixels import (
     sample_positions,
     wear,
 )
-from slipstream.worlds.drmario.render import COLOURS, GLASS
 
 PAINT = [tuple(int(text[i : i + 2], 16) for i in (1, 3, 5)) for text in COLOURS]
 SMALL = (24, 32, 32, 32)

@@ -4,8 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from matplotlib.figure import Figure
-from PIL import ImageColor
+from PIL import Image, ImageColor
 from racing_tracks import ring
 
 from slipstream.draw import COLORS
@@ -20,8 +19,17 @@ from slipstream.worlds.racing.config import (
     RacingConfig,
     SpawnConfig,
 )
-from slipstream.worlds.racing.draw import picture, show_where
-from slipstream.worlds.racing.render import GROUND, READABLE_PX, ROAD, Road, camera, header_px, make_renderer
+from slipstream.worlds.racing.drawing import (
+    GROUND,
+    READABLE_PX,
+    ROAD,
+    Road,
+    camera,
+    header_px,
+    make_renderer,
+    picture,
+    shown_extent,
+)
 from slipstream.worlds.vec_env import Backdrop, EnvOptions
 
 SIZE = (640, 480)
@@ -227,14 +235,12 @@ def test_two_cars_that_are_near_each_other_are_both_in_the_picture_also_when_one
 
 @pytest.mark.parametrize(("low", "high", "wanted"), [(1.0, 9.0, (0.0, 12.0)), (40.0, 60.0, (37.0, 63.0))])
 def test_of_a_long_corridor_the_part_is_drawn_that_the_cars_were_in(low, high, wanted):
-    axes = Figure().add_subplot()
-    axes.set(xlim=(0.0, 100.0), ylim=(-1.0, 1.0))
-    show_where(axes, np.array([(low, 0.0), (high, 0.5)]))
-    assert axes.get_xlim() == pytest.approx(wanted)
-    assert axes.get_ylim() == (-1.0, 1.0)
-    axes.set(xlim=(0.0, 20.0), ylim=(0.0, 15.0))  # a circuit is shown whole
-    show_where(axes, np.array([(1.0, 1.0), (2.0, 1.0)]))
-    assert axes.get_xlim() == (0.0, 20.0)
+    road = np.array([0.0, -1.0]), np.array([100.0, 1.0])
+    (left, bottom), (right, top) = shown_extent(*road, np.array([(low, 0.0), (high, 0.5)]))
+    assert (left, right) == pytest.approx(wanted)
+    assert (bottom, top) == (-1.0, 1.0)
+    circuit = np.array([0.0, 0.0]), np.array([20.0, 15.0])  # is shown whole
+    assert shown_extent(*circuit, np.array([(1.0, 1.0), (2.0, 1.0)])) == circuit
 
 
 # The picture itself
@@ -262,4 +268,6 @@ def test_tracks_are_drawn_on_turned_maps_too(tmp_path):
     picture(
         spec, np.repeat(frames, 3, 0), Backdrop(track.occupied, track.resolution, track.origin), tmp_path / "a.png", ""
     )
-    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+    with Image.open(tmp_path / "a.png") as drawn:
+        shown = {color for _, color in drawn.convert("RGB").getcolors(1 << 20)}
+    assert {rgb(ROAD), rgb(GROUND), rgb(COLORS[0])} <= shown

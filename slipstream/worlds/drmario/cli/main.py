@@ -19,8 +19,8 @@ from slipstream.worlds.drmario.cli.seeds import best, seeds
 from slipstream.worlds.drmario.cli.sweep import sweep
 from slipstream.worlds.drmario.config import SEEDS, SPEEDS, DrMarioConfig
 from slipstream.worlds.drmario.engine import Engine, Terminal
-from slipstream.worlds.drmario.letters import SHAPES
 from slipstream.worlds.drmario.planning import UNREACHABLE, plan_engine
+from slipstream.worlds.drmario.terminal import SHAPES
 from slipstream.worlds.registry import make_worlds
 from slipstream.worlds.vec_env import EnvOptions
 

@@ -1,4 +1,4 @@
-"""Pictures of games: bottles with viruses and pills, the next pill, what is left and how long it took."""
+"""Picture files of games: bottles with viruses and pills, the next pill, what is left and how long it took."""
 
 from __future__ import annotations
 
@@ -59,16 +59,16 @@ def _draw_bottle(canvas: Canvas, name: str, now: F64, field: dict[str, int], lef
     canvas.polygon(corners, paint(GLASS), paint(EDGE), 2.0)
     value = {word: int(now[i]) for word, i in field.items()}
     for i in range(ROWS * COLUMNS):
-        _draw_cell(canvas, value[f"cell_{i}"], left + i % COLUMNS, low + ROWS - 1 - i // COLUMNS)
+        draw_cell(canvas, value[f"cell_{i}"], left + i % COLUMNS, low + ROWS - 1 - i // COLUMNS)
     if value["falling"]:
         for kind, colour, row, column in halves(
             value["pill_id"], value["pill_row"], value["pill_col"], value["pill_rot"]
         ):
             if row < ROWS:
-                _draw_cell(canvas, kind | colour, left + column, low + row)
+                draw_cell(canvas, kind | colour, left + column, low + row)
     beside = left + COLUMNS + 0.6
     for kind, colour, row, column in halves(value["preview_id"], 0, 0, 0):
-        _draw_cell(canvas, kind | colour, beside + column, low + ROWS - 3.1 + row)
+        draw_cell(canvas, kind | colour, beside + column, low + ROWS - 3.1 + row)
     seconds = value["frames"] * tick_s
     lines = (
         (0.0, name, WORDS), (1.15, "next", QUIET), (3.5, f"level {value['level']}", WORDS),
@@ -90,7 +90,8 @@ def halves(pill: int, row: int, column: int, rot: int) -> list[tuple[int, int, i
     return [(0x60, here, row, column), (0x70, there, row, column + 1)]
 
 
-def _draw_cell(canvas: Canvas, cell: int, x: float, y: float) -> None:
+def draw_cell(canvas: Canvas, cell: int, x: float, y: float) -> None:
+    """One cell of a bottle, its lower left corner at x, y."""
     if cell >= 0xF0:
         return
     kind, color = cell & 0xF0, paint(COLOURS[cell & 3])

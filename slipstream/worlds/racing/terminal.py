@@ -8,8 +8,8 @@ import numpy as np
 from rich.text import Text
 
 from slipstream.spec import WorldSpec
-from slipstream.worlds.letters import STYLES, Sheet, arrow
-from slipstream.worlds.racing.render import free_extent
+from slipstream.worlds.racing.drawing import free_extent
+from slipstream.worlds.terminal import STYLES, Sheet, arrow
 from slipstream.worlds.vec_env import F64, Backdrop
 
 ROAD, OUT = "grey50 on grey30", "strike"

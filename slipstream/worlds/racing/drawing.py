@@ -1,8 +1,10 @@
-"""Moving pictures of races: the road, cars with what their scanners see, trails, speeds and laps."""
+"""Picture files of races: moments of a race, what was driven, starts, and tracks."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,11 +13,13 @@ from PIL import Image, ImageFilter
 from slipstream.draw import COLORS
 from slipstream.draw.canvas import FINE, SIZE, Canvas, Size, View, paint
 from slipstream.spec import WorldSpec
+from slipstream.worlds.racing.build import build, track_of
 from slipstream.worlds.racing.cars import Car, car
 from slipstream.worlds.racing.config import CorridorTrack, RacingConfig
+from slipstream.worlds.racing.lines import raceline
 from slipstream.worlds.racing.maps import Map
 from slipstream.worlds.renderer import Renderer
-from slipstream.worlds.vec_env import F64, U8, Backdrop
+from slipstream.worlds.vec_env import F64, U8, Backdrop, EnvOptions
 
 Bools = NDArray[np.bool_]
 
@@ -27,6 +31,9 @@ TOGETHER_PX = 10.0  # how long it must at least be where the camera follows all 
 TRAIL_S = 3.0
 LINGER_S = 1.0
 MOST_BEAMS = 72  # drawn of a scan, however many it has
+CORRIDOR = 8.0  # a road so many times as long as wide is shown in part
+STARTS = 24  # episodes whose starts a sketch shows
+STILL_PX = 1000  # width of a picture of a whole race
 ROW_PX, ENTRY_PX = 20, 190  # of the list of cars above the picture
 
 
@@ -262,3 +269,116 @@ def _shades() -> list[list[int]]:
 
 
 _SHADES = _shades()
+
+
+# --- a race, a scene and tracks as one picture ---
+
+
+def picture(spec: WorldSpec, frames: F64, backdrop: Backdrop | None, path: Path, title: str) -> None:
+    """What the registry calls to draw a recorded race: every car's way to a triangle, with a dot every second."""
+    if backdrop is None:
+        raise ValueError("a race is drawn on its track: give what VecEnv.backdrop(world) returns after reset")
+    poses, present = _fields(spec, frames, "x_m", "y_m", "yaw_rad"), _fields(spec, frames, "present")[..., 0] > 0
+    speeds = _fields(spec, frames, "speed_mps")[..., 0]
+    ends = [len(frames) - 1 if there.all() else int(np.argmin(there)) for there in present.T]  # where each left
+    tick = spec.tick_seconds
+    legend = [
+        f"{name}: {end * tick:.1f} s, {speeds[: end + 1, i].mean():.1f} m/s on average"
+        for i, (name, end) in enumerate(zip(spec.agents, ends, strict=True))
+    ]
+    canvas = _still(Road(backdrop), poses[..., :2].reshape(-1, 2), f"{title}, {(len(frames) - 1) * tick:.1f} s", legend)
+    second = max(1, round(1.0 / tick))
+    for i, end in enumerate(ends):
+        canvas.line(poses[: end + 1, i, :2], paint(_color(i)), 2.0)
+        for dot in poses[:end:second, i, :2]:
+            canvas.circle(dot, 2.5 / canvas.view.scale, paint("#FFFFFF"), paint(_color(i)), 1.0)
+        canvas.circle(poses[0, i, :2], 5.0 / canvas.view.scale, paint(_color(i)), paint("#FFFFFF"), 1.0)
+        _draw_triangle(canvas, poses[end, i], paint(_color(i)))
+    Image.fromarray(canvas.pixels()).save(path)
+
+
+def sketch(config: RacingConfig, path: Path, title: str) -> str:
+    """What the registry calls to draw a scene: where cars start. Returns what it shows, in words."""
+    worlds = build(config, STARTS, EnvOptions(seed=0))
+    worlds.reset()
+    frames, backdrop, spec = np.stack([worlds.frame(i) for i in range(STARTS)]), worlds.backdrop(0), worlds.spec
+    worlds.close()
+    assert backdrop is not None, "every race has a track"
+    fixed = track_of(config)  # None: another in every episode, and starts belong to their own
+    poses = _fields(spec, frames if fixed is not None else frames[:1], "x_m", "y_m", "yaw_rad")
+    episodes = "starts of one episode, on its own track" if fixed is None else f"starts of {len(poses)} episodes"
+    text = f"{config.task}, {len(spec.agents)} {'car' if len(spec.agents) == 1 else 'cars'}; {episodes}"
+    canvas = _still(Road(backdrop), poses[..., :2].reshape(-1, 2), f"{title}: {text}", spec.agents)
+    if fixed is not None:
+        _draw_centerline(canvas, fixed)
+    for k in range(len(poses) - 1, -1, -1):  # the first episode's on top
+        for i in range(len(spec.agents)):
+            _draw_triangle(canvas, poses[k, i], paint(_color(i), 1.0 if k == 0 else 0.35))
+    Image.fromarray(canvas.pixels()).save(path)
+    return text
+
+
+def draw_tracks(tracks: Sequence[Map], to: Path, *, columns: int = 4, racelines: bool = False) -> Path:
+    """Draw several tracks side by side, with their racelines if asked: red where it is slow, green where it is fast."""
+    each, rows = (300, 300), -(-len(tracks) // columns)
+    nowhere = View((0.0, 0.0), (0.0, 0.0), 1.0)
+    sheet = Canvas((each[0] * columns, each[1] * rows), nowhere, GROUND)
+    for i, track in enumerate(tracks):
+        road = Road(Backdrop(track.occupied, track.resolution, track.origin))
+        view = View.fit(road.low, road.high, (8, 30, each[0] - 8, each[1] - 8))
+        canvas = Canvas(each, view, road.draw(view, each))
+        _draw_centerline(canvas, track)
+        if racelines and track.closed:
+            line = raceline(track)
+            fast = (line.speed - line.speed.min()) / max(float(np.ptp(line.speed)), 1e-9)
+            for point, share in zip(line.points, fast.tolist(), strict=True):
+                canvas.circle(point, 1.2 / view.scale, (round(213 * (1 - share)), round(60 + 98 * share), 60, 255))
+        length = f", {track.length_m:.0f} m" if track.centerline is not None else ""
+        canvas.text((10, 15), f"{track.name}{length}", paint(WORDS), 12.0)
+        sheet.overlay(canvas, (each[0] * (i % columns), each[1] * (i // columns)))
+    Image.fromarray(sheet.pixels()).save(to)
+    return to
+
+
+def shown_extent(low: F64, high: F64, points: F64) -> tuple[F64, F64]:
+    """The corners of what is shown of a road: of a long narrow one, the part with these points [n, 2] and some room."""
+    spans = high - low
+    long = int(np.argmax(spans))
+    if spans[long] < CORRIDOR * spans.min():
+        return low, high
+    first, last = float(points[:, long].min()), float(points[:, long].max())
+    room = max(1.5 * float(spans.min()), 0.15 * (last - first))
+    low, high = low.copy(), high.copy()
+    low[long], high[long] = max(first - room, low[long]), min(last + room, high[long])
+    return low, high
+
+
+def _still(road: Road, points: F64, title: str, legend: Sequence[str]) -> Canvas:
+    """The road where these points are, below a title and above a list of the cars."""
+    low, high = shown_extent(road.low, road.high, points)
+    span = high - low
+    head, foot, tall = 44, 14 + ROW_PX * len(legend), int(np.clip(960 * span[1] / span[0], 160, 760))
+    size = STILL_PX, head + tall + foot
+    view = View.fit(low, high, (20, head, STILL_PX - 20, head + tall))
+    canvas = Canvas(size, view, road.draw(view, size))
+    for box in ((0, 0, STILL_PX, head - 6), (0, head + tall + 4, *size)):
+        canvas.box((float(box[0]), float(box[1]), float(box[2]), float(box[3])), paint(GROUND))
+    canvas.text((20, 20), title, paint(WORDS), 17.0)
+    for i, words in enumerate(legend):
+        y = head + tall + 10 + ROW_PX * (i + 0.5)
+        canvas.box((20, y - 4, 34, y + 4), paint(_color(i)))
+        canvas.text((42, y), words, paint(WORDS), 12.0)
+    return canvas
+
+
+def _draw_centerline(canvas: Canvas, track: Map) -> None:
+    if track.centerline is not None:
+        around = np.concatenate([track.centerline, track.centerline[:1]]) if track.closed else track.centerline
+        canvas.line(around, paint(KERB, 0.7), 1.0)
+
+
+def _draw_triangle(canvas: Canvas, pose: F64, color: tuple[int, int, int, int]) -> None:
+    """A triangle that points where a car drives."""
+    angles = float(pose[2]) + np.array([0.0, 2.5, -2.5])
+    corners = pose[:2] + 8.0 / canvas.view.scale * np.stack([np.cos(angles), np.sin(angles)], 1)
+    canvas.polygon(corners, color, (255, 255, 255, color[3]), 1.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.text import Text
 
 from slipstream.spec import WorldSpec
-from slipstream.worlds.drmario.render import COLUMNS, ROWS, halves
+from slipstream.worlds.drmario.drawing import COLUMNS, ROWS, halves
 from slipstream.worlds.vec_env import F64, Backdrop
 
 COLOURS = ("yellow", "red", "bright_blue")

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from slipstream.config.load import load
-from slipstream.worlds.drmario.letters import COLOURS, PALE, SHAPES
-from slipstream.worlds.drmario.render import COLUMNS, ROWS, halves
-from slipstream.worlds.letters import Sheet, arrow
+from slipstream.worlds.drmario.drawing import COLUMNS, ROWS, halves
+from slipstream.worlds.drmario.terminal import COLOURS, PALE, SHAPES
 from slipstream.worlds.registry import characters, make_worlds, records, tile
+from slipstream.worlds.terminal import Sheet, arrow
 
 SIZES = [(60, 24), (26, 10), (12, 5)]
 
