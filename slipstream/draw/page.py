@@ -109,7 +109,8 @@ def figure(chart: Chart, width: int = WIDTH) -> str:
     curves = [(color_of(chart, k), line) for k, line in enumerate(chart.lines) if line.mark == "line"]
     last = [f'<span class="{color}">{short(line.values[-1])}</span>' for color, line in curves if len(line.values)]
     now = f"<span>{' '.join(last)}</span>" if 0 < len(chart.lines) <= 2 and last else ""
-    return f"<figure><figcaption><b>{text(chart.title)}</b>{now}</figcaption>{svg(chart, width)}{legend}</figure>"
+    own = f' style="max-width:{width + 22}px"' if width > WIDTH else ""  # letters keep their size
+    return f"<figure{own}><figcaption><b>{text(chart.title)}</b>{now}</figcaption>{svg(chart, width)}{legend}</figure>"
 
 
 def figures(charts: Iterable[Chart]) -> str:

@@ -231,8 +231,8 @@ def _study_page(
     body = [
         f"<p>{study.episodes} episodes per row, {study.distinct} of which start differently; the same ones in every "
         f"row.{alike} Changes are against the same episodes unshifted. Intervals: 95 %.</p>",
-        figures(curved),
-        figure(changed, WIDE),
+        section("Survival", figures(curved)),
+        section("Changes", figure(changed, WIDE)),
         section("By kind of shift", table(*_effect_rows([*base, *groups], shown), labels=2)),
         folded(f"Every shift ({len(study.shifts)})", table(*_effect_rows(single, shown), labels=2)),
     ]

@@ -36,7 +36,7 @@ def episode_page(config: AirspaceConfig, spec: WorldSpec, played: Recorded, titl
     ]
     body = [
         page.replay(config.kind, config.model_dump(mode="json"), [episode]),
-        f'<div class="large">{page.figure(_closest(config, alerts.least_separation(flight), found.series), 620)}</div>',
+        page.section("Separation", page.figure(_closest(config, alerts.least_separation(flight), found.series), 620)),
     ]
     if losses:
         body.append(page.section(f"Losses of separation (samples of {config.decision_s:g} s)", page.items(losses)))
