@@ -17,7 +17,7 @@ CPP_FILES := $(shell find core -name '*.cpp' -o -name '*.hpp' 2>/dev/null)
 QUICK := tests/trace tests/algos/test_probes.py tests/worlds/test_gymnasium_env.py tests/worlds/test_pettingzoo_env.py \
 	tests/worlds/test_foreign.py tests/worlds/test_bring_your_own.py tests/test_arrows.py tests/docs/test_words.py
 
-.PHONY: help house train test check quick test-browser test-flower test-ray test-rllib test-wheel setup lint cpp-test pytest stubs bench peers study-deps study-learning study-faults study-signals study-time-to-streak study-classic study-racing study-drmario study-federation study-federation-matrix study-attacks study-scaling clean
+.PHONY: help house train test check quick test-browser test-flower test-portable test-ray test-rllib test-wheel setup lint cpp-test pytest stubs bench peers study-deps study-learning study-faults study-signals study-time-to-streak study-classic study-racing study-drmario study-federation study-federation-matrix study-attacks study-scaling clean
 .DEFAULT_GOAL := help
 
 help:
@@ -87,6 +87,9 @@ cpp-test: $(STAMP)
 
 pytest: $(STAMP)
 	$(BIN)/pytest -n 2 --dist loadfile --durations 15
+
+test-portable: $(STAMP)  ## the tests of processes, replay, federation and sweeps without calls that only Linux has
+	SLIPSTREAM_PORTABLE=1 $(BIN)/pytest tests/runtime tests/collect tests/replay tests/federate tests/run/test_workers.py tests/run/test_in_step.py tests/run/test_shared_replay.py tests/scale/test_place.py tests/cli/test_federate.py tests/cli/test_sweep_verb.py
 
 test-browser: $(STAMP)
 	@$(BIN)/python -c 'import playwright' 2>/dev/null || { echo "== installing playwright (downloads about 45 MB)"; $(BIN)/pip install -q --disable-pip-version-check $(PIP_ARGS) -c constraints.txt playwright; }
