@@ -22,7 +22,7 @@ from slipstream.view.run import About, RunReader, State
 from slipstream.view.sign_kinds import Sign
 from slipstream.view.signs import crashes, find_signs
 from slipstream.worlds import registry
-from slipstream.worlds.world import Records
+from slipstream.worlds.tools import Records
 
 MOST_TRACKS = 6  # of a run: the newest, and others evenly before it
 TRACK_BYTES = 400_000  # of one episode in a report; a longer one is shown at every so many states

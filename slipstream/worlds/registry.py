@@ -16,8 +16,8 @@ from slipstream.worlds.figures import plain
 from slipstream.worlds.recorded import Recorded
 from slipstream.worlds.renderer import Renderer
 from slipstream.worlds.shift import Shifts
+from slipstream.worlds.tools import Records, TimeGoals, WorldTools
 from slipstream.worlds.vec_env import F64, Backdrop, EnvOptions, VecEnv
-from slipstream.worlds.world import Records, TimeGoals, WorldTools
 
 if TYPE_CHECKING:
     from rich.text import Text

@@ -10,7 +10,7 @@ from slipstream.worlds.world import World, load_name
 if TYPE_CHECKING:
     from slipstream.worlds.airspace.config import AirspaceConfig
     from slipstream.worlds.airspace.horizontal_cr_config import HorizontalCrConfig
-    from slipstream.worlds.world import WorldTools
+    from slipstream.worlds.tools import WorldTools
 
 
 def _config() -> type[AirspaceConfig]:

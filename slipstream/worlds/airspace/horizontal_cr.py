@@ -15,8 +15,8 @@ from slipstream.worlds.airspace.horizontal_cr_config import HorizontalCrConfig
 from slipstream.worlds.airspace.terminal import radar
 from slipstream.worlds.native import fields, fill
 from slipstream.worlds.renderer import Renderer
+from slipstream.worlds.tools import Drawings, WorldTools
 from slipstream.worlds.vec_env import F64, Backdrop, EnvOptions, NativeVecEnv
-from slipstream.worlds.world import Drawings, WorldTools
 
 
 def build(config: HorizontalCrConfig, num_worlds: int, options: EnvOptions) -> NativeVecEnv:

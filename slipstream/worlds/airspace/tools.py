@@ -12,7 +12,7 @@ from slipstream.worlds.airspace.page import episode_page
 from slipstream.worlds.airspace.scenario_json import import_scenario
 from slipstream.worlds.airspace.shifts import shifts
 from slipstream.worlds.airspace.terminal import characters
-from slipstream.worlds.world import Analysis, Drawings, WorldTools
+from slipstream.worlds.tools import Analysis, Drawings, WorldTools
 
 TOOLS = WorldTools[AirspaceConfig](
     build,

@@ -11,7 +11,7 @@ from slipstream.worlds.world import World, WorldVerb, load_name
 if TYPE_CHECKING:
     from slipstream.worlds.drmario.config import DrMarioConfig
     from slipstream.worlds.drmario.network_config import PlacementNetwork
-    from slipstream.worlds.world import WorldTools
+    from slipstream.worlds.tools import WorldTools
 
 
 def _config() -> type[DrMarioConfig]:

@@ -30,8 +30,8 @@ from slipstream.worlds.drmario.engine import HIGHEST_LEVEL, Terminal
 from slipstream.worlds.drmario.planning import UNREACHABLE, plan_engine
 from slipstream.worlds.drmario.registry import signature
 from slipstream.worlds.drmario.transcript import begin
+from slipstream.worlds.tools import Records
 from slipstream.worlds.vec_env import F64
-from slipstream.worlds.world import Records
 
 FILE = "best_times.sqlite3"
 KEEP = 10  # clears of each game

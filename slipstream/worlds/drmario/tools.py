@@ -11,7 +11,7 @@ from slipstream.worlds.drmario.generators import GENERATORS
 from slipstream.worlds.drmario.shifts import shifts
 from slipstream.worlds.drmario.terminal import characters, tile
 from slipstream.worlds.drmario.time_floors import time_goals, with_time_goals
-from slipstream.worlds.world import Drawings, RecordKeeping, TimeRules, WorldTools
+from slipstream.worlds.tools import Drawings, RecordKeeping, TimeRules, WorldTools
 
 TOOLS = WorldTools[DrMarioConfig](
     build,

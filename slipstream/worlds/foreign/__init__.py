@@ -9,7 +9,7 @@ from slipstream.worlds.world import World
 
 if TYPE_CHECKING:
     from slipstream.worlds.foreign.config import GymnasiumConfig, PettingZooConfig
-    from slipstream.worlds.world import WorldTools
+    from slipstream.worlds.tools import WorldTools
 
 
 def _gymnasium() -> type[GymnasiumConfig]:
@@ -26,7 +26,7 @@ def _pettingzoo() -> type[PettingZooConfig]:
 
 def _tools() -> WorldTools[Any]:
     from slipstream.worlds.foreign.build import build
-    from slipstream.worlds.world import WorldTools
+    from slipstream.worlds.tools import WorldTools
 
     return WorldTools(build)
 

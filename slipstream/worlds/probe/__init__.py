@@ -9,7 +9,7 @@ from slipstream.worlds.world import World
 
 if TYPE_CHECKING:
     from slipstream.worlds.probe.config import ProbeConfig
-    from slipstream.worlds.world import WorldTools
+    from slipstream.worlds.tools import WorldTools
 
 
 def _config() -> type[ProbeConfig]:
@@ -20,7 +20,7 @@ def _config() -> type[ProbeConfig]:
 
 def _tools() -> WorldTools[ProbeConfig]:
     from slipstream.worlds.probe.build import build
-    from slipstream.worlds.world import WorldTools
+    from slipstream.worlds.tools import WorldTools
 
     return WorldTools(build)
 

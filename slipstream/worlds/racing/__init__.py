@@ -9,7 +9,7 @@ from slipstream.worlds.world import World, load_name
 
 if TYPE_CHECKING:
     from slipstream.worlds.racing.config import RacingConfig
-    from slipstream.worlds.world import WorldTools
+    from slipstream.worlds.tools import WorldTools
 
 
 def _config() -> type[RacingConfig]:

@@ -9,7 +9,7 @@ from slipstream.worlds.racing.endings import outcomes
 from slipstream.worlds.racing.generators import GENERATORS
 from slipstream.worlds.racing.shifts import shifts
 from slipstream.worlds.racing.terminal import characters
-from slipstream.worlds.world import Drawings, WorldTools
+from slipstream.worlds.tools import Drawings, WorldTools
 
 TOOLS = WorldTools[RacingConfig](
     build,
