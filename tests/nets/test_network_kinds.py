@@ -10,12 +10,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from slipstream.algos.protocol import Progress
 from slipstream.algos.registry import ALGORITHMS
 from slipstream.algos.state import load_module
 from slipstream.config.algos import PpoConfig, SacConfig
 from slipstream.config.algos.network import IMPLEMENTATIONS, MlpNetwork
 from slipstream.config.load import from_plain, load, to_plain
 from slipstream.config.overrides import cli_overrides
+from slipstream.data.rollout import allocate_rollout
 from slipstream.errors import ScenarioError
 from slipstream.nets.actor import Actor, ActorSpec, act, make_actor
 from slipstream.nets.blocks import VECTOR, Inputs
@@ -195,8 +197,6 @@ def transitions(kind: str, count: int) -> Any:
 
 @pytest.mark.parametrize("kind", ["sac", "cql", "td3", "dqn"])
 def test_replay_learners_learn_from_named_blocks(kind, own_kind):
-    from slipstream.algos.protocol import Progress
-
     learner: Any = ALGORITHMS[kind](settings(kind), world(kind), 3, CPU)
     before = learner.state_dict(include_optim=False)
     for _ in range(2):
@@ -208,3 +208,24 @@ def test_replay_learners_learn_from_named_blocks(kind, own_kind):
 
 def test_default_kinds_of_configs_are_perceptrons():
     assert PpoConfig().network == SacConfig().network == MlpNetwork()
+
+
+@pytest.mark.parametrize("kind", ["ppo", "appo", "impala", "reinforce"])
+def test_rollout_learners_learn_from_named_blocks(kind, own_kind):
+    rng = np.random.default_rng(5)
+    rollout = allocate_rollout(SPEC, 6, 4, 1, True, 0)
+    for obs in (rollout.obs, rollout.last_obs):
+        obs["speed"][...] = rng.normal(size=obs["speed"].shape)
+        obs["frame"][...] = rng.integers(0, 256, obs["frame"].shape)
+    for ones in (rollout.decided, rollout.paid, rollout.duration):
+        ones[...] = 1
+    rollout.action[...] = rng.integers(0, 3, rollout.action.shape)
+    rollout.reward[...] = rng.normal(size=rollout.reward.shape)
+    rollout.logp[...] = np.log(1 / 3)
+    rollout.terminated[-1] = 1
+    learner: Any = ALGORITHMS[kind](settings(kind), SPEC, 3, CPU)
+    before = learner.state_dict(include_optim=False)
+    assert learner.update(rollout, Progress(0.0, 0))["rows"] == 28
+    after = learner.state_dict(include_optim=False)
+    trained = [name for name in before if name.split(".")[0] in learner.layout.networks]
+    assert not [name for name in trained if np.array_equal(before[name], after[name])]
