@@ -22,7 +22,7 @@ QUICK := tests/trace tests/algos/test_probes.py tests/worlds/test_gymnasium_env.
 
 help:
 	@echo "make train   set up, train head_on, show what was learned (about a minute after setup)"
-	@echo "make check   before every commit: lint, types, the trace of small runs, probes, adapters (about two minutes)"
+	@echo "make check   before every commit: lint, types, the trace of small runs, probes, adapters"
 	@echo "make test    before anything lands: lint, type-check, run the C++ and Python tests"
 	@echo "make bench   measure worlds and training against peers (sets up .venv-peers too), and add to their history"
 	@echo "make peers   set up .venv-peers: bluesky-gym needs an environment of its own"
