@@ -6,12 +6,14 @@ import html
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from slipstream.draw import COLORS
 from slipstream.draw.axes import short
 from slipstream.draw.charts import WIDTH, Chart, color_of, svg
-from slipstream.stats.intervals import Interval
+
+if TYPE_CHECKING:
+    from slipstream.stats.intervals import Interval
 
 STATIC = Path(__file__).with_name("static")  # the viewer's server sends the player from here too
 

@@ -11,10 +11,11 @@ from learning import build, digest, scenario_of, tiny
 
 from slipstream.collect.memory import ShelfPlan, WeightStore, WorkerBuffers, shares
 from slipstream.collect.merge import beside, join_states, split_state
-from slipstream.collect.messages import Channel, Collect, Ready, make_channel
+from slipstream.collect.messages import Channel, Collect, Ready
 from slipstream.data.layout import layout_of
 from slipstream.errors import WorldContractError
 from slipstream.runtime.memory import make_memory, open_memory
+from slipstream.runtime.packets import make_pair
 from slipstream.worlds.registry import make_worlds, world_config
 from slipstream.worlds.vec_env import EnvOptions
 
@@ -182,7 +183,7 @@ def part_of(rollout, columns: slice):
 
 def test_what_was_said_before_a_death_is_heard_though_orders_lie_unread():
     """Of a slab that was delivered, or it would be collected again and its worker taken for one that delivers none."""
-    mine, theirs = (Channel(end) for end in make_channel())
+    mine, theirs = (Channel(end) for end in make_pair())
     for number in range(3):
         mine.send(Collect(number, 0, 0))
     assert theirs.receive() == Collect(0, 0, 0)

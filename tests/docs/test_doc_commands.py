@@ -116,8 +116,11 @@ def run(command: str, capsys, shrink: bool = True) -> tuple[int, str]:
 
 def smaller(words: list[str]) -> list[str]:
     """Flags that cut down the budget of a command, and how much is learned from what it collects."""
-    from_replay = {"sac", "td3", "dqn", "cql", "convoy_lock_td3"} & {word.lower() for word in words}
+    named = {word.lower() for word in words}
+    from_replay = named & {"sac", "td3", "dqn", "cql", "convoy_lock_td3"}
     updates = ["--algo.training-intensity", "0.02"] if from_replay else ["--algo.epochs", "1"]
+    if from_replay and named & {"ppo", "appo", "impala"}:  # no flag is of both
+        updates = []
     workers = ["--workers", "2"] if words[0] == "bench" and "--workers" in words else []
     return SMALLER.get(words[0], []) + (updates if words[0] == "train" else []) + workers
 

@@ -24,6 +24,7 @@ from slipstream.view.run import RunReader
 from slipstream.view.story import read_story
 from slipstream.view.tui import lines
 from slipstream.worlds.figures import plain
+from slipstream.worlds.tools import Analysis
 
 PLAIN = {**TINY, "evaluate.evaluation_interval": None}
 
@@ -82,9 +83,10 @@ def test_a_metric_that_is_no_number_is_refused_by_its_name(value):
 
 
 def test_numbers_of_numpy_in_alerts_are_written_with_the_model(tmp_path, monkeypatch):
-    from slipstream.worlds import airspace
+    from slipstream.worlds.airspace import tools
 
-    monkeypatch.setattr(airspace, "analyse", lambda *args: {"alert_failed_share": np.float64(0.25)})
+    told = Analysis("noop", lambda *args: {"alert_failed_share": np.float64(0.25)})
+    monkeypatch.setattr(tools, "TOOLS", tools.TOOLS._replace(analysis=told))
     changes = {**TINY, "timesteps": 64, "evaluate.enable_hallucination_detection": True}
     changes["world.max_episode_steps"] = 5
     result = train(scenario_of("head_on", changes), out=tmp_path / "run", models=tmp_path / "models")

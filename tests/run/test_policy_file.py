@@ -142,7 +142,7 @@ import sys
 class Absent:
     def find_spec(self, name, path=None, target=None):
         banned = ("slipstream.worlds.registry", "slipstream.worlds.vec_env",
-                  "slipstream.worlds.airspace", "gymnasium", "pettingzoo", "scipy", "matplotlib")
+                  "slipstream.worlds.airspace.", "gymnasium", "pettingzoo", "scipy", "matplotlib")
         if name.startswith(banned):
             raise ImportError(f"{name} is not here")
 sys.meta_path.insert(0, Absent())

@@ -368,7 +368,7 @@ def test_two_in_a_row_are_two_in_a_row(tmp_path):
 
 
 def test_bad_gradients_in_a_row_end_the_run_too(tmp_path, monkeypatch):
-    monkeypatch.setattr(FlatAdam, "descend", lambda self, learning_rate, max_norm: (float("nan"), {}))
+    monkeypatch.setattr(FlatAdam, "step", lambda self, learning_rate, max_norm: (float("nan"), {}))
     with pytest.raises(TrainingError, match=r"3 batches in a row .* \(the last in the gradient\)"):
         run(sick("sac", {"stop.bad_batches": 3}), tmp_path)
     assert sorted(quarantined(tmp_path / "run")) == [0, 1, 2]
