@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from slipstream.algos.protocol import Algorithm, Arrays, Progress, RolloutAlgorithm, Stats
 from slipstream.collect.slab import rollout_arrays
@@ -20,17 +21,17 @@ if TYPE_CHECKING:
     from slipstream.replay.process import ReplayHost
 
 
-class Feed:
-    """Teaches one learner from slabs. What one needs beside `learn`, it overrides."""
+class Feed(Protocol):
+    """Teaches one learner from slabs. Only `learn` must be written; the rest is for feeds that keep something."""
 
     @property
     def replay(self) -> ReplayStore | None:
         """What a checkpoint must keep beside the arrays."""
         return None
 
+    @abstractmethod
     def learn(self, rollout: Rollout | None, progress: Progress, blocks: Sequence[int] = ()) -> Stats:
         """Take in a slab, if there is one, and make one update; `blocks` as in `Slab`."""
-        raise NotImplementedError
 
     def spent(self) -> PrivacyReport | None:
         """What the gradient steps so far have told of any one row; None where none is hidden."""
@@ -38,6 +39,7 @@ class Feed:
 
     def restart(self) -> None:
         """The worlds have begun new episodes."""
+        return
 
     def state_arrays(self) -> Arrays:
         """What must be saved between updates, beside the learner and the replay's rows."""
@@ -45,6 +47,7 @@ class Feed:
 
     def load_state(self, state: Arrays, is_exact: bool) -> None:
         """Go on where `state_arrays` was taken; not `is_exact`: the worlds begin new episodes."""
+        return
 
     def events(self) -> list[dict[str, Any]]:
         """What befell the replay since this was last asked, for the run's log."""
@@ -52,6 +55,7 @@ class Feed:
 
     def close(self) -> None:
         """End what runs elsewhere for this feed."""
+        return
 
 
 class RolloutFeed(Feed):
