@@ -11,13 +11,14 @@ RLLIB := .venv-rllib
 WHEEL := .venv-wheel
 STUDY_DEPS := $(VENV)/.study-deps
 CPP_BUILD := build/cpp-tests
-CORE_SOURCES := $(shell find core CMakeLists.txt -name '*.cpp' -o -name '*.hpp' -o -name CMakeLists.txt 2>/dev/null)
+# Of the installed package; the C++ tests are built apart.
+CORE_SOURCES := $(shell find core CMakeLists.txt -path core/tests -prune -o \( -name '*.cpp' -o -name '*.hpp' -o -name CMakeLists.txt \) -print 2>/dev/null)
 CPP_FILES := $(shell find core -name '*.cpp' -o -name '*.hpp' 2>/dev/null)
 # What most mistakes break: bits of small runs, learning on probes, adapters to and from other libraries, imports, words.
 QUICK := tests/trace tests/algos/test_probes.py tests/worlds/test_gymnasium_env.py tests/worlds/test_pettingzoo_env.py \
 	tests/worlds/test_foreign.py tests/worlds/test_bring_your_own.py tests/test_arrows.py tests/docs/test_words.py
 
-.PHONY: help house train test check quick test-browser test-flower test-portable test-ray test-rllib test-wheel setup lint cpp-test pytest stubs bench peers study-deps study-learning study-faults study-signals study-time-to-streak study-classic study-racing study-drmario study-federation study-federation-matrix study-attacks study-scaling clean
+.PHONY: help house train test check quick test-browser test-flower test-portable test-ray test-rllib test-wheel setup lint cpp-test pytest stubs fields bench peers study-deps study-learning study-faults study-signals study-time-to-streak study-classic study-racing study-drmario study-federation study-federation-matrix study-attacks study-scaling clean
 .DEFAULT_GOAL := help
 
 help:
@@ -32,6 +33,7 @@ help:
 	@echo "make test-rllib    test our worlds in RLlib, and its PPO on them (sets up .venv-rllib)"
 	@echo "make test-wheel    build the wheel, let pip install it into a new .venv-wheel, and train there"
 	@echo "make lint    ruff, clang-format, codespell, mypy        make stubs   regenerate slipstream/_core.pyi"
+	@echo "make fields  after a change of a native world's config: the same fields for the core (core/*/fields.hpp)"
 	@echo "make study-learning | study-faults | study-signals | study-time-to-streak | study-classic | study-racing | study-drmario | study-federation | study-federation-matrix | study-attacks | study-scaling   long studies, resumable"
 	@echo "make study-deps   MuJoCo, Box2D and mpe2 for study-learning"
 	@echo "make house   how large the package is, and how much of it a run loads (BESIDE=path: another checkout too)"
@@ -46,7 +48,7 @@ $(STAMP): pyproject.toml constraints.txt $(CORE_SOURCES)
 	@command -v $${CXX:-c++} >/dev/null || { echo "Slipstream needs a C++20 compiler; install g++ (12 or newer) or clang (15 or newer)"; exit 1; }
 	@test -x $(BIN)/python || { echo "== making $(VENV)"; $(PYTHON) -m venv $(VENV); }
 	@$(BIN)/python -c 'import torch' 2>/dev/null || { echo "== installing torch (downloads about 200 MB, 870 MB on disk)"; $(BIN)/pip install -q --disable-pip-version-check $(PIP_ARGS) torch==2.13.0; }
-	@echo "== installing what Slipstream needs (first time: downloads about 150 MB) and building its core (about a minute)"
+	@test -e $(STAMP) && echo "== sources or versions have changed: bringing $(VENV) up to date and building the core again (about a minute)" || echo "== installing what Slipstream needs (downloads about 150 MB) and building its core (about a minute)"
 	@$(BIN)/pip install -q --disable-pip-version-check $(PIP_ARGS) -c constraints.txt scikit-build-core nanobind cmake ninja
 	@$(BIN)/pip install -q --disable-pip-version-check $(PIP_ARGS) -c constraints.txt --no-build-isolation -e ".[dev]"
 	@touch $(STAMP)
@@ -146,6 +148,10 @@ test-wheel: $(STAMP)
 
 stubs: $(STAMP)
 	$(BIN)/python -m nanobind.stubgen -q -m slipstream._core -o slipstream/_core.pyi
+
+# After a change of a world's config class. Needs no build: the next one compiles what this writes.
+fields:
+	$(BIN)/python tools/fields.py
 
 # --- longer work ---
 

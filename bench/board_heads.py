@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -26,19 +26,19 @@ import torch
 from slipstream.algos.ppo import Ppo
 from slipstream.algos.protocol import Progress
 from slipstream.collect.serial import Collector
-from slipstream.config.algos.onpolicy import BoardNetwork
+from slipstream.config.algos.learner import IMPLEMENTATIONS
 from slipstream.config.load import load
 from slipstream.data.rollout import Blocks, Rollout
 from slipstream.nets.actor import Actor, act, tensors
-from slipstream.nets.blocks import VECTOR
-from slipstream.run.setup import choose_threads, gammas, make_cast, make_training_worlds, resolve
+from slipstream.nets.inputs import VECTOR
+from slipstream.run.setup import complete, gammas, make_cast, make_training_worlds, resolve
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "studies"))
 
 from cells import RESULTS, machine  # noqa: E402
 
-NETWORKS: tuple[str, ...] = ("perceptron", *get_args(BoardNetwork))
+NETWORKS = tuple(IMPLEMENTATIONS)
 CPU = torch.device("cpu")
 BATCHES = (1, 2, 7, 16)
 WORLDS, TICKS = 64, 8
@@ -106,7 +106,7 @@ def made(network: str) -> Bench:
     changes |= {"algo.network": network, "algo.epochs": 1, "algo.minibatch_size": WORLDS * TICKS}
     scenario = resolve(load("drmario_level_0", changes))
     env = make_training_worlds(scenario)
-    scenario = choose_threads(scenario, env.spec)
+    scenario = complete(scenario, env.spec)
     cast = make_cast(scenario, env.spec)
     collector = Collector(env, cast.teams, TICKS, scenario.seed, gammas(scenario), cast.shaping)
     collector.collect(0)
@@ -130,7 +130,7 @@ def seconds(work: Callable[[], None]) -> float:
 @torch.no_grad()
 def other_bits(actor: Actor, obs: Blocks, mask: np.ndarray[Any, Any]) -> dict[str, int] | None:
     """Rows that torch without shards gives other logits in batches of each size than in one of all rows."""
-    placer = actor.placer
+    placer = getattr(actor, "placer", None)  # a perceptron has none
     if placer is None:
         return None  # native, and tested to give the same bits in any batch
     x, allowed, width = actor.inputs(tensors(obs, CPU))[VECTOR], torch.from_numpy(mask), placer.head.widths[-1]

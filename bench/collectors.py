@@ -34,7 +34,7 @@ from slipstream.config.load import from_plain, load, override
 from slipstream.config.scenario import Scenario
 from slipstream.run.learner_input import make_feed
 from slipstream.run.parts.quarantine import Quarantine
-from slipstream.run.setup import choose_threads, make_cast, make_training_worlds, progress_at, resolve
+from slipstream.run.setup import complete, make_cast, make_training_worlds, progress_at, resolve
 from slipstream.run.sources import make_source
 
 SLOW = "SlipstreamSlow-v0"
@@ -100,7 +100,7 @@ def learning_rate(overlap: str, workers: int, seconds: float) -> tuple[float, fl
     collect = {"num_worlds": 8, "rollout_length": 16, "overlap": overlap, "workers": workers}
     scenario = resolve(from_plain({**plain, "collect": collect, "algo": algo, "learner_threads": 1}))
     worlds = make_training_worlds(scenario)
-    scenario = choose_threads(scenario, worlds.spec)
+    scenario = complete(scenario, worlds.spec)
     cast = make_cast(scenario, worlds.spec)
     (learner,) = cast.learners.values()
     quarantine = Quarantine(Path("quarantine"), "main", learner, 10, lambda sentence, **_: None)

@@ -213,16 +213,16 @@ def meet(
     pipe: Any, barrier: Any, way: str, place: str, client: int, clients: int, parameters: int, rounds: int
 ) -> None:
     """One client of a federation in a process of its own: sends a changed model and takes what comes of it."""
-    from slipstream.federate.coordinator_client import Coordinated
+    from slipstream.federate.coordinator_client import CoordinatorTransport
     from slipstream.federate.files import Files
-    from slipstream.federate.rounds import RoundRules, Transport
+    from slipstream.federate.rounds import RoundLimits, Transport
     from slipstream.federate.update import ClientUpdate
     from slipstream.runtime.address import parse_address
 
     here: Transport
     if way == "coordinator":
         address = parse_address(f"ipc://{place}/socket")
-        here = Coordinated(address, str(client), "bench", RoundRules(clients, clients, timeout_s=120.0))
+        here = CoordinatorTransport(address, str(client), "bench", RoundLimits(clients, clients, timeout_s=120.0))
     else:
         here = Files(federation_of(Path(place), clients))
     arrays = {f"layer.{i}": np.zeros(parameters // 4, np.float32) for i in range(4)}
@@ -247,13 +247,13 @@ def federation_of(place: Path, clients: int) -> Any:
     from slipstream.federate import folder
     from slipstream.federate.aggregate import MergeSettings, aggregate
     from slipstream.federate.defence import Defence
-    from slipstream.federate.rounds import Federation, RoundRules
+    from slipstream.federate.rounds import Federation, RoundLimits
 
     def merge(updates: Any, base: Any) -> Any:
         return aggregate(MergeSettings(), {f"layer.{i}": Rule("merge") for i in range(4)}, updates, base)
 
-    rules = RoundRules(clients, clients, timeout_s=120.0)
-    made = Federation(folder.run_folder(place, "bench"), rules, merge, "mean", Defence(None, None, None))
+    rules = RoundLimits(clients, clients, timeout_s=120.0)
+    made = Federation(folder.federation_folder(place, "bench"), rules, merge, "mean", Defence(None, None, None))
     folder.join(made)
     return made
 

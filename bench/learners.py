@@ -323,11 +323,8 @@ def page(record: dict[str, Any]) -> str:
     lines = [
         "# One gradient step, beside SB3's",
         "",
-        f"`{record['command']}` on {record['cpu']}, commit {record['commit']}, {record['date']}. Observations of "
-        f"{OBS}, {AXES} action axes ({AXES} choices for DQN), networks {list(HIDDEN)}; drawing the batch, losses, "
-        f"gradients, optimisers and targets included; of PPO, IMPALA and APPO an eighth of an {EPOCHS}-epoch update; "
-        "DQN without the double estimate, which SB3 lacks. Medians; same number of threads on both sides; target "
-        f"{TARGET}x.",
+        "Time of one gradient step, ours and SB3's, with the same number of threads. The target is "
+        f"{TARGET} times SB3's speed.",
         "",
         "| algorithm | batch | threads | ours, ms | SB3, ms | ratio | where our time goes |",
         "|---|---|---|---|---|---|---|",
@@ -338,6 +335,13 @@ def page(record: dict[str, Any]) -> str:
         shares = ", ".join(f"{name} {share:.0%}" for name, share in row["shares"].items())
         what = f"{row['algo']} | {row['batch']} | {row['threads']}"
         lines.append(f"| {what} | {row['ours_ms']:.2f} | {peer} | {ratio} | {shares} |")
+    lines += [
+        "",
+        f"Medians of `{record['command']}` on {record['cpu']}, commit {record['commit']}, {record['date']}. "
+        f"Observations have {OBS} numbers, actions {AXES} axes ({AXES} choices for DQN), networks {list(HIDDEN)}. A "
+        "step includes drawing the batch, losses, gradients, optimisers and targets. For PPO, IMPALA and APPO it is an "
+        f"eighth of an {EPOCHS}-epoch update. DQN is without the double estimate, which SB3 lacks.",
+    ]
     return "\n".join(lines) + "\n"
 
 

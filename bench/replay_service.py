@@ -3,12 +3,12 @@
     python bench/replay_service.py [--seconds 1] [--repeats 3]
 
 Transitions of 64 floats (observations of 30 twice, an action of 2, reward, discount). 1, 2 and 4 producer processes add
-blocks of 256 to rings of 100,000 while one consumer draws batches of 256 (and, where draws are prioritised, sets their
+chunks of 256 to rings of 100,000 while one consumer draws batches of 256 (and, where draws are prioritised, sets their
 priorities); all at once, for some seconds. Beside the service:
 
     manager  a plain `multiprocessing` manager: a proxied object with a list of transitions (`Listed`), which is what
-             projects write with the standard library; every block and every batch is one pickled list
-    arrays   the same manager with our native `Replay` behind the proxy: a block is a few pickled arrays
+             projects write with the standard library; every chunk and every batch is one pickled list
+    arrays   the same manager with our native `Replay` behind the proxy: a chunk is a few pickled arrays
     ray      a Ray actor with our native `Replay`, where ray is installed
 
 One run measures all in turn, so that ratios hold; the median of the repeats counts. Writes
@@ -39,12 +39,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "studies"))
 
 from cells import RESULTS, machine
 
-from slipstream.data.transitions import I64, Sample, Transitions
+from slipstream.data.transitions import Sample, Transitions
 from slipstream.replay.buffer import Prioritised, Replay
-from slipstream.replay.client import ClientSettings, ServedReplay
+from slipstream.replay.client import ServedReplay
+from slipstream.replay.link import ClientSettings
 from slipstream.replay.process import OwnService
+from slipstream.types import I64
 
-CAPACITY, BLOCK, BATCH = 100_000, 256, 256
+CAPACITY, CHUNK, BATCH = 100_000, 256, 256
 OBS, ACT = 30, 2
 PRODUCERS = (1, 2, 4)
 CONTEXT = multiprocessing.get_context("forkserver")
@@ -52,11 +54,11 @@ CONTEXT.set_forkserver_preload(["slipstream.replay.process"])  # so that childre
 SPAWN = multiprocessing.get_context("spawn")  # for Ray, which adds to the environment that children must have
 
 
-def block() -> Transitions:
+def chunk() -> Transitions:
     rng = np.random.default_rng(0)
 
     def normal(*shape: int) -> Any:
-        return rng.normal(size=(BLOCK, *shape)).astype(np.float32)
+        return rng.normal(size=(CHUNK, *shape)).astype(np.float32)
 
     return Transitions({"obs": normal(OBS)}, normal(ACT), None, normal(), normal(), {"obs": normal(OBS)}, None)
 
@@ -117,7 +119,7 @@ class Listed:
 def listed(rows: Transitions) -> list[Row]:
     """The same transitions one by one."""
     obs, after = rows.obs["obs"], rows.next_obs["obs"]
-    return [(obs[i], rows.action[i], float(rows.reward[i]), float(rows.discount[i]), after[i]) for i in range(BLOCK)]
+    return [(obs[i], rows.action[i], float(rows.reward[i]), float(rows.discount[i]), after[i]) for i in range(CHUNK)]
 
 
 class Shared:
@@ -125,7 +127,7 @@ class Shared:
 
     def __init__(self, prioritised: bool) -> None:
         self._lock = threading.Lock()
-        self._replay = Replay(block(), CAPACITY, 1, Prioritised() if prioritised else None)
+        self._replay = Replay(chunk(), CAPACITY, 1, Prioritised() if prioritised else None)
 
     def add(self, rows: Transitions) -> None:
         with self._lock:
@@ -162,10 +164,10 @@ class Place(NamedTuple):
 def replay_at(place: Place, name: str) -> Any:
     """Something with add, sample and update_priorities."""
     if place.kind == "service":
-        service = ClientSettings(place.address, "bench", name, mixing="by_size", timeout_s=60.0, block=BLOCK)
+        service = ClientSettings(place.address, "bench", name, mixing="by_size", timeout_s=60.0, chunk_rows=CHUNK)
         by = Prioritised() if place.prioritised else None
-        capacity = CAPACITY if name != "consumer" else BLOCK
-        return ServedReplay(block(), capacity, 1, by, BATCH, service)
+        capacity = CAPACITY if name != "consumer" else CHUNK
+        return ServedReplay(chunk(), capacity, 1, by, BATCH, service)
     if place.kind != "ray":
         return place.address
     import ray
@@ -199,7 +201,7 @@ class RayReplay:
 def worker(place: Place, name: str, ready: Any, go: Any, stop: Any, result: Any) -> None:
     """Add or draw from `go` to `stop`; says how many rows a second it was."""
     replay = replay_at(place, name)
-    rows = listed(block()) if place.kind == "manager" else block()
+    rows = listed(chunk()) if place.kind == "manager" else chunk()
     error = np.random.default_rng(1).random(BATCH)
     if name != "consumer":
         replay.add(rows)
@@ -216,7 +218,7 @@ def worker(place: Place, name: str, ready: Any, go: Any, stop: Any, result: Any)
         calls += 1
     if isinstance(replay, ServedReplay):
         replay.settle()
-    result.put((name, calls * (BATCH if name == "consumer" else BLOCK) / (time.perf_counter() - start)))
+    result.put((name, calls * (BATCH if name == "consumer" else CHUNK) / (time.perf_counter() - start)))
 
 
 def measure(place: Place, producers: int, seconds: float) -> tuple[float, float]:

@@ -40,8 +40,8 @@ KINDS = ("ours", "rllib:0", "rllib:2")  # env runners
 
 def ours(updates: int) -> dict[str, float]:
     """Steps per second, and rows learned from in an update (all epochs), from the run's own metrics."""
-    from slipstream.run.loop import train
     from slipstream.run.metrics import read_rows
+    from slipstream.run.session import train
 
     whole = load(SCENARIO)
     changes = {

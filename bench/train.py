@@ -31,8 +31,8 @@ def ours(updates: int) -> dict[str, Any]:
     import tempfile
 
     from slipstream.config.load import load
-    from slipstream.run.loop import train
     from slipstream.run.metrics import read_rows
+    from slipstream.run.session import train
 
     scenario = load(SCENARIO, SHAPE, preset=PRESET)
     changes = {

@@ -31,8 +31,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "studies"))
 
 from cells import RESULTS, machine
 
-from slipstream.cli.watch import ENTRY
-
 VIEWS = "1234567"
 STARTED_S = 8.0  # by then the view has drawn its first picture, also on a busy machine
 
@@ -58,7 +56,7 @@ def main() -> None:
 def measure(scenario: str, seconds: float, turn: bool, folder: Path) -> dict[str, Any]:
     """One run with a view open on it."""
     env = {**os.environ, "OMP_NUM_THREADS": "1", "TERM": "xterm-256color"}
-    ours = [sys.executable, "-c", ENTRY]
+    ours = [sys.executable, "-m", "slipstream"]
     words = ["train", scenario, "--out", str(folder / "run"), "--models", str(folder / "models"), "--ui", "none"]
     words += ["--timesteps", "1_000_000_000", "--stop.wall-time-s", str(seconds), "--learner-threads", "1"]
     words += ["--evaluate.evaluation-interval", "None", "--stop.zero-conflict-streak", "None"]

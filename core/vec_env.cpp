@@ -31,7 +31,8 @@ VecEnv::VecEnv(std::unique_ptr<Worlds> worlds, const VecEnvOptions& options)
   agents_ = zu(spec.num_agents());
   figures_ = spec.stat_rows() * spec.stats.size();
   if (n == 0) throw std::invalid_argument("num_worlds is 0; a batch needs at least one world");
-  if (options.threads < 1) throw std::invalid_argument("threads must be at least 1");
+  if (options.threads < 1)
+    throw std::invalid_argument("threads is " + std::to_string(options.threads) + "; it must be at least 1");
   if (spec.phases.size() > zu(kPhases)) throw std::invalid_argument(spec.name + " has more than 256 phases");
   if (agents_ == 0) throw std::invalid_argument(spec.name + " has no agents");
   if (spec.obs.size() > zu(kMaxObsBlocks)) throw std::invalid_argument(spec.name + " has too many observation blocks");
@@ -409,7 +410,9 @@ void VecEnv::read(std::span<const std::byte> bytes, int first, int count) {
 
 void VecEnv::set_phases(std::span<const std::int32_t> phases) {
   const int count = std::max<int>(1, static_cast<int>(spec().phases.size()));
-  if (phases.size() != phases_.size()) throw std::invalid_argument("phases needs one number per world");
+  if (phases.size() != phases_.size())
+    throw std::invalid_argument("phases has " + std::to_string(phases.size()) + " numbers for " +
+                                std::to_string(phases_.size()) + " worlds");
   for (const std::int32_t phase : phases) {
     if (phase < 0 || phase % kPhases >= count)
       throw std::invalid_argument(spec().name + " has no phase " + std::to_string(phase) + "; it has " +
@@ -418,13 +421,23 @@ void VecEnv::set_phases(std::span<const std::int32_t> phases) {
   std::copy(phases.begin(), phases.end(), phases_.begin());
 }
 
+namespace {
+
+void check_world(int world, int num_worlds) {
+  if (world < 0 || world >= num_worlds)
+    throw std::invalid_argument("there is no world " + std::to_string(world) + " in a batch of " +
+                                std::to_string(num_worlds));
+}
+
+}  // namespace
+
 Backdrop VecEnv::backdrop(int world) const {
-  if (world < 0 || world >= num_worlds()) throw std::invalid_argument("no such world in this batch");
+  check_world(world, num_worlds());
   return worlds_->backdrop(world);
 }
 
 void VecEnv::frame(int world, double* out) const {
-  if (world < 0 || world >= num_worlds()) throw std::invalid_argument("no such world in this batch");
+  check_world(world, num_worlds());
   worlds_->frame(world, out);
 }
 

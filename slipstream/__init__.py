@@ -6,23 +6,40 @@ checkpoint = slipstream.train("head_on", timesteps=100_000)  # the path of the f
 slipstream.resume(checkpoint, timesteps=200_000)             # goes on where it ended
 policy = slipstream.load_policy(checkpoint)                  # acts without world or config
 action = policy.act(env.obs["obs"])
+slipstream.evaluate(checkpoint, episodes=100)                # beside the world's scripts, with intervals
+run = slipstream.load_run("runs/…")                          # metrics, events, checkpoints as data
+with slipstream.Trainer("cartpole") as trainer:              # a run in your hands, one update at a time
+    trainer.step()
 """
 
 from __future__ import annotations
 
 TYPE_CHECKING = False  # typing's, without importing it: a program hears signals only once this is imported
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
     from typing import Any
 
     from slipstream.config.scenario import Scenario
+    from slipstream.run.callbacks import Callback as Callback
     from slipstream.run.policy_file import Policy
+    from slipstream.run.run_data import RunData
+    from slipstream.run.trainer import Trainer as Trainer
     from slipstream.worlds.vec_env import VecEnv
 
 __version__ = "0.1.0"
-__all__ = ["load_policy", "make", "resume", "train"]
+__all__ = ["Callback", "Trainer", "evaluate", "load_policy", "load_run", "make", "resume", "train"]
 
 # Imports are inside the functions: `import slipstream` and `slipstream --help` must not load torch.
+_CLASSES = {"Callback": "slipstream.run.callbacks", "Trainer": "slipstream.run.trainer"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _CLASSES:
+        raise AttributeError(f"module 'slipstream' has no attribute '{name}'")
+    from importlib import import_module
+
+    return getattr(import_module(_CLASSES[name]), name)
 
 
 def make(
@@ -67,6 +84,7 @@ def train(
     checkpoint_every: int | None = None,
     log_trajectories: bool | None = None,
     pause_at: int | None = None,
+    callbacks: Sequence[Callback] = (),
     **overrides: Any,
 ) -> Path:
     """Train a scenario and return the path of its final checkpoint.
@@ -83,15 +101,15 @@ def train(
         checkpoint_every: Steps between periodic checkpoints.
         log_trajectories: Write the track of every evaluation episode as CSV.
         pause_at: Save and return after so many steps; `resume` goes on with the same bits.
+        callbacks: Code of yours between updates; see `slipstream.Callback`.
         **overrides: Any field of the scenario, such as `seed=7`; nested ones with two underscores
             (`algo__learning_rate=1e-3`, `world__cars__0__mass_scale=1.1`) or as dicts.
     """
     from pathlib import Path
 
-    from slipstream.config.load import load, override
-    from slipstream.errors import ScenarioError
-    from slipstream.run.loop import train as run
+    from slipstream.config.load import prepare
     from slipstream.run.progress import best_display
+    from slipstream.run.session import train as run
 
     given = {
         "algo.kind": None if algo is None else algo.lower(),
@@ -101,18 +119,25 @@ def train(
         "log.log_trajectories": log_trajectories,
     }
     changes = overrides | {path: value for path, value in given.items() if value is not None}
-    if isinstance(scenario, str):
-        loaded = load(scenario, changes, preset)
-    elif preset is not None:
-        raise ScenarioError(f"preset {preset}: is laid over a scenario while it is loaded; give load(…, preset=…) it")
-    else:
-        loaded = override(scenario, changes)
-    folder = None if out is None else Path(out)
-    display = best_display()
-    return run(loaded, root=Path(runs), models=Path(models), out=folder, display=display, pause_at=pause_at).checkpoint
+    return run(
+        prepare(scenario, changes, preset),
+        root=Path(runs),
+        out=None if out is None else Path(out),
+        models=Path(models),
+        display=best_display(),
+        callbacks=callbacks,
+        pause_at=pause_at,
+    ).checkpoint
 
 
-def resume(path: str | Path, timesteps: int | None = None, force: bool = False, *, pause_at: int | None = None) -> Path:
+def resume(
+    path: str | Path,
+    timesteps: int | None = None,
+    force: bool = False,
+    *,
+    pause_at: int | None = None,
+    callbacks: Sequence[Callback] = (),
+) -> Path:
     """Continue a run and return the path of its final checkpoint.
 
     Args:
@@ -120,18 +145,63 @@ def resume(path: str | Path, timesteps: int | None = None, force: bool = False, 
         timesteps: A new budget, counted from the run's beginning; else the one it was begun with.
         force: Where a checkpoint is named and the run has later ones: put those aside, with the metrics since.
         pause_at: Save and return at so many steps in all, or at the run's end; then resume again.
+        callbacks: Those that the run was begun with, where they were given in Python.
     """
     from pathlib import Path
 
-    from slipstream.run.loop import resume as run
     from slipstream.run.progress import best_display
+    from slipstream.run.session import resume as run
 
     display = best_display()
-    return run(Path(path), timesteps=timesteps, force=force, display=display, pause_at=pause_at).checkpoint
+    return run(
+        Path(path), timesteps=timesteps, force=force, display=display, pause_at=pause_at, callbacks=callbacks
+    ).checkpoint
 
 
-def load_policy(path: str | Path, name: str | None = None) -> Policy:
-    """A trained policy from a model, checkpoint or run folder; acts with `.act(obs)`, needs no world."""
+def evaluate(
+    path: str | Path,
+    episodes: int = 100,
+    *,
+    scenario: str | Path | Scenario | None = None,
+    seed: int | None = None,
+    **overrides: Any,
+) -> dict[str, Any]:
+    """Judge what a run has learned, and every script of its world, on the same fresh episodes.
+
+    Returns what `slipstream eval --json` prints: figures by policy, each with its mean and 95 % interval.
+
+    Args:
+        path: A run's folder, a checkpoint or a model.
+        episodes: Of every policy.
+        scenario: What to play, where it is not what was trained on.
+        seed: Of the episodes; else the scenario's.
+        **overrides: Settings of the scenario to play with.
+    """
+    from pathlib import Path
+
+    from slipstream.config.load import prepare
+    from slipstream.judging.judge import as_plain, judge
+    from slipstream.run.saved_cast import load_cast
+
+    trained, saved = load_cast(Path(path))
+    return as_plain(judge(prepare(trained if scenario is None else scenario, overrides), saved, episodes, seed))
+
+
+def load_run(path: str | Path) -> RunData:
+    """A run's folder as data: `metrics` (a table), `events`, `checkpoints`, `scenario`, `metadata`."""
+    from slipstream.run.run_data import load_run as load
+
+    return load(path)
+
+
+def load_policy(path: str | Path, name: str | None = None, trust: Sequence[str] = ()) -> Policy:
+    """A trained policy from a model, checkpoint or run folder; acts with `.act(obs)`, needs no world.
+
+    Args:
+        path: A model, a checkpoint or a run's folder.
+        name: Which policy, where it holds several.
+        trust: Networks that are not Slipstream's own, as module:Class, which may be imported to load it.
+    """
     from slipstream.run.policy_file import load_policy as load
 
-    return load(path, name)
+    return load(path, name, trust)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 
 
@@ -11,7 +10,11 @@ class SlipstreamError(Exception):
 
 
 class ScenarioError(SlipstreamError):
-    """A scenario file, key or value is wrong."""
+    """A scenario file, key or value is wrong; `keys` are the dotted paths of the wrong keys, where they are known."""
+
+    def __init__(self, message: str, keys: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.keys = keys
 
 
 class CheckpointError(SlipstreamError):
@@ -69,6 +72,8 @@ def suggest(word: str, options: Iterable[str]) -> str:
 
 def closest(word: str, options: Iterable[str]) -> str:
     """The option that `word` is likely a misspelling of; "" when none is close."""
+    import difflib  # slow to load, and seldom needed
+
     by_lower = {option.lower(): option for option in options}
     close = difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=0.6)
     return by_lower[close[0]] if close else ""

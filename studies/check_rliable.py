@@ -22,7 +22,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from slipstream.stats import Interval, improvement_interval, iqm_interval, performance_profile, resampled_rows
+from slipstream.stats.intervals import Interval, improvement_interval, iqm_interval, performance_profile, resampled_rows
 
 ROOT = Path(__file__).resolve().parents[1]
 FIXTURE = ROOT / "tests" / "fixtures" / "rliable.json"

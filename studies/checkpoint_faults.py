@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from slipstream.data.arrays_file import Arrays, content_hash
+from slipstream.data.arrays_file import content_hash
 from slipstream.data.checkpoint import (
     NAME,
     Checkpoint,
@@ -27,9 +27,10 @@ from slipstream.data.checkpoint import (
     prune,
     save,
 )
+from slipstream.data.run_folder import METRICS_FILE
 from slipstream.errors import CheckpointError
-from slipstream.run.folder import METRICS_FILE
 from slipstream.run.metrics import MetricsWriter, cut_back, read_rows
+from slipstream.types import Arrays
 
 CHILD_START_TIMEOUT_S = 60.0
 

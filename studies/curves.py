@@ -14,7 +14,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 
-from slipstream.stats import Interval, iqm
+from slipstream.stats.intervals import Interval, iqm
 
 Curve = Sequence[tuple[int, float]]  # steps, mean return of an evaluation
 COLOURS = {"ours": "#1f5fa8", "sb3": "#d9782d"}

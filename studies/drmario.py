@@ -62,9 +62,9 @@ def train_cell(cell: Cell, budget: int | None = None) -> Cell:
     """Train one policy and judge it."""
     from slipstream.config.load import load
     from slipstream.run.certify import read_ledger
-    from slipstream.run.loop import train
     from slipstream.run.metrics import read_rows
     from slipstream.run.saved_cast import load_cast
+    from slipstream.run.session import train
 
     task = next(task for task in TASKS if task.name == cell["task"])
     changes = dict(task.changes) | ({} if budget is None else {"timesteps": budget})

@@ -161,14 +161,14 @@ def cartpole(seed: int, budget: int | None) -> Cell:
     from worker_faults import workers
 
     from slipstream.config.load import load
-    from slipstream.run.loop import train
     from slipstream.run.metrics import read_rows
-    from slipstream.run.progress import Quiet
+    from slipstream.run.progress import Display
     from slipstream.run.saved_cast import load_cast, trained_teams
+    from slipstream.run.session import train
 
     rng = np.random.default_rng(seed)
 
-    class Killer(Quiet):
+    class Killer(Display):
         kills = 0
 
         def advance(self, done: int, text: str) -> None:
@@ -214,8 +214,8 @@ def pendulum(kind: str, seed: int, budget: int | None) -> Cell:
     from players import judged, world_spec
 
     from slipstream.config.load import load
-    from slipstream.run.loop import train
     from slipstream.run.saved_cast import load_cast, trained_teams
+    from slipstream.run.session import train
 
     steps = budget or PENDULUM_STEPS
     changes = {"algo": "sac", "seed": seed, "timesteps": steps, "learner_threads": 1, "algo.replay.kind": kind}

@@ -11,9 +11,10 @@ from cells import Cell, machine
 
 HEAD = """# Faults
 
-Things are broken on purpose, and what they promise is checked. With 0 faults in n trials the rate is below 3/n with
-95 % confidence; trials of one process are not independent and bound less. Made by `make study-faults`; cells in
-`faults.json`.
+Runs, workers and services survive being killed, stopped, damaged and attacked: no fault was found. With 0 faults in n
+trials, the rate is below 3/n with 95 % confidence. Trials in one process are not independent, so they show less. Made
+by
+`make study-faults`; cells in `faults.json`.
 
 | what happens | trials | faults found | rate below |
 |---|---|---|---|"""
@@ -26,7 +27,7 @@ def write_page(cells: Sequence[Cell], faults: Mapping[str, str], learning: Mappi
         by_kind.setdefault(cell["fault"], []).append(cell)
     lines = [HEAD, *(_row(what, by_kind[kind]) for kind, what in faults.items() if kind in by_kind)]
     if notes := [f"- {NOTES[kind](by_kind[kind])}" for kind in faults if kind in by_kind]:
-        lines += ["", "What would be a fault, and what was seen:", "", *notes]
+        lines += ["", "For each row, what would have been a fault, and what was seen:", "", *notes]
     if any(kind in by_kind for kind in learning):
         lines += ["", "## Learning meanwhile", "", "| what | seeds | IQM [95 %] | each |", "|---|---|---|---|"]
         lines += [_scores(what, by_kind[kind]) for kind, what in learning.items() if kind in by_kind]
@@ -42,7 +43,7 @@ def _row(what: str, cells: Sequence[Cell]) -> str:
 
 
 def _scores(what: str, cells: Sequence[Cell]) -> str:
-    from slipstream.stats import iqm_interval
+    from slipstream.stats.intervals import iqm_interval
 
     value = iqm_interval([[cell["return"]] for cell in cells])
     each = ", ".join(f"{cell['return']:.0f}" for cell in cells)
@@ -64,59 +65,61 @@ def _spread(cells: Sequence[Cell], name: str) -> str:
 
 def _checkpoint_kill(cells: Sequence[Cell]) -> str:
     return (
-        "A killed process that saves: a checkpoint that cannot be read or has not its step's content, a step lost, a "
-        f"stray file after the next start, metrics that do not match. {_sum(cells, 'mid_write')} kills fell into a "
+        "Killed while saving. Faults: a checkpoint that cannot be read or has wrong content, a lost step, a stray file "
+        f"after the next start, metrics that do not match. {_sum(cells, 'mid_write')} kills fell into a "
         f"save or a prune and left unfinished files, which the next start cleared; {_sum(cells, 'newer')} left a newer "
         "checkpoint than the process had been able to report."
     )
 
 
 def _checkpoint_damage(cells: Sequence[Cell]) -> str:
-    return "A damaged checkpoint: loaded, or not passed over for the one before."
+    return "A damaged checkpoint. Faults: it is loaded, or the one before is not used instead."
 
 
 def _worker_kill(cells: Sequence[Cell]) -> str:
     phases = sum((Counter(cell["phases"]) for cell in cells), Counter[str]())
     doing = ", ".join(f"{phase} {count}" for phase, count in phases.most_common())
     return (
-        "A killed worker: any number of any accepted slab that differs from an undisturbed collector's (in turn, and "
-        "with a fixed lag), an episode that is missing or there twice (there, and where the fastest wins), a worker "
-        f"not back within 5 s. {_sum(cells, 'slabs')} slabs were audited. What workers were doing: {doing}. Back "
-        f"after: {_spread(cells, 'back_s')}."
+        "A killed worker. Faults: a number in a slab that differs from an undisturbed collector's (`overlap` none and "
+        "deterministic), an episode that is missing or repeated (these and free), a worker not replaced within 5 s. "
+        f"{_sum(cells, 'slabs')} slabs were compared. Workers were killed while: {doing}. Replaced after: "
+        f"{_spread(cells, 'back_s')}."
     )
 
 
 def _worker_stop(cells: Sequence[Cell]) -> str:
     return (
-        "A stopped worker, with a deadline of 3 s: not named, another named, waited for longer, slabs that "
-        f"differ. Given up after: {_spread(cells, 'waited_s')}."
+        "A stopped worker, with a deadline of 3 s. Faults: no worker or another one is named, the run waits longer, "
+        f"slabs differ. Given up after: {_spread(cells, 'waited_s')}."
     )
 
 
 def _worker_cycle(cells: Sequence[Cell]) -> str:
     return (
-        "Workers again and again: more descriptors, mappings of shared memory, threads or children than before. Every "
-        "other cycle ends with all workers killed, every fourth with the process that starts them killed too."
+        "Workers started repeatedly. Faults: more descriptors, mappings of shared memory, threads or children than "
+        "before. Every other cycle ends with all workers killed, every fourth with the process that "
+        "starts them killed too."
     )
 
 
 def _service_kill(cells: Sequence[Cell]) -> str:
     return (
-        "A killed service: a client that does not go on by itself, rows taken + rows lost that are not those sent, a "
-        "row twice, a draw that is not whole, saved rows lost, a tree's total 1e-9 or more off the sum of its leaves "
-        f"(widest: {max(cell['widest_gap'] for cell in cells):.1g}). {_sum(cells, 'lost')} of {_sum(cells, 'sent')} "
-        f"rows were lost. From kill to both clients' next draw: {_spread(cells, 'back_s')}."
+        "A killed replay service. Faults: a client that does not continue by itself, rows taken and rows lost that do "
+        "not add up to those sent, a repeated row, an incomplete draw, lost saved rows, a sum tree whose total is off "
+        f"by 1e-9 or more (largest: {max(cell['widest_gap'] for cell in cells):.1g}). "
+        f"{_sum(cells, 'lost')} of {_sum(cells, 'sent')} rows were lost. From kill to both "
+        f"clients' next draw: {_spread(cells, 'back_s')}."
     )
 
 
 def _service_cycle(cells: Sequence[Cell]) -> str:
-    return "A service again and again: as for workers. Every other cycle ends with a kill."
+    return "A service started repeatedly. Faults: as for workers. Every other cycle ends with a kill."
 
 
 def _orphans(cells: Sequence[Cell]) -> str:
     return (
-        "A killed run with two workers, one of them stopped, the process that starts them, and a replay service: any "
-        "of these still there after 5 s."
+        "A killed run with two workers, one of them stopped, the process that starts them, and a replay service. "
+        "Fault: any of these is still there after 5 s."
     )
 
 
@@ -124,15 +127,16 @@ def _hostile(cells: Sequence[Cell]) -> str:
     half = np.median([cell["draw_median_s"] for cell in cells]) * 1e3
     worst = max(cell["draw_worst_s"] for cell in cells) * 1e3
     return (
-        "Hostile bytes (random, oversized, half, changed, slow; half of them over TCP): the service ends, grows by "
-        "more than 8 MB or keeps connections, an honest client draws a broken row or none. It ended "
-        f"{_sum(cells, 'dropped')} connections itself; it grew by {max(cell['grown'] for cell in cells) / 1e6:.1f} MB "
-        f"at most; an honest client's draw took {half:.1f} ms (median) and {worst:.0f} ms at worst."
+        "Hostile bytes (random, oversized, incomplete, changed, slow; half of them over TCP). Faults: the service "
+        "ends, grows by more than 8 MB or keeps connections; an honest client draws a broken row or none. The "
+        f"service ended {_sum(cells, 'dropped')} connections itself and grew by "
+        f"{max(cell['grown'] for cell in cells) / 1e6:.1f} MB at most. "
+        f"An honest client's draw took {half:.1f} ms (median) and {worst:.0f} ms at worst."
     )
 
 
 def _limiter(cells: Sequence[Cell]) -> str:
-    return "The rate limiter: producer and learner both wait, or the balance leaves its band."
+    return "The rate limiter. Faults: producer and learner both wait, or the balance leaves its band."
 
 
 NOTES: dict[str, Callable[[Sequence[Cell]], str]] = {

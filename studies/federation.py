@@ -114,8 +114,8 @@ def scenarios_of(task: Task, way: str, seed: int, total: int, root: Path, servic
 
 
 def _trained(task: Task, way: str, seed: int, total: int, folder: Path, episodes: int) -> Cell:
-    from slipstream.run.loop import train
     from slipstream.run.metrics import read_rows
+    from slipstream.run.session import train
 
     with _service(way == "replay") as service:
         scenarios = scenarios_of(task, way, seed, total, folder / "rounds", service)

@@ -20,13 +20,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from cells import Cell, asked, machine, run_cells
 
-from slipstream.algos.merge_rules import rules_for
+from slipstream.algos.registry import rules_for
 from slipstream.collect.serial import Collector
 from slipstream.config.aggregators import AGGREGATORS
 from slipstream.config.load import load, override
@@ -36,10 +35,9 @@ from slipstream.data.merge_rules import Rule
 from slipstream.data.rollout import Rollout
 from slipstream.errors import FederationError
 from slipstream.federate.aggregate import Base, MergeSettings, adopt, aggregate, outgoing
-from slipstream.federate.defence import Defence, Names, moved_by, reference_of, screen
-from slipstream.federate.update import Arrays, ClientUpdate
-
-F64 = NDArray[np.float64]
+from slipstream.federate.defence import ArrayChecks, Defence, reference_of, screen, with_scaled_change
+from slipstream.federate.update import ClientUpdate
+from slipstream.types import F64, Arrays
 
 CLIENTS, EPISODES = 10, 100
 SEEDS = (11, 12, 13, 14, 15)
@@ -127,7 +125,7 @@ def alie(view: View) -> F64:
 def angle(view: View) -> F64:
     """The multiple of the honest mean, backwards, that turns the aggregate furthest; of two, the longer.
 
-    After the Normalized attack (Fang et al. 2025): it is the angle that counts and not the length. Ours knows the rule
+    After `Normalized` (Fang et al. 2025): it is the angle that counts and not the length. Ours knows the rule
     and tries what would become of the round.
     """
     mean = view.honest.mean(0) - view.base
@@ -298,9 +296,13 @@ class Server:
         """Updates that count, shortened where they are too long, and whose were refused."""
         heard = [update for update in updates if self.quarantined.get(update.client, 0) <= self.round]
         reference = reference_of(heard, None if self.base is None else self.base.arrays)
-        names = Names(frozenset(name for name, rule in self.rules.items() if rule.kind == "merge"))
+        names = ArrayChecks(frozenset(name for name, rule in self.rules.items() if rule.kind == "merge"))
         verdicts = screen(heard, reference, self.defence, names)
-        kept = [moved_by(u, reference, v.scale, names) for u, v in zip(heard, verdicts, strict=True) if not v.fault]
+        kept = [
+            with_scaled_change(u, reference, v.scale, names)
+            for u, v in zip(heard, verdicts, strict=True)
+            if not v.fault
+        ]
         return kept, [verdict.client for verdict in verdicts if verdict.fault]
 
     def merge(self, updates: Sequence[ClientUpdate]) -> Arrays | None:
@@ -412,7 +414,7 @@ def lies(
 
 
 def weights_of(rules: Mapping[str, Rule]) -> list[str]:
-    """Names of what liars lie about."""
+    """ArrayChecks of what liars lie about."""
     return [name for name, rule in sorted(rules.items()) if rule.kind == "merge" or ".head." in name]
 
 

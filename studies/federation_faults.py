@@ -30,15 +30,16 @@ import numpy as np
 
 from slipstream.data.arrays_file import content_hash
 from slipstream.data.disk import replace_file
-from slipstream.federate import folder, rounds
+from slipstream.federate import closing, folder, rounds
 from slipstream.federate.aggregate import Base, MergeReport
 from slipstream.federate.coordinator import Coordinator
-from slipstream.federate.coordinator_client import Coordinated
+from slipstream.federate.coordinator_client import CoordinatorTransport
 from slipstream.federate.files import Files
-from slipstream.federate.rounds import Federation, RoundOutcome, RoundRecord, RoundRules
-from slipstream.federate.update import Arrays, ClientUpdate
+from slipstream.federate.rounds import Federation, RoundLimits, RoundOutcome, RoundRecord
+from slipstream.federate.update import ClientUpdate
 from slipstream.runtime import platform
 from slipstream.runtime.address import Address, listen
+from slipstream.types import Arrays
 
 SYSCALLS = ("open", "write", "fsync", "rename", "mkdir", "unlink", "listdir", "ftruncate", "close")
 IDS = ("a", "b", "c")
@@ -73,17 +74,17 @@ def mean(updates: Sequence[ClientUpdate], base: Base | None) -> tuple[Arrays, Me
 
 def federation(root: Path, **rules: Any) -> Federation:
     """Three clients, of which two are a quorum."""
-    own = RoundRules(**{"clients": 3, "quorum": 2, "timeout_s": 60.0, "closing_s": PATIENCE_S, **rules})
-    made = Federation(folder.run_folder(root, "run"), own, mean, "mean")
+    own = RoundLimits(**{"clients": 3, "quorum": 2, "timeout_s": 60.0, "closing_s": PATIENCE_S, **rules})
+    made = Federation(folder.federation_folder(root, "run"), own, mean, "mean")
     folder.join(made)
     return made
 
 
-def update_of(client: str, number: int, base: str = "", nonce: str = "") -> ClientUpdate:
+def update_of(client: str, number: int, base: str = "", update_id: str = "") -> ClientUpdate:
     """The only update that a client may send in a round."""
     rng = np.random.Generator(np.random.Philox(key=[ord(client[0]), number]))
     arrays: Arrays = {"net.weight": rng.normal(size=(16, 8)).astype(np.float32), "net.steps": np.array([number])}
-    return ClientUpdate(client, number, base, nonce or f"{client}-{number}", arrays, 1.0, {"samples": 10.0})
+    return ClientUpdate(client, number, base, update_id or f"{client}-{number}", arrays, 1.0, {"samples": 10.0})
 
 
 def expected(number: int, clients: Sequence[str]) -> str:
@@ -113,13 +114,13 @@ def close_now(made: Federation) -> RoundRecord | None:
     """Close the current round as one whose deadline has passed."""
     with folder.locked(made, time.monotonic() + PATIENCE_S) as is_mine:
         assert is_mine
-        return folder.advance(made, folder.standing(made).round, overdue=True)
+        return closing.advance(made, folder.standing(made).round, overdue=True)
 
 
 def expire(made: Federation, number: int) -> None:
     """Let the deadline of a round be past."""
     if folder.read_record(made, number) is None:
-        opened = folder.RoundOpened(platform.boot_id(), time.monotonic() - made.rules.timeout_s)
+        opened = folder.RoundOpened(platform.boot_id(), time.monotonic() - made.limits.timeout_s)
         replace_file(folder.round_folder(made, number) / folder.OPENED, msgspec.json.encode(opened))
 
 
@@ -198,7 +199,7 @@ def broken(made: Federation, number: int, *, at_least: Sequence[str] = ()) -> li
     if record is None:
         return [f"round {number} is not over"]
     faults = []
-    seated = [seat.client for seat in record.seats]
+    seated = [seat.client for seat in record.participants]
     if record.state == "closed":
         if record.aggregate != expected(number, seated):
             faults.append(f"the aggregate of {seated} has other bits")
@@ -251,7 +252,7 @@ def client_killed(root: Path, k: int) -> Trial:
     pid = in_child(take_part)
     told: dict[str, RoundOutcome | None] = {}
     others = [start(lambda c=c: told.update({c: Files(made).exchange(update_of(c, 1))})) for c in ("a", "b")]
-    wait_for(lambda: folder.accounted(made, 1) >= {"a", "b"})
+    wait_for(lambda: folder.not_waited_for(made, 1) >= {"a", "b"})
     # With c's update, all are there and the round ends by itself; without it c is dead, and the deadline comes.
     code = end_of(pid)
     began = time.monotonic()
@@ -264,7 +265,7 @@ def client_killed(root: Path, k: int) -> Trial:
     # b has gone: a alone is below the quorum, and the model stays what it was.
     base = folder.standing(made).base
     lonely = start(lambda: told.update(a=Files(made).exchange(update_of("a", 2, base))))
-    wait_for(lambda: folder.accounted(made, 2) >= {"a"})
+    wait_for(lambda: folder.not_waited_for(made, 2) >= {"a"})
     expire(made, 2)
     lonely.join()
     second = told["a"]
@@ -286,7 +287,7 @@ def sent_again(root: Path, k: int) -> Trial:
         update = one if again < 3 else ClientUpdate(client, 1, "", "other", one.arrays)
         first = firsts.setdefault(client, update)
         refusal = file_now(made, update)
-        wanted = "duplicate" if first.nonce != update.nonce else ""
+        wanted = "duplicate" if first.update_id != update.update_id else ""
         refused += bool(wanted)
         assert (refusal.kind if refusal else "") == wanted
     outcome = Files(made).exchange(update_of("c", 1))
@@ -322,7 +323,7 @@ def strange_files(root: Path, k: int) -> Trial:
     record = close_now(made)
     faults = broken(made, 2, at_least=("a", "b"))
     wanted = ("stale", "future", "malformed")[kind]
-    if record is None or record.refused != {wanted: 1} or len(record.seats) != 2:
+    if record is None or record.refused != {wanted: 1} or len(record.participants) != 2:
         faults.append(f"a {wanted} file was refused as {record and record.refused}")
     return Trial("strange files", k, True, 0.0, faults)
 
@@ -348,7 +349,7 @@ def coordinator_killed(root: Path, k: int) -> Trial:
     began = time.monotonic()
     try:
         outcomes = all_exchange(
-            lambda client: Coordinated(address, client, "", made.rules).exchange(update_of(client, 1)), IDS
+            lambda client: CoordinatorTransport(address, client, "", made.limits).exchange(update_of(client, 1)), IDS
         )
         seconds = time.monotonic() - began
     finally:

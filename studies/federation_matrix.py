@@ -5,9 +5,9 @@ python studies/federation_matrix.py [--only td3,sac,dqn,meetings,others] [--jobs
 A cell is three clients that learn together for a moment, twice: collecting in their own process, and with two workers
 each. All arrays of their last checkpoints must be the same, and every round must have closed with all three.
 
-`meetings` are every way to meet, with and without privacy and secure sums, for every learner and strategy, rule and
-server step (federation_meetings.py): tables of rounds that closed, or why it is refused, in
-docs/results/federation_meetings.md. `others` are weights, MAML, FedProx, distilling and the like in the same ways.
+`meetings` tries every transport, with and without privacy and secure sums, for every learner and strategy, rule and
+server step (federation_meetings.py). It writes tables of rounds that closed, or why a run is refused, to
+docs/results/federation_meetings.md. `others` tries weights, MAML, FedProx, distillation and the like in the same way.
 """
 
 from __future__ import annotations
@@ -28,21 +28,29 @@ WORLDS = {"td3": "probe_target", "sac": "probe_target", "dqn": "probe_bandit"}
 RULES = ("mean", "weighted_mean", "median", "trimmed_mean", "krum", "multi_krum", "bulyan", "geometric_median")
 STRATEGIES = ("local", "average", "reset")
 MEETINGS, OTHERS = "meetings", "others"
-PAGE = """# Ways to meet, privacy, secure sums and learners
+PAGE = """# Which federated settings work together: transports, privacy, algorithms
 
-`make study-federation-matrix`, or `python studies/federation_matrix.py --only meetings`: three clients that have
-learned apart meet, learn on, and meet again. Numbers in brackets are the reasons below the table.
+Look up whether a transport works with an algorithm, with `privacy` and `secure`, and with each `optimizer_strategy`
+(column moments). "2 closed" means that it works. "refused (1)" means that a run is refused at its start, for the reason
+with that number below the table.
+
+For each combination, three clients train apart, exchange weights, train on, and exchange again. `make
+study-federation-matrix` repeats this page, or `python studies/federation_matrix.py --only meetings`.
 """
-RULES_PAGE = """## Rules and server steps
+RULES_PAGE = """## Aggregators and server steps
 
-The same meetings with every aggregator, one of one's own among them, and every `server` step, by all learners of the
-table above; moments of optimisers stay local.
+The same with every aggregator, a function of your own among them, and every `server` step. Every algorithm of the table
+above was tried; `optimizer_strategy` is local.
 """
-OTHERS_PAGE = """# Ways to meet, and other ways to learn together
+OTHERS_PAGE = """# Which federated settings work together: weights, MAML, distillation and others
 
-`make study-federation-matrix`, or `python studies/federation_matrix.py --only others`: the meetings of
-[the other page](federation_meetings.md) with weights, MAML, FedProx, partial merging, distilling, DP-SGD and late
-updates, by all learners of that page. With `merge_mu` clients keep a part of their own weights, so they differ.
+Look up whether a transport, `privacy` and `secure` work with client weights, MAML, FedProx, partial merging,
+distillation, DP-SGD and late updates. "2 closed" means that it works. "refused (1)" means that a run is refused at its
+start, for the reason with that number below the table. Where algorithms differ, they are named.
+
+The combinations are tried as on [the other page](federation_meetings.md), with the same algorithms. With `merge_mu`
+clients keep a part of their own weights, so they differ afterwards. `make study-federation-matrix` repeats this page,
+or `python studies/federation_matrix.py --only others`.
 """
 CLIENTS = 3
 SHORT: dict[str, Any] = {
@@ -70,7 +78,7 @@ def together(cell: Cell, folder: Path, workers: int) -> tuple[list[str], int]:
     from slipstream.data import checkpoint
     from slipstream.federate.folder import HISTORY
     from slipstream.federate.rounds import RoundRecord
-    from slipstream.run.loop import train
+    from slipstream.run.session import train
 
     def one(client: int) -> str:
         own = {
@@ -90,7 +98,7 @@ def together(cell: Cell, folder: Path, workers: int) -> tuple[list[str], int]:
         hashes = list(pool.map(one, range(CLIENTS)))
     lines = (folder / "rounds" / "main" / HISTORY).read_bytes().splitlines()
     records = [msgspec.json.decode(line, type=RoundRecord) for line in lines]
-    return hashes, sum(record.state == "closed" and len(record.seats) == CLIENTS for record in records)
+    return hashes, sum(record.state == "closed" and len(record.participants) == CLIENTS for record in records)
 
 
 def main() -> None:
@@ -159,8 +167,8 @@ def _judged(cells: Sequence[Cell], rounds: int) -> tuple[str, list[Cell]]:
     differ = ("merge_mu",)  # by intention
     bad = [cell for cell in met if cell["rounds"] != rounds or not (cell["agree"] or cell.get("extra") in differ)]
     said = (
-        f"{len(cells)} combinations: {len(met) - len(bad)} closed all {rounds} rounds with all three, which then "
-        f"held the same weights; {len(cells) - len(met)} are refused at the start; {len(bad)} did neither."
+        f"Of {len(cells):,} combinations, {len(met) - len(bad):,} closed all {rounds} rounds with all three clients, "
+        f"which then held the same weights. {len(cells) - len(met):,} are refused at the start. {len(bad)} did neither."
     )
     return said, bad
 

@@ -1,8 +1,8 @@
-"""Every way to meet, with and without privacy and secure sums, for every learner and way with moments: does it work?
+"""Which federated settings work together: every transport, privacy, secure sum, learner and optimiser strategy.
 
-The same for every rule, one of one's own among them, with every server step. A meeting is three clients of one process
-that have learned apart, meet, learn on, and meet again. It says how many rounds closed with all three, or why the
-scenario was refused.
+The same for every rule, a user's own among them, with every server step. Three clients in one process train apart,
+exchange weights, train on, and exchange again. The result is how many rounds closed with all three, or why the scenario
+was refused.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from cells import Cell
 from learning import Parts, build, digest, scenario_of, tiny
 
-from slipstream.algos.merge_rules import rules_for
+from slipstream.algos.registry import rules_for
 from slipstream.config.aggregators import AGGREGATORS
 from slipstream.config.load import override
 from slipstream.config.scenario import Scenario
@@ -91,7 +91,7 @@ def all_cells(algos: Sequence[str] = tuple(ALGOS)) -> list[Cell]:
 
 
 def halfway(clients: Mapping[str, Mapping[str, Any]], known: Known) -> dict[str, Any]:
-    """A rule of one's own: between the first client and the last aggregate, where there is one."""
+    """A user's own rule: between the first client and the last aggregate, where there is one."""
     first = clients[min(clients)]
     last = known.last or first
     return {name: (array + last[name]) / 2 for name, array in first.items()}
@@ -246,7 +246,7 @@ def rule_table(cells: Sequence[Cell]) -> str:
     rows: dict[tuple[Any, ...], list[str]] = {}
     for (*way, rule), by_server in fared.items():
         words = tuple(" / ".join(dict.fromkeys(by_server[server])) for server in SERVERS)
-        rows.setdefault((*way, words), []).append("one's own" if rule == OWN else rule)
+        rows.setdefault((*way, words), []).append("your own" if rule == OWN else rule)
     lines = [
         "| transport | privacy | secure | rule | " + " | ".join(f"server {one}" for one in SERVERS) + " |",
         "|---|---|---|---|" + "---|" * len(SERVERS),

@@ -18,7 +18,7 @@ from federation_attacks import ATTACKS, BELIEVED, CLIENTS, NOBODY, ROBUST
 from matplotlib.axes import Axes
 
 from slipstream.config.aggregators import AGGREGATORS
-from slipstream.stats import Interval, iqm, iqm_interval
+from slipstream.stats.intervals import Interval, iqm, iqm_interval
 
 KEPT = 0.9  # of what honest clients gain: less, and the attack has won
 CHEAP = 0.95  # of it, where nobody lies
@@ -30,17 +30,21 @@ HELP = """# Federation
 ## Does it help?
 
 {ways}
-A table's score is the mean over a way's learners of 100 episodes that no training sees; *chosen* is the one learner
-whose last evaluation, on other episodes, was the best: what somebody would keep. Interquartile means over seeds with 95
-% bootstrap intervals. Steps are those of all learners together: the single learner takes them all, each of the four a
-quarter, so a row of the four apart also says what a single learner does with one share. The four begin to learn when
-they have together seen what the single one waits for. Rounds are by the mean, optimisers stay local, checks are on as
-they are by default; a round fails where fewer than three of the four are left, because the others, whose episodes were
-longer or fewer, have spent their steps (counts are medians over seeds). The replay is drawn from evenly (`mixing:
-uniform`). The packaged settings were tuned for one learner with many worlds; nothing was tuned for the other ways, and
-head_on and convoy_lock_td3 have 16 worlds a learner here so that episodes, and with them rounds, end within a quarter
-of the steps. pendulum and convoy_lock_td3 have networks of two layers of 64 and batches of 128, for speed: their scores
-are not those of the packaged settings.
+A score is the mean over a way's learners of 100 episodes that training never sees. *Chosen* is the score of the learner
+whose last evaluation, on other episodes, was best: the one to keep. Figures are interquartile means over seeds with 95
+% bootstrap intervals.
+
+- Steps are those of all learners together. The single learner takes all of them, each of the four a quarter. So the row
+  of the four apart also shows what a single learner does with a quarter.
+- The four begin to learn when they have together seen what the single one waits for.
+- Rounds take the mean, optimisers stay local, and the default checks are on. A round fails if fewer than three of the
+  four are left because the others have spent their steps (counts are medians over seeds).
+- The shared replay is sampled evenly (`mixing: uniform`).
+- The packaged settings were tuned for one learner with many worlds; nothing was tuned for the other ways. head_on and
+  convoy_lock_td3 have 16 worlds a learner here, so that episodes and rounds end within a quarter of the steps.
+- pendulum and convoy_lock_td3 have networks of two layers of 64 and batches of 128, for speed. Their scores are not
+  those
+  of the packaged settings.
 """
 
 WAYS = {
@@ -52,49 +56,54 @@ WAYS = {
 
 LIES = """## Liars
 
-Ten clients, rounds of one update each, f of the ten lie in every round. PPO on `probe_target` (two numbers are shown,
-act on them; small settings of its own; {probe} rounds), and on CartPole ({cartpole} rounds). Clients differ in their
-seeds only. A score is the
-return of the last aggregate's policy over {episodes} episodes, exploration off, as the share of what ten honest
-clients gain by the plain mean with the same seed: 1 is as good as they, 0 is the untrained policy, below 0 is worse
-than untrained (a policy that is no number counts as 0). Interquartile means over seeds with 95 % bootstrap intervals;
-**bold** where less than {kept:.0%} is kept, so that the attack has won. Rules are told the true f. In these tables the
-checks of norm and cosine and the quarantine are off; that numbers are finite is always checked, so NaN is refused
-before any rule sees it.
+Which aggregation rules withstand malicious clients? Of ten clients, f lie in every round; a round is one update of
+each.
+PPO learns `probe_target` (choose the two numbers shown; small settings of its own; {probe} rounds) and CartPole
+({cartpole} rounds). Clients differ in their seeds only.
 
-Liars see every honest update before they send theirs, and all of them send as bad a thing as they can:
+A score compares returns of the last aggregate's policy over {episodes} episodes, without exploration, with what ten
+honest clients gain by the plain mean with the same seed. 1 is as good as they, 0 is the untrained policy, below 0 is
+worse (a policy that is no number counts as 0). Figures are interquartile means over seeds with 95 % bootstrap
+intervals.
+A **bold** figure is below {kept:.0%}: the attack has won. Rules are told the true f. In these tables the checks of norm
+and cosine and the exclusion of clients are off. Numbers that are not finite are always refused before any rule sees
+them.
+
+Liars see every honest update before they send theirs, and all of them send the same attack:
 
 | attack | what f clients send |
 |---|---|
-| sign_flip, sign_flip_x10 | what they have learned, backwards, as it is and ten times as long |
-| gaussian | what they were given, with noise of deviation 10 on every weight |
+| sign_flip, sign_flip_x10 | their change with its sign flipped, as it is and ten times as large |
+| gaussian | the last aggregate, with noise of standard deviation 10 on every weight |
 | same_value | 100 in every weight |
-| zero | what they were given, unchanged |
+| zero | the last aggregate, unchanged |
 | nan | NaN |
 | inflated | sign_flip, with a claim to have seen 1e12 times as many samples |
-| backdoor | what they have learned from a poisoned reward in eight updates, n / f times as long |
-| alie | the honest mean less one honest deviation, number by number (z = 1) |
-| angle | the honest mean backwards, by the factor that turns this very rule's aggregate furthest |
+| backdoor | their change after eight updates with a poisoned reward, n / f times as large |
+| alie | the honest mean less one honest standard deviation, number by number (z = 1) |
+| angle | the honest mean with its sign flipped, scaled to turn this rule's aggregate furthest |
 
-The settings were chosen on other seeds and without liars, so that ten honest clients learn visibly in ten rounds. The
-backdoor was made stronger once, on another seed, before the table was run: with one update a round it did not open for
-the mean either. It opens where, of targets right of 0.5, the action is nearer to (-1, -1) than to the target.
+How the settings were chosen: on other seeds and without liars, so that ten honest clients learn visibly in ten rounds.
+The backdoor was made stronger once, on another seed, before the table was run: with one update a round it did not open
+for the mean either. It is open if, for targets right of 0.5, the action is nearer to (-1, -1) than to the target.
+
 CartPole's settings are its second ones. With the first (512 steps of a client in a round, a learning rate of 3e-3
-throughout) ten honest clients did not learn steadily, so that what a rule kept was as much luck: in 10 rounds median,
-trimmed mean and geometric median kept 0.93 to 1.27, Krum 0.69 to 0.83, Multi-Krum 0.68 to 0.74; in 20 rounds the mean
-of honest clients ended at 308 of 500 and intervals reached from below 0 to above 1 (cells of both in
-`federation_attacks_earlier.json`). The new ones (1024 steps, a learning rate that falls from 3e-3 to 0, 30 rounds) are
-the one of four that was kept: where nobody lies the mean, Krum and Multi-Krum all end at 496 or more with it on seeds 1
-to 3. One other was tried on these three and two on seed 1 alone, where they ended lower; no bar was set beforehand.
+throughout), ten honest clients did not learn steadily, so the figures were largely luck. In 10 rounds median,
+trimmed mean and geometric median kept 0.93 to 1.27, Krum 0.69 to 0.83, Multi-Krum 0.68 to 0.74. In 20 rounds the mean
+of honest clients ended at 308 of 500, and intervals reached from below 0 to above 1 (cells of both in
+`federation_attacks_earlier.json`). The new settings have 1024 steps, a learning rate that falls from 3e-3 to 0, and 30
+rounds. They are one of four that were tried: without liars, the mean, Krum and Multi-Krum all end at 496 or more on
+seeds 1 to 3. One other was tried on these three seeds, and two on seed 1 alone; they ended lower. No bar was set
+beforehand.
 
-What is proven for Krum, and so for Multi-Krum, needs honest updates that agree: their deviation (all numbers together)
-must be below 0.17 times the norm of their mean with two liars among ten (Blanchard et al. 2017). Here it is 0.50 (0.14
-to 0.75) on probe_target and 0.65 (0.29 to 1.68) on CartPole, so nothing is promised of them on either; the error of
+The proof for Krum, and so for Multi-Krum, requires honest updates that agree. With two liars among ten, their deviation
+(all numbers together) must be below 0.17 times the norm of their mean (Blanchard et al. 2017). Here it is 0.50 (0.14
+to 0.75) on probe_target and 0.65 (0.29 to 1.68) on CartPole, so the proof covers neither. The error of
 median and trimmed mean is bounded in units of that deviation, whatever the norm (Yin et al. 2018).
 `python studies/federation_spread.py` measures it, in rounds without liars, on seeds 1 and 2.
 
-They lie about weights. An impossible statistic (a critic's deviation of -1, say) is not among the attacks: `aggregate`
-refuses it by name, and with it the round.
+Liars lie about weights only. An impossible statistic, such as a critic's deviation of -1, is not among the attacks:
+`aggregate` refuses it by name, and with it the round.
 """
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from federation_attacks import CLIENTS, OFF, TASKS, Server, Task, flat, make_client, update_of, weights_of
 
-from slipstream.algos.merge_rules import rules_for
+from slipstream.algos.registry import rules_for
 
 SEEDS, ROUNDS, LIARS = (1, 2), 8, 2
 

@@ -114,11 +114,11 @@ def _quieten_mujoco() -> None:
 def ours(task: Task, seed: int, budget: int | None) -> Cell:
     from players import judged, world_spec
 
-    from slipstream.run.evaluation import Evaluator
-    from slipstream.run.folder import METRICS_FILE
-    from slipstream.run.loop import train
+    from slipstream.data.run_folder import METRICS_FILE
     from slipstream.run.metrics import read_rows
+    from slipstream.run.parts.evaluation import Evaluator
     from slipstream.run.saved_cast import load_cast, trained_teams
+    from slipstream.run.session import train
 
     scenario = scenario_of(task, seed, budget, _dataset(task.world))
     evaluations = Stopwatch()
@@ -169,7 +169,7 @@ def _offline() -> Any:
 def baseline(world: str, who: str, seed: int) -> Cell:
     from players import Random, everyone, judged, world_spec
 
-    from slipstream.run.setup import scripted_team
+    from slipstream.run.saved_cast import scripted_team
 
     scenario, name = scenario_of(_first_task(world), seed), WORLDS[world].dataset
     spec = world_spec(scenario)

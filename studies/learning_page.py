@@ -14,7 +14,7 @@ from learning_cells import CURVE_EPISODES, STREAK_LIMIT_S, THREADS, baseline_cel
 from learning_tasks import DATASETS, TASKS, WORLDS, Task
 from players import EPISODES
 
-from slipstream.stats import improvement_interval, iqm, iqm_interval, performance_profile, wilson
+from slipstream.stats.intervals import improvement_interval, iqm, iqm_interval, performance_profile, wilson
 
 THRESHOLDS = np.linspace(0.0, 1.5, 61)
 NAMES = {
@@ -69,14 +69,14 @@ def write_page(cells: Sequence[Cell], seeds: Sequence[int], path: Path, budget: 
         "# Learning",
         "",
         *paragraph(f"""
-            Scores are interquartile means over seeds {seeds[0]} to {seeds[-1]} with 95 % stratified bootstrap
-            intervals; a seed's score is the mean return of {EPISODES} episodes after training, exploration off, the
-            same episodes for every row of a world and none that training saw. P is the probability that a run of ours
-            beats one of Stable-Baselines3's (SB3), ties counting one half; ours is not worse while its interval
-            reaches 0.5, and bold where it does not. Same steps, machines as said below, {THREADS} thread each, two
-            runs at a time on two cores, which builds shared and benchmarks stopped at times: CPU seconds are the ones
-            to compare. Both are medians of training without the evaluations that draw the curves; ours writes its run
-            folder and checkpoints meanwhile, SB3 writes nothing."""),
+            Our algorithms beside Stable-Baselines3 (SB3), with the same number of steps. Scores are interquartile means
+            over seeds {seeds[0]} to {seeds[-1]} with 95 % stratified bootstrap intervals. A seed's score is the mean
+            return of {EPISODES} episodes after training, without exploration. All rows of a world play the same
+            episodes, none of which training saw. P is the probability that a run of ours beats one of SB3's, with ties
+            counting one half. Ours is not worse as long as the interval of P reaches 0.5, and bold if it does not.
+            Compare CPU seconds, since two runs of {THREADS} thread shared two cores with builds, and benchmarks
+            stopped them at times. Times are medians of training without the evaluations that draw the curves. Ours
+            include writing the run folder and checkpoints; SB3 writes nothing."""),
         *_returns(book, budget),
         *_overall(book, path.parent),
         *_streaks(book),
@@ -178,10 +178,11 @@ def _streaks(book: Book) -> Iterator[str]:
     yield "## Clean flights"
     yield ""
     yield from paragraph(f"""
-        Seconds of wall time until 20 evaluation episodes in a row were clean (no loss of separation at any 1 s substep,
-        every aircraft at its waypoint), evaluations included; the policy of that moment is then judged on the common
-        episodes, all seeds together, with a Wilson interval. At most {STREAK_LIMIT_S:.0f} s a run. Offline, nothing is
-        flown while learning: there is no streak to reach.""")
+        Seconds of wall time, evaluations included, until 20 evaluation episodes in a row were clean: no loss of
+        separation at
+        any 1 s substep, and every aircraft at its waypoint. The policy of that moment is then judged on the common
+        episodes, all seeds together, with a Wilson interval. A run may take at most {STREAK_LIMIT_S:.0f} s. Offline
+        learners do not fly while learning, so they have no streak.""")
     yield "| world | policy | reached it | median s (min – max) | median steps | clean [95 %] | extra distance NM |"
     yield "|---|---|---|---|---|---|---|"
     for world in dict.fromkeys(task.world for task in tasks):

@@ -14,9 +14,9 @@ from learning_tasks import DATASETS
 from slipstream.collect.teams import Team
 from slipstream.config.scenario import Scenario
 from slipstream.data.dataset_file import merge, read_dataset, save_dataset
-from slipstream.run.loop import train
 from slipstream.run.record import record
 from slipstream.run.saved_cast import load_cast, trained_teams
+from slipstream.run.session import train
 from slipstream.spec import WorldSpec
 
 FOLDER = ROOT / "runs" / "studies" / "learning"

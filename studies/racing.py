@@ -73,10 +73,10 @@ def main() -> None:
 def train_cell(cell: Cell, budget: int | None = None) -> Cell:
     """Train one policy and judge it."""
     from slipstream.config.load import load
-    from slipstream.evaluate.judge import judge
-    from slipstream.run.loop import train
+    from slipstream.judging.judge import judge
     from slipstream.run.metrics import read_rows
     from slipstream.run.saved_cast import load_cast
+    from slipstream.run.session import train
 
     task = next(task for task in TASKS if task.scenario == cell["task"])
     steps = budget or task.budget
@@ -112,7 +112,7 @@ def _figures(figures: Any) -> dict[str, float | None]:
 def _real_tracks(trained: Any, saved: Any) -> dict[str, Any]:
     """The same policy, follow-the-gap and pure pursuit of our raceline, on tracks that were never trained on."""
     from slipstream.config.load import override
-    from slipstream.evaluate.judge import judge
+    from slipstream.judging.judge import judge
 
     folder = os.environ.get("SLIPSTREAM_GOLDEN")
     found: dict[str, Any] = {}

@@ -21,12 +21,11 @@ import psutil
 
 from slipstream.data.transitions import Transitions
 from slipstream.replay.buffer import Prioritised
-from slipstream.replay.client import ClientSettings, ServedReplay
-from slipstream.replay.limiter import Flow, Limit, may_add, may_draw, refuse_deadlock
-from slipstream.replay.link import ask
+from slipstream.replay.client import ServedReplay
+from slipstream.replay.link import ClientSettings, ask
 from slipstream.replay.messages import (
-    FRAMES,
     MAX_REQUEST,
+    REQUESTS,
     AskStatistics,
     Close,
     Enqueue,
@@ -36,8 +35,9 @@ from slipstream.replay.messages import (
 )
 from slipstream.replay.process import serve
 from slipstream.replay.service import ServiceLimits
+from slipstream.replay.sharing import Flow, Limit, may_add, may_draw, refuse_deadlock
 from slipstream.runtime.address import Address, connect, parse_address
-from slipstream.runtime.frames import HEAD
+from slipstream.runtime.frames import HEAD, MAGIC, VERSION
 
 # A child of the fork server has imported everything already: it serves after a few milliseconds.
 CONTEXT = multiprocessing.get_context("forkserver")
@@ -47,8 +47,8 @@ CONTEXT.set_forkserver_preload(["slipstream.replay.process"])
 # --- a service in a process of its own, and fake clients ---
 
 
-def _serve(address: str, rules: ServiceLimits, folder: Path | None, line: Connection) -> None:
-    serve(address, rules, folder, line.fileno(), lambda text: line.send(text) if "replay service at" in text else None)
+def _serve(address: str, limits: ServiceLimits, folder: Path | None, line: Connection) -> None:
+    serve(address, limits, folder, line.fileno(), lambda text: line.send(text) if "replay service at" in text else None)
 
 
 class Process:
@@ -60,12 +60,12 @@ class Process:
         self.token = "a token that nobody guesses" if tcp else ""
         self._asked = "tcp://127.0.0.1:0" if tcp else f"ipc://{folder / 'r.sock'}"
         self._folder = folder / "snapshot" if keep else None
-        self._rules = ServiceLimits(token=self.token, snapshot_s=every_s, enter_s=1.0, frame_s=1.0, memory=memory)
+        self._limits = ServiceLimits(token=self.token, snapshot_s=every_s, enter_s=1.0, frame_s=1.0, memory=memory)
         self.start()
 
     def start(self) -> None:
         self.line, theirs = CONTEXT.Pipe()
-        self.child = CONTEXT.Process(target=_serve, args=(self._asked, self._rules, self._folder, theirs))
+        self.child = CONTEXT.Process(target=_serve, args=(self._asked, self._limits, self._folder, theirs))
         self.child.start()
         self.is_gone = False
         theirs.close()
@@ -143,7 +143,7 @@ def client(
     **service: Any,
 ) -> ServedReplay:
     """A fake client."""
-    options = {"table": "t", "timeout_s": 10.0, "block": 64, "token": process.token, **service}
+    options = {"table": "t", "timeout_s": 10.0, "chunk_rows": 64, "token": process.token, **service}
     where = ClientSettings(address=process.address, client=name, **options)
     return ServedReplay(made_by(0, 0, 0), capacity, seed, prioritised, batch, where)
 
@@ -234,7 +234,7 @@ def kill_service(folder: Path, kills: int, rng: np.random.Generator) -> ServiceK
             table = process.stats(check=True).tables["t"]
             widest = max(widest, table.priority_gap)
             faults += _audit(clients, sent, {lane.client: (lane.added, lane.lost) for lane in table.lanes}, kill)
-        events = [event["what"] for each in clients for event in each.events]
+        events = [event["what"] for each in clients for event in each._link.events]
         if events.count("reconnected") < kills or set(events) != {"reconnected"}:
             faults.append(f"{len(events)} events after {kills} kills: {sorted(set(events))}")
         lost = sum(each.lost for each in clients)
@@ -255,7 +255,7 @@ def _audit(clients: list[ServedReplay], sent: list[int], lanes: dict[str, tuple[
         if not (np.diff(numbers) > 0).all():
             yield f"kill {kill}: a row is there twice, or out of order"
         if numbers[-1] != sent[who] - 1:
-            yield f"kill {kill}: the newest block was not sent again"
+            yield f"kill {kill}: the newest chunk was not sent again"
 
 
 def cycle_service(folder: Path, cycles: int) -> list[str]:
@@ -288,10 +288,11 @@ def hostile(rng: np.random.Generator) -> bytes:
     if kind == 0:
         return noise
     if kind == 1:  # lengths that would fill the memory
-        return HEAD.pack(*FRAMES[:2], 0, int(rng.integers(MAX_REQUEST + 1, 2**32)), int(rng.integers(2**32))) + noise
+        lengths = int(rng.integers(MAX_REQUEST + 1, 2**32)), int(rng.integers(2**32))
+        return HEAD.pack(MAGIC, VERSION, REQUESTS.protocol, *lengths) + noise
     if kind == 2:
-        return HEAD.pack(*FRAMES[:2], 0, len(noise), 0) + noise
-    whole = FRAMES.frame(EnterReplay("x" * int(rng.integers(0, 200)), rng.bytes(8).hex())) + FRAMES.frame(
+        return HEAD.pack(MAGIC, VERSION, REQUESTS.protocol, len(noise), 0) + noise
+    whole = REQUESTS.frame(EnterReplay("x" * int(rng.integers(0, 200)), rng.bytes(8).hex())) + REQUESTS.frame(
         Enqueue(0, 10**6, -8)
     )
     if kind == 3:  # half a message
@@ -369,13 +370,13 @@ def besiege(folder: Path, messages: int, rng: np.random.Generator, *, tcp: bool)
 
 
 def operate_limiter(operations: int, spi: float, rng: np.random.Generator) -> list[str]:
-    """Random blocks and batches through the limiter: somebody may always go on, and the balance stays in its band."""
-    block, batch, min_size = 16, 64, 100
-    tolerance = max((spi * block + batch) / 2, spi * (block - 1))
+    """Random chunks and batches through the limiter: somebody may always go on, and the balance stays in its band."""
+    chunk, batch, min_size = 16, 64, 100
+    tolerance = max((spi * chunk + batch) / 2, spi * (chunk - 1))
     limit = Limit(min_size, spi, tolerance)
-    refuse_deadlock(limit, 1000, block, batch)
+    refuse_deadlock(limit, 1000, chunk, batch)
     flow, wants_add = Flow(), rng.random(operations) < 0.5
-    rows_added, rows_drawn = rng.integers(1, block + 1, operations), rng.integers(1, batch + 1, operations)
+    rows_added, rows_drawn = rng.integers(1, chunk + 1, operations), rng.integers(1, batch + 1, operations)
     for adds, n, b in zip(wants_add.tolist(), rows_added.tolist(), rows_drawn.tolist(), strict=True):
         can_add, can_draw = may_add(limit, flow, n), may_draw(limit, flow, b)
         if not can_add and not can_draw:

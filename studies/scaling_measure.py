@@ -80,12 +80,12 @@ def loop(scenario: Any, seconds: float, learn: bool) -> dict[str, float]:
     """The training loop without evaluation and reports (take, update, publish): rows a second, and costs of a slab."""
     from slipstream.algos.protocol import Progress
     from slipstream.collect.slab import rollout_arrays
-    from slipstream.run.setup import choose_threads, make_cast, make_training_worlds, resolve
+    from slipstream.run.setup import complete, make_cast, make_training_worlds, resolve
     from slipstream.run.sources import SerialSource, make_source
 
     scenario = resolve(scenario)
     worlds = make_training_worlds(scenario)
-    scenario = choose_threads(scenario, worlds.spec)
+    scenario = complete(scenario, worlds.spec)
     cast = make_cast(scenario, worlds.spec)
     source = make_source(scenario, worlds, cast, lambda event, sentence, **_: None)
     (name, learner), *_ = cast.learners.items()

@@ -73,7 +73,7 @@ def _write_sweep(folder: Path) -> None:
 
 def _train_first(folder: Path) -> None:
     from slipstream.config.load import load
-    from slipstream.run.loop import train
+    from slipstream.run.session import train
 
     changes = {"timesteps": 4096, "learner_threads": 1, "stop.zero_conflict_streak": None}
     train(load("head_on", changes), out=folder / "run", models=folder / "models")
@@ -258,7 +258,8 @@ def _is_ours(name: str) -> bool:
 
 HEAD = """# Signals
 
-Commands that are told to end at random moments from their start on, each signal to a command of its own.
+Every command that is told to end does so in time, leaves nothing behind, and its work can be continued. 60 commands got
+one signal each, at a random moment after their start.
 
 | command | signals | exit codes | what it started outlived it by | had begun a folder | faults |
 |---|---|---|---|---|---|"""
@@ -266,30 +267,37 @@ Commands that are told to end at random moments from their start on, each signal
 
 HOW = """## How it came about
 
-Each cell is one command, started in a session of its own, and one signal: SIGINT (Ctrl+C), SIGTERM or SIGHUP (a closed
-terminal), to the process or to its whole group. Half of the moments are drawn from the first 1.5 s, in which Python
-imports and workers are started; the others from the whole time that the command takes when it is left alone.
+Each cell is one command in its own session, and one signal: SIGINT (Ctrl+C), SIGTERM or SIGHUP (a closed terminal), to
+the process or to its whole group. Half of the moments are drawn from the first 1.5 s, in which Python
+imports and workers start. The others are drawn from the whole time that the command takes when left alone.
 
-A fault is: no end within 60 s; an exit code other than 0 or 128 + signal; a traceback; a process that is there 2 s
-later; something left in the temporary folder or in shared memory; work that does not go on (`slipstream resume`,
-`federate FOLDER`, `sweep FOLDER`, or the command again where no folder was begun) to the end it would have had. That is
-the same metrics for `train`, the same table for `sweep`, an end without error for `federate`; `eval` has nothing to go
-on with. `train` that was told to end and saved exits with 0; other commands with 128 + signal, or with 0 where the
-signal came when all was done and they were about to end. Where a command was over before its moment, it was started
-anew with a moment 0.7 times as late.
+A fault is any of these:
 
-"Before a line of ours" is an end while Python itself begins, which no program can change: death by the signal, or for
-Ctrl+C in the first hundredths of a second Python's own traceback, with exit code 1 or death by SIGINT. It counts as no
-fault only where no file of ours is in the traceback and nothing was begun."""
+- the command does not end within 60 s;
+- its exit code is neither 0 nor 128 + signal, or it prints a traceback;
+- a process is still there 2 s later, or something is left in the temporary folder or in shared memory;
+- the work cannot be continued (`slipstream resume`, `federate FOLDER`, `sweep FOLDER`, or the same command if it had
+  not
+  begun a folder) to the end it would have had: the same metrics for `train`, the same table for `sweep`, an end without
+  error for `federate`. `eval` has nothing to continue.
+
+`train` exits with 0 if it was told to end and has saved. Other commands exit with 128 + signal, or with 0 if the signal
+came when all was done. If a command was over before its moment, it was started again with a moment 0.7 times as late.
+
+"Before a line of ours" is an end while Python itself starts, which no program can change: death by the signal, or for
+Ctrl+C in the first hundredths of a second Python's own traceback, with exit code 1 or death by SIGINT. It is no fault
+only if no file of ours is in the traceback and nothing was begun."""
 # Of the cells that are kept in signals.json; to be taken out when they are made anew.
-HISTORY = """The rule for such ends was widened after a first run: one of the 60 signals, after 0.01 s, came while
+HISTORY = """The rule for such ends was widened after a first run. One of the 60 signals, after 0.01 s, came while
 Python imported `runpy` and counted as a fault. That cell was run again with the wider rule; the other 59 are those of
 the first run, at commit fa75ac3 with the same package. Drafts of the study, with other moments, came before.
 
-The three exit codes 0 of `sweep` came at nearly the same moment (7.3 to 7.5 s of a sweep that was over by 10.7 s), and
-what they had said by then was not kept: that they were about to end is likely and not shown. The same three cells on a
-busier machine, where their moments fell into the middle, ended with 143, 129 and 129; twelve more signals (HUP) sent by
-hand between the second trial's end and the last lines all ended with 129."""
+The three exit codes 0 of `sweep` came at nearly the same moment (7.3 to 7.5 s of a sweep that was over by 10.7 s).
+Their
+output was not kept, so it is likely but not shown that they were about to end. The same three cells on a
+busier machine, where their moments fell into the middle, ended with 143, 129 and 129. Twelve more signals (HUP), sent
+by
+hand between the second trial's end and the last lines, all ended with 129."""
 
 
 def write_page(cells: Sequence[Cell]) -> str:

@@ -28,7 +28,7 @@ from slipstream.collect.slab import Slab, slab_arrays
 from slipstream.config.load import load, override
 from slipstream.config.scenario import Scenario
 from slipstream.run.metrics import read_rows
-from slipstream.run.setup import choose_threads, make_cast, make_training_worlds, resolve
+from slipstream.run.setup import complete, make_cast, make_training_worlds, resolve
 from slipstream.run.sources import make_source
 
 SMALL = {
@@ -57,7 +57,7 @@ def scenario_of(overlap: str, **collect: Any) -> Scenario:
     """A run of slabs that take some milliseconds."""
     changes = {**SMALL, **OVERLAPS[overlap], **{f"collect.{key}": value for key, value in collect.items()}}
     scenario = resolve(load("head_on", changes))
-    choose_threads(scenario, make_training_worlds(scenario).spec)
+    complete(scenario, make_training_worlds(scenario).spec)
     return scenario
 
 

@@ -18,7 +18,7 @@ import psutil
 import torch
 from torch import nn
 
-from slipstream.algos.protocol import Arrays, Progress, Stats
+from slipstream.algos.protocol import Progress, Stats
 from slipstream.algos.registry import ALGORITHMS
 from slipstream.collect.serial import Collector
 from slipstream.config.load import from_plain, load, to_plain
@@ -28,6 +28,7 @@ from slipstream.run.learner_input import Feed, make_feed
 from slipstream.run.metrics import read_rows
 from slipstream.run.setup import Cast, gammas, make_cast, make_training_worlds, resolve
 from slipstream.spec import ActionSpec, ObsBlock, WorldSpec
+from slipstream.types import Arrays
 from slipstream.worlds.vec_env import VecEnv
 
 PROBES = (
@@ -105,7 +106,7 @@ class NothingSetAside:
         """Fail."""
         raise AssertionError(f"update {progress.update}: {', '.join(names)} not finite")
 
-    def judge(self, stats: Stats, batch: Arrays, progress: Progress) -> Stats:
+    def check_update(self, stats: Stats, batch: Arrays, progress: Progress) -> Stats:
         """Fail if the gradient was not finite."""
         assert np.isfinite(stats.get("grad_norm", 0.0)), stats
         return stats

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from slipstream.data.run_folder import EVENTS_FILE, METRICS_FILE
 from slipstream.run import folder as run_folder
 
 NOW = datetime(2026, 11, 16, tzinfo=UTC)
@@ -52,8 +53,8 @@ def make_run(
     )  # fmt: skip
     reports = [{"timesteps_total": (k + 1) * every, "time_total_s": k + 1.0, metric: v} for k, v in enumerate(values)]
     lines = [json.dumps(row) + "\n" for row in (*reports, *rows)]
-    (path / run_folder.METRICS_FILE).write_text("".join(lines))
-    (path / run_folder.EVENTS_FILE).write_text("".join(json.dumps(e, separators=(",", ":")) + "\n" for e in events))
+    (path / METRICS_FILE).write_text("".join(lines))
+    (path / EVENTS_FILE).write_text("".join(json.dumps(e, separators=(",", ":")) + "\n" for e in events))
     if ended:
         run_folder.end_session(made, NOW, 1.0, "timesteps reached", len(lines) * every)
     made.close()

@@ -84,14 +84,14 @@ def test_a_run_with_exporters_listens_at_most_on_loopback(tmp_path):
 
 def test_a_run_listens_nowhere(tmp_path):
     script = (
-        "import json, psutil; from slipstream.config.load import load; from slipstream.run import loop;"
+        "import json, psutil; from slipstream.config.load import load; from slipstream.run import loop, session;"
         "seen = set(); step = loop.TrainingLoop.step;\n"
         "def spied(self):\n"
         "    seen.update(c.status for p in [psutil.Process(), *psutil.Process().children(recursive=True)]\n"
         "                for c in p.net_connections('inet'))\n"
         "    return step(self)\n"
         "loop.TrainingLoop.step = spied\n"
-        "loop.train(load('probe_bandit', {'timesteps': 512, 'collect.workers': 2}));"
+        "session.train(load('probe_bandit', {'timesteps': 512, 'collect.workers': 2}));"
         "print(json.dumps(sorted(seen)))"
     )
     done = python("-c", script, cwd=tmp_path)

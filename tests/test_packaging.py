@@ -18,7 +18,8 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 # Modules whose name is not that of the distribution they come in; pydantic brings the core that it is made for.
 COMES_IN = {"PIL": "pillow", "yaml": "pyyaml", "zmq": "pyzmq", "pydantic_core": "pydantic"}
 BY_NAME = {"flwr", "minari", "mpe2"}  # imported by a name that is put together, so no import statement shows them
-NOT_OURS = {"stable-retro"}  # an emulator for ROMs that people must bring: no extra of ours installs it
+# No extra of ours installs these: an emulator for ROMs that people must bring; data frames, for who has them.
+NOT_OURS = {"stable-retro", "pandas"}
 
 
 def canonical(name: str) -> str:
@@ -61,7 +62,9 @@ def module_of(path: Path) -> str:
 TREES = {module_of(path): ast.parse(path.read_text()) for path in sorted(PACKAGE.rglob("*.py"))}
 AT_IMPORT = {name: imported(tree, at_import=True) for name, tree in TREES.items()}
 # Where everybody comes by: every verb, the loop, and what is built from names in a table.
-DOORS = [name for name in TREES if name.startswith(("slipstream.cli", "slipstream.run", "slipstream.worlds"))]
+ON_A_CLUSTER = {"slipstream.run.remote_workers", "slipstream.runtime.slabs"}  # imported where Ray is
+PARTS = ("slipstream.cli", "slipstream.run", "slipstream.worlds")
+DOORS = [name for name in TREES if name.startswith(PARTS) and name not in ON_A_CLUSTER]
 
 
 def reached(doors: list[str]) -> set[str]:

@@ -52,11 +52,13 @@ print("PROBE" + json.dumps([code, len(loaded), len(run_files), len(update_files)
 
 # How messages between processes are written: a pattern for each way there is or was. One hit is one format.
 FORMATS = {
-    "msgpack frames, by magic": r'Frames\(b"(\w+)"',
+    "msgpack frames, by magic": r'(?:Frames\(|(?m:^)MAGIC = )b"(\w+)"',
     "datagrams with descriptors": r"(SOCK_SEQPACKET)",
-    "ZeroMQ": r"(?m)^import (zmq)",
-    "broadcasts of a process group": r"def (_broadcast)\(",
-    "files of messages": r"msgpack\.Decoder\((Message)\)",
+    "lengths before messages": r"(?m)^LENGTH = struct\.(Struct)",
+    # ZeroMQ, a process group and a file carry bytes: a module that puts frames into them has no format of its own.
+    "ZeroMQ": r"(?ms)\A(?!.*MessageSet\().*?^import (zmq)",
+    "broadcasts of a process group": r"(?ms)\A(?!.*MessageSet\().*?def (_broadcast)\(",
+    "files of messages": r"(?ms)\A(?!.*MessageSet\().*?msgpack\.Decoder\((Message)\)",
     "packets of a console": r"class (?:Packet)?(Decoder):",
 }
 

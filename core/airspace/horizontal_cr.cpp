@@ -58,16 +58,12 @@ Direction direction(const SinCos& heading, const Vec2& offset_nm) {
 }  // namespace
 
 void HorizontalCrConfig::validate() const {
+  check_fields(*this);
   const double steps = decision_s / substep_s;
-  require(num_intruders >= 1 && num_intruders < kMaxAircraft, "num_intruders must be between 1 and 255");
-  require(cruise_speed_mps > 0.0 && initial_speed_mps >= cruise_speed_mps,
-          "initial_speed_mps must be at least cruise_speed_mps, and both above 0");
-  require(braking_mps2 > 0.0, "braking_mps2 must be above 0");
-  require(substep_s > 0.0 && substep_s <= 10.0, "substep_s must be above 0 and at most 10");
-  require(steps >= 1.0 && steps <= kMaxSubsteps && steps == std::floor(steps),
-          "decision_s must be 1 to 64 times substep_s");
-  require(max_episode_steps >= 1, "max_episode_steps must be at least 1");
-  require(separation_nm > 0.0 && waypoint_radius_km > 0.0, "separation_nm and waypoint_radius_km must be above 0");
+  require(initial_speed_mps >= cruise_speed_mps, "initial_speed_mps must be at least cruise_speed_mps");
+  if (steps < 1.0 || steps > kMaxSubsteps || steps != std::floor(steps))
+    throw std::invalid_argument("decision_s is " + std::to_string(decision_s) +
+                                "; it must be 1 to 64 times substep_s, which is " + std::to_string(substep_s));
 }
 
 WorldSpec HorizontalCrWorld::spec(const HorizontalCrConfig& config) {

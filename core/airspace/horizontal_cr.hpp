@@ -7,33 +7,13 @@
 #include <limits>
 
 #include "airspace/config.hpp"
+#include "airspace/fields.hpp"
 #include "airspace/scene.hpp"
 #include "slipstream/world.hpp"
 
 namespace slipstream::airspace {
 
-// Defaults are the published task's. Meanings and bounds are told to users by
-// slipstream/worlds/airspace/horizontal_cr_config.py.
-struct HorizontalCrConfig {
-  int num_intruders = 5;
-  // The task creates its aircraft on the ground at 150 m/s, where BlueSky's performance model brakes them to 89 m/s
-  // within 35 s. They fly on so.
-  double initial_speed_mps = 150.0;
-  double cruise_speed_mps = 89.0;
-  double braking_mps2 = 2.0;
-
-  double decision_s = 50.0;
-  double substep_s = 5.0;
-  int max_episode_steps = 300;
-  double heading_step_deg = 45.0;
-
-  double separation_nm = 5.0;
-  double waypoint_radius_km = 5.0;
-
-  double reach_reward = 1.0;
-  double drift_penalty_per_rad = -0.1;
-  double intrusion_penalty = -1.0;
-
+struct HorizontalCrConfig : HorizontalCrFields {
   [[nodiscard]] int substeps() const { return static_cast<int>(decision_s / substep_s + 0.5); }
   // Throws std::invalid_argument with one sentence when the scene makes no sense.
   void validate() const;

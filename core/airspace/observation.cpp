@@ -43,7 +43,7 @@ ObsBlock observation_block(const AirspaceConfig& config) {
   ObsBlock block;
   block.name = "obs";
   std::vector<std::string>& names = block.features;
-  if (config.observation == ObservationKind::kOwnFrame) {
+  if (!config.legacy_observation()) {
     names = {"waypoint_distance", "waypoint_cos", "waypoint_sin", "speed", "ground_forward", "ground_right"};
     for (int k = 1; k <= config.neighbor_topk; ++k) {
       for (const char* name : {"present", "forward", "right", "velocity_forward", "velocity_right", "distance",
@@ -65,7 +65,7 @@ ObsBlock observation_block(const AirspaceConfig& config) {
 }
 
 Observer::Observer(const AirspaceConfig& config)
-    : kind_(config.observation),
+    : legacy_(config.legacy_observation()),
       topk_(static_cast<std::size_t>(config.neighbor_topk)),
       near_(topk_ + 1),
       chord2_(topk_ + 1) {}
@@ -90,7 +90,7 @@ std::size_t Observer::find_nearest(const Scene& scene, std::size_t i) {
 
 void Observer::write(const Scene& scene, std::size_t i, const LegacyRates& rates, float* out) {
   const std::size_t seen = find_nearest(scene, i);
-  if (kind_ == ObservationKind::kOwnFrame) {
+  if (!legacy_) {
     write_own_frame(scene, i, seen, out);
   } else {
     write_legacy(scene, i, seen, rates, out);
@@ -165,9 +165,12 @@ void Observer::write_legacy(const Scene& scene, std::size_t i, std::size_t seen,
 int StateWriter::size(std::size_t aircraft) { return static_cast<int>(kStatePerAircraft * aircraft + kStateOfScene); }
 
 StateWriter::StateWriter(const AirspaceConfig& config) : separation_nm_(config.separation_nm) {
-  double lat_deg = config.random_sector.center_lat_deg;
-  double lon_deg = config.random_sector.center_lon_deg;
-  if (!config.aircraft.empty()) {
+  double lat_deg = 0.0;
+  double lon_deg = 0.0;
+  if (config.random_sector) {
+    lat_deg = config.random_sector->center_lat_deg;
+    lon_deg = config.random_sector->center_lon_deg;
+  } else {
     Vec3 mean;
     for (const AircraftConfig& a : config.aircraft) {
       const Vec3 p = unit_vector(a.lat_deg, a.lon_deg);

@@ -31,7 +31,7 @@ class Observer {
   void write_own_frame(const Scene& scene, std::size_t i, std::size_t seen, float* out) const;
   void write_legacy(const Scene& scene, std::size_t i, std::size_t seen, const LegacyRates& rates, float* out) const;
 
-  ObservationKind kind_;
+  bool legacy_;
   std::size_t topk_;
   std::vector<std::size_t> near_;
   std::vector<double> chord2_;

@@ -12,9 +12,9 @@ constexpr double kTimeShareOnceReached = 0.1;
 
 }  // namespace
 
-std::vector<std::string> reward_part_names(RewardKind kind) {
+std::vector<std::string> reward_part_names(bool legacy) {
   std::vector<std::string> names{"act_cost", "progress", "time", "violate_entry", "violate_step", "reach", "terminal"};
-  if (kind == RewardKind::kLegacy) names.insert(names.end(), {"drift", "team"});
+  if (legacy) names.insert(names.end(), {"drift", "team"});
   return names;
 }
 

@@ -14,7 +14,7 @@ enum class Part { kActCost, kProgress, kTime, kViolateEntry, kViolateStep, kReac
 inline constexpr std::size_t kNumParts = 9;
 using RewardParts = std::array<double, kNumParts>;
 
-std::vector<std::string> reward_part_names(RewardKind kind);
+std::vector<std::string> reward_part_names(bool legacy);
 
 // What happened to one aircraft during one decision.
 struct Outcome {

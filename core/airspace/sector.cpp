@@ -78,7 +78,7 @@ void draw_evenly(double radius, Rng& rng, std::vector<Entry>& out) {
 
 void draw_sector(const AirspaceConfig& config, const std::vector<SpeedRange>& speeds, Rng& rng,
                  std::vector<Entry>& out) {
-  const RandomSectorConfig& sector = config.random_sector;
+  const RandomSectorConfig& sector = *config.random_sector;
   const double radius = config.sector_radius_nm();
   const double apart = kSectorMargin * sector.min_start_separation_nm;
   for (Entry& e : out) {

@@ -47,7 +47,7 @@ WorldSpec AirspaceWorld::spec(const AirspaceConfig& config) {
     spec.agents.push_back(a.id);
     spec.roles.push_back(a.role);
   }
-  for (int i = 1; i <= config.random_sector.num_aircraft; ++i) {
+  for (int i = 1; config.random_sector && i <= config.num_aircraft(); ++i) {
     spec.agents.push_back(std::string("A").append(std::to_string(i)));
     spec.roles.push_back("aircraft");
   }
@@ -56,8 +56,8 @@ WorldSpec AirspaceWorld::spec(const AirspaceConfig& config) {
   spec.action.size = kAxes;
   spec.action.names = {"heading_delta", "speed_delta"};
   spec.action.table = action_table();
-  spec.has_potential = config.reward == RewardKind::kUnified;
-  spec.reward_parts = reward_part_names(config.reward);
+  spec.has_potential = !config.legacy_reward();
+  spec.reward_parts = reward_part_names(config.legacy_reward());
   spec.stats = {
       "conflicts", "los_seconds",      "min_separation_nm", "collisions",     "nmac",  "well_clear_violations",
       "reached",   "reached_fraction", "extra_distance_nm", "flight_seconds", "clean", "maneuvers"};
@@ -90,17 +90,17 @@ AirspaceWorld::AirspaceWorld(const AirspaceConfig& config)
   scene_.wind = wind_from(config.wind_speed_kt, config.wind_from_deg);
   for (const AircraftConfig& a : config_.aircraft)
     scene_.performances.push_back(shared_performance(a.type, config_.altitude_ft));
-  if (config_.random_sector.num_aircraft == 0) {
+  if (!config_.random_sector) {
     place_as_listed();
     scene_.refresh();
     required_start_nm_ = std::min(scene_.least_separation_nm(), kStartMargin * config_.separation_nm);
     return;
   }
-  for (const std::string& type : config_.random_sector.types) {
+  for (const std::string& type : config_.random_sector->types) {
     scene_.performances.push_back(shared_performance(type, config_.altitude_ft));
     const Atmosphere& air = scene_.performances.back()->atmosphere();
-    speeds_.push_back({air.tas_of_cas(config_.random_sector.min_cas_kt * kKnot) / kNauticalMile,
-                       air.tas_of_cas(config_.random_sector.max_cas_kt * kKnot) / kNauticalMile});
+    speeds_.push_back({air.tas_of_cas(config_.random_sector->min_cas_kt * kKnot) / kNauticalMile,
+                       air.tas_of_cas(config_.random_sector->max_cas_kt * kKnot) / kNauticalMile});
   }
   entries_.resize(scene_.size());
 }
@@ -113,7 +113,7 @@ void AirspaceWorld::reset(const Rng& rng, const Slices& s) {
   std::fill(scene_.present.begin(), scene_.present.end(), std::uint8_t{1});
   for (auto* flags : {&scene_.reached, &scene_.resolving, &lost_})
     std::fill(flags->begin(), flags->end(), std::uint8_t{0});
-  if (config_.random_sector.num_aircraft > 0) {
+  if (config_.random_sector) {
     place_sector(stream);
   } else if (legacy()) {
     place_as_listed();
@@ -178,8 +178,8 @@ void AirspaceWorld::place_jittered(Rng& rng) {
 
 void AirspaceWorld::place_sector(Rng& rng) {
   draw_sector(config_, speeds_, rng, entries_);
-  const double lat0 = config_.random_sector.center_lat_deg;
-  const double lon0 = config_.random_sector.center_lon_deg;
+  const double lat0 = config_.random_sector->center_lat_deg;
+  const double lon0 = config_.random_sector->center_lon_deg;
   const double nm_per_lon = kNmPerDegree * std::cos(radians(lat0));
   for (std::size_t i = 0; i < scene_.size(); ++i) {
     const Entry& e = entries_[i];
@@ -244,8 +244,8 @@ void AirspaceWorld::read_action(std::size_t i, const float* action) {
   const double faster = read_axis(action[1]);
   outcomes_[i].action_size = std::abs(turn) + std::abs(faster);
   const auto beyond = [](double value, double dead) { return std::abs(value) < dead ? 0.0 : value; };
-  const double turn_deg = beyond(turn * config_.heading_step_deg, config_.heading_deadband_deg);
-  const double faster_kt = beyond(faster * config_.speed_step_kt, config_.speed_deadband_kt);
+  const double turn_deg = beyond(turn * config_.heading_step_deg, config_.heading_deadband());
+  const double faster_kt = beyond(faster * config_.speed_step_kt, config_.speed_deadband());
   if (std::abs(turn_deg) >= kManeuverDeg || std::abs(faster_kt) >= kManeuverKt) maneuvers_ += 1.0;
   command(i, turn_deg, faster_kt);
 }
@@ -304,7 +304,7 @@ void AirspaceWorld::judge(std::size_t i) {
   outcome.out_of_time = steps_ >= config_.max_episode_steps && !scene_.reached[i];
   judge_separation(i, outcome);
   if (outcome.reached || !scene_.reached[i]) left_nm_[i] = scene_.guidance[i].distance_nm;
-  if (config_.reward == RewardKind::kUnified) {
+  if (!config_.legacy_reward()) {
     outcome.progress_nm = distance_nm_[i] - scene_.guidance[i].distance_nm;
     return;
   }
@@ -324,7 +324,7 @@ void AirspaceWorld::judge_separation(std::size_t i, Outcome& outcome) {
   const std::size_t stay = tracks_.stay[i];
   double worst = std::numeric_limits<double>::infinity();
   bool lost = lost_[i] != 0;
-  for (std::size_t k = config_.reward == RewardKind::kUnified ? 1 : stay; k <= stay; ++k) {
+  for (std::size_t k = config_.legacy_reward() ? stay : 1; k <= stay; ++k) {
     const bool now = chord2[k] < limit;
     outcome.entries += now && !lost;
     lost = now;
@@ -336,7 +336,7 @@ void AirspaceWorld::judge_separation(std::size_t i, Outcome& outcome) {
 }
 
 void AirspaceWorld::pay(const Slices& s) {
-  const bool with_team = config_.reward == RewardKind::kLegacy;
+  const bool with_team = config_.legacy_reward();
   const std::size_t num_parts = with_team ? kNumParts : static_cast<std::size_t>(Part::kDrift);
   double team = 0.0;
   double weights = 0.0;
@@ -379,7 +379,7 @@ void AirspaceWorld::observe(const Slices& s) {
     s.acting[i] = scene_.present[i];
     if (steps_ > 0 && s.alive != nullptr && s.alive[i] == 0) continue;
     LegacyRates rates;
-    if (config_.observation == ObservationKind::kLegacy && steps_ > 1) {
+    if (config_.legacy_observation() && steps_ > 1) {
       rates.progress_nm = distance_nm_[i] - scene_.guidance[i].distance_nm;
       rates.separation_nm = scene_.own_separation_nm(i) - own_separation_nm_[i];
       if (!std::isfinite(rates.separation_nm)) rates.separation_nm = 0.0;  // alone, before or after
@@ -395,7 +395,7 @@ void AirspaceWorld::observe(const Slices& s) {
 void AirspaceWorld::remember() {
   for (std::size_t i = 0; i < scene_.size(); ++i) {
     distance_nm_[i] = scene_.guidance[i].distance_nm;
-    if (config_.observation == ObservationKind::kLegacy) own_separation_nm_[i] = scene_.own_separation_nm(i);
+    if (config_.legacy_observation()) own_separation_nm_[i] = scene_.own_separation_nm(i);
   }
 }
 

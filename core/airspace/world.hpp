@@ -48,7 +48,7 @@ class AirspaceWorld {
   void judge_separation(std::size_t i, Outcome& outcome);
   void pay(const Slices& s);
   [[nodiscard]] double team_weight(std::size_t i) const;
-  [[nodiscard]] bool legacy() const { return config_.preset == Preset::kLegacy; }
+  [[nodiscard]] bool legacy() const { return config_.legacy(); }
   // Showing
   void observe(const Slices& s);
   void remember();

@@ -18,7 +18,8 @@ namespace slipstream {
 // What a family's make function returns: num_worlds worlds of type W behind one VecEnv.
 template <World W>
 std::unique_ptr<VecEnv> make_vec_env(const typename W::Config& config, int num_worlds, const VecEnvOptions& options) {
-  if (num_worlds < 1) throw std::invalid_argument("num_worlds must be at least 1");
+  if (num_worlds < 1)
+    throw std::invalid_argument("num_worlds is " + std::to_string(num_worlds) + "; it must be at least 1");
   return std::make_unique<VecEnv>(std::make_unique<WorldsOf<W>>(config, num_worlds), options);
 }
 

@@ -1,11 +1,10 @@
-#include <nanobind/stl/array.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/unique_ptr.h>
 
 #include <algorithm>
 
-#include "bind/bind.hpp"
+#include "bind/fields.hpp"
 #include "drmario/engine.hpp"
 #include "drmario/oracle.hpp"
 #include "drmario/planner.hpp"
@@ -195,43 +194,11 @@ void bind_drmario(nb::module_& m) {
       "drmario_reachable", [](const Seed& seed) { return Lfsr{seed.first, seed.second}.reachable(); }, nb::arg("seed"),
       "Whether a console can ever be in this state.");
 
-  nb::class_<Planes>(m, "DrMarioPlanes")
-      .def(nb::init<>())
-      .def_rw("colour", &Planes::colour)
-      .def_rw("virus", &Planes::virus)
-      .def_rw("joined", &Planes::joined)
-      .def_rw("virus_colour", &Planes::virus_colour)
-      .def_rw("pill_colour", &Planes::pill_colour)
-      .def_rw("falling", &Planes::falling)
-      .def_rw("opponent", &Planes::opponent)
-      .def_rw("feasible", &Planes::feasible);
-  nb::class_<Stage>(m, "DrMarioStage")
-      .def(nb::init<>())
-      .def_rw("name", &Stage::name)
-      .def_rw("levels", &Stage::levels)
-      .def_rw("viruses", &Stage::viruses)
-      .def_rw("matches", &Stage::matches)
-      .def_rw("max_frames", &Stage::max_frames);
-  nb::class_<DrMarioConfig>(m, "DrMarioConfig")
-      .def(nb::init<>())
-      .def_prop_rw(
-          "controller", [](const DrMarioConfig& c) { return c.control == Control::kController; },
-          [](DrMarioConfig& c, bool value) { c.control = value ? Control::kController : Control::kPlacement; })
-      .def_rw("players", &DrMarioConfig::players)
-      .def_rw("speed", &DrMarioConfig::speed)
-      .def_rw("max_pills", &DrMarioConfig::max_pills)
-      .def_rw("first_seed", &DrMarioConfig::first_seed)
-      .def_rw("last_seed", &DrMarioConfig::last_seed)
-      .def_rw("seeds", &DrMarioConfig::seeds)
-      .def_rw("stages", &DrMarioConfig::stages)
-      .def_rw("planes", &DrMarioConfig::planes)
-      .def_rw("costs", &DrMarioConfig::costs)
-      .def_rw("reward", &DrMarioConfig::reward);
+  bind_fields<Planes>(m, "DrMarioPlanes");
+  bind_fields<GamesConfig>(m, "GamesConfig");
+  bind_fields<DrMarioConfig>(m, "DrMarioConfig");
   m.def("make_drmario", &make_vec_env<DrMarioWorld>, nb::arg("config"), nb::arg("num_worlds"), nb::arg("options"),
         "A batch of games.");
-  m.def(
-      "drmario_reward_parts", [] { return std::vector<std::string>(kPartNames.begin(), kPartNames.end()); },
-      "Names, in order.");
 }
 
 }  // namespace slipstream

@@ -46,7 +46,8 @@ void bind_windows(nb::module_& m) {
               at >= 0 && at % columns + static_cast<std::int64_t>(width) <= columns &&
               at / columns + static_cast<std::int64_t>(height) <= static_cast<std::int64_t>(shape.board_height);
           if (!inside || board.data()[k] < 0 || board.data()[k] >= static_cast<std::int64_t>(boards.shape(0)))
-            throw std::invalid_argument("window " + std::to_string(k) + " is not on a board");
+            throw std::invalid_argument("window " + std::to_string(k) + ": board " + std::to_string(board.data()[k]) +
+                                        ", corner " + std::to_string(at) + " is not on a board");
         }
         const nb::gil_scoped_release release;
         copy_windows(boards.data(), shape, board.data(), corner.data(), count, out.data(), out.shape(1));

@@ -2,19 +2,13 @@
 
 #include <nanobind/stl/unique_ptr.h>
 
-#include "bind/bind.hpp"
+#include "bind/fields.hpp"
 
 namespace slipstream {
 
 void bind_probe(nb::module_& m) {
   using probe::ProbeConfig;
-  nb::class_<ProbeConfig>(m, "ProbeConfig", "Which probe world, and how many ticks an episode has.")
-      .def(
-          "__init__",
-          [](ProbeConfig* self, std::string task, int horizon) { new (self) ProbeConfig{std::move(task), horizon}; },
-          nb::kw_only(), nb::arg("task"), nb::arg("horizon") = ProbeConfig{}.horizon)
-      .def_ro("task", &ProbeConfig::task)
-      .def_ro("horizon", &ProbeConfig::horizon);
+  bind_fields<ProbeConfig>(m, "ProbeConfig", "Which probe world, and how many ticks an episode has.");
   m.def("probe_tasks", &probe::task_names, "Names of the probe worlds.");
   m.def(
       "make_probe",

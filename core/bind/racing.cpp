@@ -13,12 +13,6 @@
 
 namespace slipstream {
 
-racing::Mode racing::mode_named(const std::string& name) {
-  if (name == "clean") return Mode::kClean;
-  if (name == "compat") return Mode::kCompat;
-  throw std::invalid_argument("there is no mode '" + name + "'; there are clean, compat");
-}
-
 namespace {
 
 using namespace racing;  // NOLINT(google-build-using-namespace)
@@ -27,6 +21,18 @@ using Doubles1 = In<double, 1>;
 using Doubles2 = In<double, 2>;
 
 State state_of(const double* from) { return {from[0], from[1], from[2], from[3], from[4], from[5], from[6]}; }
+
+void check_state(const Doubles1& state) {
+  if (state.shape(0) != 7)
+    throw std::invalid_argument("a state is [x, y, steer, speed, yaw, yaw rate, slip], not " +
+                                std::to_string(state.shape(0)) + " numbers");
+}
+
+void check_drive(int repeat, int laps) {
+  if (repeat < 1 || laps < 1)
+    throw std::invalid_argument("repeat is " + std::to_string(repeat) + ", laps is " + std::to_string(laps) +
+                                "; both must be at least 1");
+}
 
 void put(const State& s, double* to) {
   const double values[] = {s.x, s.y, s.steer, s.speed, s.yaw, s.yaw_rate, s.slip};
@@ -54,11 +60,11 @@ void bind_cars(nb::module_& m) {
   m.def(
       "racing_derivative",
       [](Doubles1 state, Doubles1 inputs, const std::string& vehicle, const std::string& mode) {
-        require(state.shape(0) == 7, "a state is [x, y, steer, speed, yaw, yaw rate, slip]");
+        check_state(state);
         require(inputs.shape(0) == 2, "inputs are [steering rate, acceleration]");
         std::vector<double> out(7);
         put(derivative(state_of(state.data()), {inputs.data()[0], inputs.data()[1]}, vehicle_named(vehicle),
-                       mode_named(mode)),
+                       choice_named<Mode>(mode)),
             out.data());
         return array<double>(std::move(out), {7});
       },
@@ -66,10 +72,12 @@ void bind_cars(nb::module_& m) {
   m.def(
       "racing_simulate",
       [](Doubles1 state, Doubles2 commands, const std::string& vehicle, const std::string& mode) {
-        require(state.shape(0) == 7, "a state is [x, y, steer, speed, yaw, yaw rate, slip]");
-        require(commands.shape(1) == 2, "commands are rows of [steer, speed]");
+        check_state(state);
+        if (commands.shape(1) != 2)
+          throw std::invalid_argument("commands has rows of " + std::to_string(commands.shape(1)) +
+                                      " numbers; they are [steer, speed]");
         const Vehicle& car = vehicle_named(vehicle);
-        const Mode how = mode_named(mode);
+        const Mode how = choice_named<Mode>(mode);
         const std::size_t steps = commands.shape(0);
         std::vector<double> out(steps * 7);
         State now = state_of(state.data());
@@ -87,7 +95,9 @@ void bind_cars(nb::module_& m) {
       [](Doubles2 a, Doubles2 b, double length, double width) {
         require(a.shape(1) == 3 && b.shape(1) == 3 && a.shape(0) == b.shape(0),
                 "poses are rows of [x, y, yaw], as many of one as of the other");
-        require(length > 0.0 && width > 0.0, "a car's length and width must be above 0 m");
+        if (!(length > 0.0 && width > 0.0))
+          throw std::invalid_argument("length is " + std::to_string(length) + " m, width " + std::to_string(width) +
+                                      " m; both must be above 0");
         std::vector<std::uint8_t> out;
         for (std::size_t i = 0; i < a.shape(0); ++i) {
           const double* p = a.data() + 3 * i;
@@ -131,7 +141,7 @@ void bind_map(nb::module_& m) {
             require(opponents.shape(1) == 3, "opponents are rows of [x, y, yaw]");
             const Pose from{pose.data()[0], pose.data()[1], pose.data()[2]};
             std::vector<float> out(static_cast<std::size_t>(lidar.beams()));
-            if (mode_named(mode) == Mode::kCompat) {
+            if (choice_named<Mode>(mode) == Mode::kCompat) {
               lidar.march(self.grid, self.distances(), from, out);
             } else {
               lidar.walls(self.grid, from, out);
@@ -231,13 +241,11 @@ void bind_tracks(nb::module_& m) {
       nb::arg("straight"), nb::arg("radius"), nb::arg("width"), nb::arg("resolution"));
   m.def(
       "racing_circuit",
-      [](std::uint64_t seed, int corners, double radius, double roughness, double width, double narrowest,
-         double tightest, double resolution, bool mirrored) {
+      [](std::uint64_t seed, const CircuitConfig& config) {
         Rng rng(seed, Domain::kWorld, 0, 0);
-        return parts_of(circuit({corners, radius, roughness, width, narrowest, tightest, resolution, mirrored}, rng));
+        return parts_of(circuit(config, rng));
       },
-      nb::arg("seed"), nb::arg("corners"), nb::arg("radius"), nb::arg("roughness"), nb::arg("width"),
-      nb::arg("narrowest"), nb::arg("tightest"), nb::arg("resolution"), nb::arg("mirrored"));
+      nb::arg("seed"), nb::arg("config"));
 }
 
 // Path [T, 7], seconds of each lap, whether it crashed, metres along.
@@ -255,8 +263,8 @@ void bind_drivers(nb::module_& m) {
       [](const SharedMap& map, const Centerline& line, Doubles1 start, const std::string& vehicle,
          const std::string& mode, int repeat, int laps, double limit_s, int beams, double fov, double range,
          const FollowGap& driver) {
-        require(start.shape(0) == 7, "a state is [x, y, steer, speed, yaw, yaw rate, slip]");
-        require(repeat >= 1 && laps >= 1, "physics steps per decision and laps must be at least 1");
+        check_state(start);
+        check_drive(repeat, laps);
         const Vehicle& car = vehicle_named(vehicle);
         const Lidar lidar(beams, fov, range);
         std::vector<float> scan(static_cast<std::size_t>(beams));
@@ -269,7 +277,7 @@ void bind_drivers(nb::module_& m) {
                               steer = command.steer;
                               return command;
                             },
-                            {&car, mode_named(mode), repeat, laps, limit_s}));
+                            {&car, choice_named<Mode>(mode), repeat, laps, limit_s}));
       },
       nb::arg("map"), nb::arg("line"), nb::arg("start"), nb::arg("vehicle"), nb::arg("mode"), nb::arg("repeat"),
       nb::arg("laps"), nb::arg("limit_s"), nb::arg("beams"), nb::arg("fov"), nb::arg("range"), nb::arg("driver"));
@@ -278,15 +286,15 @@ void bind_drivers(nb::module_& m) {
       [](const SharedMap& map, const Centerline& line, Doubles1 start, const std::string& vehicle,
          const std::string& mode, int repeat, int laps, double limit_s, const Centerline& along, Doubles1 speed,
          const PurePursuit& driver) {
-        require(start.shape(0) == 7, "a state is [x, y, steer, speed, yaw, yaw rate, slip]");
-        require(repeat >= 1 && laps >= 1, "physics steps per decision and laps must be at least 1");
+        check_state(start);
+        check_drive(repeat, laps);
         require(speed.shape(0) == along.points().size(), "one speed for every point of the line");
         const Vehicle& car = vehicle_named(vehicle);
         const SpeedLine goal{along, {speed.data(), speed.data() + speed.shape(0)}};
         return driven(drive(
             map.grid, line, state_of(start.data()),
             [&](const State& state) { return driver.drive(state, goal, goal.line.project(state.x, state.y), car); },
-            {&car, mode_named(mode), repeat, laps, limit_s}));
+            {&car, choice_named<Mode>(mode), repeat, laps, limit_s}));
       },
       nb::arg("map"), nb::arg("line"), nb::arg("start"), nb::arg("vehicle"), nb::arg("mode"), nb::arg("repeat"),
       nb::arg("laps"), nb::arg("limit_s"), nb::arg("along"), nb::arg("speed"), nb::arg("driver"));

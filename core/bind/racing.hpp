@@ -4,7 +4,6 @@
 #include <vector>
 
 #include "bind/bind.hpp"
-#include "racing/dynamics.hpp"
 #include "racing/map.hpp"
 
 namespace slipstream::racing {
@@ -19,7 +18,5 @@ struct SharedMap {
     return distance;
   }
 };
-
-[[nodiscard]] Mode mode_named(const std::string& name);
 
 }  // namespace slipstream::racing

@@ -1,3 +1,5 @@
+#include <string>
+
 #include "bind/bind.hpp"
 #include "bind/slab.hpp"
 #include "kernels/nstep.hpp"
@@ -60,7 +62,9 @@ void bind_rows(nb::module_& m) {
         const std::size_t rows = arrays.empty() || arrays[0].ndim() == 0 ? 0 : arrays[0].shape(0);
         for (const AnyRows& array : arrays) {
           if (array.ndim() == 0 || array.shape(0) != rows) {
-            throw std::invalid_argument("the arrays do not have the same number of rows");
+            throw std::invalid_argument("array " + std::to_string(data.size()) + " has " +
+                                        std::to_string(array.ndim() == 0 ? 0 : array.shape(0)) +
+                                        " rows where the first has " + std::to_string(rows));
           }
           data.push_back(static_cast<const std::byte*>(array.data()));
           sizes.push_back(rows == 0 ? 0 : array.nbytes() / rows);

@@ -12,7 +12,10 @@ namespace slipstream {
 template <class A, class B>
 void same_shape(const A& a, const B& b, const char* what) {
   if (a.shape(0) != b.shape(0) || a.shape(1) != b.shape(1)) {
-    throw std::invalid_argument(std::string(what) + " does not have the shape of the other arrays");
+    const auto shape = [](const auto& array) {
+      return "(" + std::to_string(array.shape(0)) + ", " + std::to_string(array.shape(1)) + ")";
+    };
+    throw std::invalid_argument(std::string(what) + " has the shape " + shape(b) + ", the other arrays " + shape(a));
   }
 }
 
@@ -28,7 +31,9 @@ inline GaeInput slab(const In<std::uint8_t, 2>& decided, const In<float, 2>& val
   same_shape(decided, terminated, "terminated");
   same_shape(decided, truncated, "truncated");
   same_shape(decided, end_value, "end_value");
-  if (last_value.shape(0) != decided.shape(1)) throw std::invalid_argument("last_value needs one entry per column");
+  if (last_value.shape(0) != decided.shape(1))
+    throw std::invalid_argument("last_value has " + std::to_string(last_value.shape(0)) + " entries for " +
+                                std::to_string(decided.shape(1)) + " columns");
   return {static_cast<int>(decided.shape(0)),
           static_cast<int>(decided.shape(1)),
           decided.data(),

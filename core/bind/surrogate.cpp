@@ -50,12 +50,12 @@ void bind_surrogate(nb::module_& m) {
       "Total, policy loss, entropy, approximate KL, share of clipped rows, KL; addresses of contiguous memory.");
   m.def(
       "value_error",
-      [](int rows, Address prediction, Address target, Address before, double clip, Address slope) {
+      [](int rows, Address prediction, Address target, Address before, double clip, Address grads) {
         return value_error(rows, at<const float>(prediction), at<const float>(target), at<const float>(before), clip,
-                           at<float>(slope));
+                           at<float>(grads));
       },
       nb::arg("rows"), nb::kw_only(), nb::arg("prediction"), nb::arg("target"), nb::arg("before"), nb::arg("clip"),
-      nb::arg("slope"), "Half the mean squared error; clip 0: no clipping. Addresses of contiguous float32 memory.");
+      nb::arg("grads"), "Half the mean squared error; clip 0: no clipping. Addresses of contiguous float32 memory.");
 }
 
 }  // namespace slipstream

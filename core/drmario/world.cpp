@@ -90,30 +90,33 @@ Outcome settle_whole(Cells& cells) {
 
 }  // namespace
 
-void DrMarioConfig::validate() const {
-  require(players == 1 || players == 2, "a game has one player or two, not " + std::to_string(players));
-  require(speed >= 0 && speed <= 2, "speed is 0 (low), 1 (medium) or 2 (high), not " + std::to_string(speed));
-  require(max_pills >= 1, "max_pills must be at least 1");
-  require(1 <= first_seed && first_seed <= last_seed && last_seed <= kSeeds,
-          "a console has the seeds 1 to 32767; " + std::to_string(first_seed) + " to " + std::to_string(last_seed) +
-              " is no range of them");
-  for (const int number : seeds)
-    require(1 <= number && number <= kSeeds, "a console has the seeds 1 to 32767, not " + std::to_string(number));
-  require(!stages.empty(), "a game needs a stage");
-  for (const Stage& stage : stages) {
-    require(!stage.levels.empty(), "stage '" + stage.name + "' has no levels");
-    for (const int level : stage.levels)
-      require(0 <= level && level <= kMaxLevel, "levels are 0 to 24, not " + std::to_string(level));
-    require(stage.matches == 0 || stage.viruses == 0,
-            "stage '" + stage.name + "' cannot ask for matches and for viruses");
-    require(stage.max_frames >= 0, "stage '" + stage.name + "' cannot last less than no time");
-    require(stage.matches == 0 || players == 1, "matches are a goal for one player only");
-  }
-  require(!planes.opponent || players == 2, "there is no opponent's bottle to show with one player");
-  require(!planes.feasible || control == Control::kPlacement, "feasible planes are for placements");
+std::vector<GamesConfig> DrMarioConfig::games() const {
+  if (!phases.empty()) return phases;
+  GamesConfig all;
+  all.name = "all";
+  all.levels = levels;
+  return {all};
 }
 
-DrMarioWorld::DrMarioWorld(const DrMarioConfig& config) : config_((config.validate(), config)) {}
+void DrMarioConfig::validate() const {
+  check_fields(*this);
+  require(first_seed <= last_seed,
+          "first_seed " + std::to_string(first_seed) + " comes after last_seed " + std::to_string(last_seed));
+  for (const GamesConfig& phase : phases) {
+    require(!phase.matches || !phase.viruses, "phase '" + phase.name + "' cannot ask for matches and for viruses");
+    require(!phase.matches || players == 1, "matches are a goal for one player only");
+  }
+  require(!planes.opponent || players == 2, "there is no opponent's bottle to show with one player");
+  require(!planes.feasible || actions == Actions::kPlacement, "feasible planes are for placements");
+}
+
+DrMarioWorld::DrMarioWorld(const DrMarioConfig& config) : config_((config.validate(), config)) {
+  for (const GamesConfig& games : config_.games()) {
+    const double frames =
+        games.max_seconds ? std::max(1.0, std::nearbyint(*games.max_seconds * kFramesPerSecond)) : 0.0;
+    stages_.push_back({games.levels, games.viruses.value_or(0), games.matches.value_or(0), static_cast<int>(frames)});
+  }
+}
 
 WorldSpec DrMarioWorld::spec(const DrMarioConfig& config) {
   config.validate();
@@ -129,18 +132,18 @@ WorldSpec DrMarioWorld::spec(const DrMarioConfig& config) {
     for (int id = 0; id < kIds; ++id) pills.push_back(std::string(which) + "_" + std::to_string(id));
   spec.obs.push_back({"pills", DType::kU8, {2 * kIds}, 0.0F, 1.0F, pills});
   spec.obs.push_back({"aux", DType::kF32, {aux_size(config)}, 0.0F, 1.0F, aux_names(config)});
-  if (config.control == Control::kPlacement && config.costs)
+  if (config.actions == Actions::kPlacement && config.show_costs)
     spec.obs.push_back({"costs", DType::kF32, {4, kRows, kColumns}, 0.0F, 1.0F, {"right", "below", "left", "above"}});
   spec.action.discrete = true;
   spec.has_durations = true;
-  if (config.control == Control::kPlacement) {
+  if (config.actions == Actions::kPlacement) {
     spec.action.size = kPlacements;
     spec.masked = true;
   } else {
     spec.action.size = static_cast<int>(kChoices.size());
     for (const char* name : kChoiceNames) spec.action.names.emplace_back(name);
   }
-  for (std::size_t p = 0; p < kNumParts; ++p) spec.reward_parts.emplace_back(kPartNames[p]);
+  for (const char* name : choice_names(Part{})) spec.reward_parts.emplace_back(name);
   spec.stats = {"success", "clean",   "clear_frames", "frames",  "pills",   "viruses_left", "virus_share",
                 "score",   "top_out", "timeout",      "matches", "garbage", "level",        "seed"};
   spec.stats_per_agent = config.players == 2;
@@ -149,9 +152,9 @@ WorldSpec DrMarioWorld::spec(const DrMarioConfig& config) {
                            "score", "level", "frames", "terminal", "seed", "counter"})
     spec.frame_fields.emplace_back(name);
   spec.scripts = {"random"};
-  if (config.control == Control::kPlacement) spec.scripts.insert(spec.scripts.end(), {"fastest", "greedy"});
-  for (const Stage& stage : config.stages) spec.phases.push_back(stage.name);
-  const int per_pill = config.control == Control::kPlacement ? 1 : kRows * 70;
+  if (config.actions == Actions::kPlacement) spec.scripts.insert(spec.scripts.end(), {"fastest", "greedy"});
+  for (const GamesConfig& games : config.games()) spec.phases.push_back(games.name);
+  const int per_pill = config.actions == Actions::kPlacement ? 1 : kRows * 70;
   spec.max_episode_steps = config.max_pills * config.players * per_pill;
   spec.tick_seconds = 1.0 / kFramesPerSecond;
   return spec;
@@ -162,7 +165,7 @@ WorldSpec DrMarioWorld::spec(const DrMarioConfig& config) {
 void DrMarioWorld::reset(const Rng& rng, const Slices& s) {
   Rng stream = rng;
   dice_ = rng.fork(kDiceStream);
-  stage_ = std::clamp(s.phase, 0, static_cast<int>(config_.stages.size()) - 1) + kPhases * s.time_limit;
+  stage_ = std::clamp(s.phase, 0, static_cast<int>(stages_.size()) - 1) + kPhases * s.time_limit;
   const auto& levels = stage().levels;
   level_ = levels[stream.below(static_cast<std::uint32_t>(levels.size()))];
   seed_ =
@@ -183,11 +186,11 @@ void DrMarioWorld::reset(const Rng& rng, const Slices& s) {
     }
   }
   // At low speed a pill is thrown on odd frames, so the first one falls on an odd frame too.
-  counter_ = config_.speed == 0 ? 1 : static_cast<std::uint8_t>(stream.below(256));
+  counter_ = config_.speed == Speed::kLow ? 1 : static_cast<std::uint8_t>(stream.below(256));
   frames_ = 0;
   for (std::size_t p = 0; p < players(); ++p) {
     seats_[p] = Seat{};
-    seats_[p].game = start(made.cells, made.reserve, config_.speed);
+    seats_[p].game = start(made.cells, made.reserve, static_cast<int>(config_.speed));
     seats_[p].viruses = seats_[p].game.viruses;
     arrive(seats_[p]);
   }
@@ -208,7 +211,7 @@ bool DrMarioWorld::over() const {
 // A pill has come under control: its player decides, unless there is nothing to decide.
 void DrMarioWorld::arrive(Seat& seat) {
   seat.arrived = 0;
-  if (config_.control == Control::kController) {
+  if (config_.actions == Actions::kController) {
     seat.decides = 1;
     return;
   }
@@ -225,7 +228,7 @@ void DrMarioWorld::arrive(Seat& seat) {
 
 void DrMarioWorld::choose(Seat& seat, int action) const {
   seat.decides = 0;
-  if (config_.control == Control::kController) {
+  if (config_.actions == Actions::kController) {
     seat.buttons = kChoices[static_cast<std::size_t>(std::clamp<int>(action, 0, kChoices.size() - 1))];
     return;
   }
@@ -267,7 +270,7 @@ void DrMarioWorld::play(std::size_t p, int tick, const Slices& s) {
     }
   }
   if (happened.locked) {
-    if (config_.control == Control::kController) ++seat.pills;
+    if (config_.actions == Actions::kController) ++seat.pills;
     pay(p, Part::kPill, 1.0, tick, s);
   }
   if (happened.runs > 0) {
@@ -278,7 +281,7 @@ void DrMarioWorld::play(std::size_t p, int tick, const Slices& s) {
     pay(p, Part::kMatch, happened.cells - happened.viruses, tick, s);
   }
   const bool controlled = me.action == Action::kFall && me.terminal == Terminal::kNone;
-  seat.arrived = controlled && (!happened.fell || config_.control == Control::kController) ? 1 : 0;
+  seat.arrived = controlled && (!happened.fell || config_.actions == Actions::kController) ? 1 : 0;
 }
 
 // Frames on which nobody's buttons or bottle matter.
@@ -424,7 +427,7 @@ void DrMarioWorld::observe(std::size_t p, const Slices& s) const {
   pills[3 * seat.game.colours[0] + seat.game.colours[1]] = 1;
   pills[kIds + 3 * seat.game.preview[0] + seat.game.preview[1]] = 1;
   write_aux(p, s.obs_f32(2) + p * static_cast<std::size_t>(aux_size(config_)));
-  if (config_.control == Control::kPlacement && config_.costs) {
+  if (config_.actions == Actions::kPlacement && config_.show_costs) {
     float* costs = s.obs_f32(3) + p * kPlacements;
     for (std::size_t a = 0; a < kPlacements; ++a)
       costs[a] = seat.decides == 0 ? 1.0F : std::min(1.0F, static_cast<float>(seat.costs[a]) * kCostScale);
@@ -450,7 +453,7 @@ void DrMarioWorld::write_aux(std::size_t p, float* out) const {
       std::count_if(seat.costs.begin(), seat.costs.end(), [](auto cost) { return cost != kUnreachable; });
   const auto put = [&](double value) { *out++ = static_cast<float>(std::clamp(value, 0.0, 1.0)); };
   constexpr double kMostViruses = viruses_of(kMaxLevel);
-  for (int speed = 0; speed < 3; ++speed) put(config_.speed == speed ? 1.0 : 0.0);
+  for (int speed = 0; speed < 3; ++speed) put(static_cast<int>(config_.speed) == speed ? 1.0 : 0.0);
   put(game.viruses / kMostViruses);
   for (const int count : viruses) put(count / kMostViruses);
   put(level_ / static_cast<double>(kHighestDistinctLevel));
@@ -458,7 +461,7 @@ void DrMarioWorld::write_aux(std::size_t p, float* out) const {
   put(*std::max_element(heights.begin(), heights.end()) / static_cast<double>(kRows));
   put(occupied / static_cast<double>(kCells));
   put(virus_height / static_cast<double>(kRows));
-  put(seat.decides != 0 && config_.control == Control::kPlacement ? static_cast<double>(options) / kCells : 0.0);
+  put(seat.decides != 0 && config_.actions == Actions::kPlacement ? static_cast<double>(options) / kCells : 0.0);
   put(game.threshold() / 69.0);
   put(counter_ & 1);
   put(seat.viruses > 0 ? 1.0 - game.viruses / static_cast<double>(seat.viruses) : 0.0);
@@ -554,7 +557,7 @@ int DrMarioWorld::greedy(const Seat& seat) const {
 void DrMarioWorld::scripted(int script, int agent, const Slices& s) {
   const Seat& seat = seats_[static_cast<std::size_t>(agent)];
   std::int32_t& choice = s.choice[agent];
-  if (config_.control == Control::kController) {
+  if (config_.actions == Actions::kController) {
     choice = static_cast<std::int32_t>(dice_.below(kChoices.size()));
     return;
   }

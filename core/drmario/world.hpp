@@ -43,8 +43,16 @@ class DrMarioWorld {
     std::uint8_t buttons = 0;  // of the next frame, for a controller
   };
 
+  // A phase's games, with numbers for what is left open.
+  struct Stage {
+    std::vector<int> levels;
+    int viruses;     // 0: all of the level's
+    int matches;     // 0: viruses are the goal
+    int max_frames;  // 0: only pills are counted
+  };
+
   [[nodiscard]] std::size_t players() const { return static_cast<std::size_t>(config_.players); }
-  [[nodiscard]] const Stage& stage() const { return config_.stages[static_cast<std::size_t>(stage_ % kPhases)]; }
+  [[nodiscard]] const Stage& stage() const { return stages_[static_cast<std::size_t>(stage_ % kPhases)]; }
   [[nodiscard]] bool over() const;
   [[nodiscard]] int winner() const;
   [[nodiscard]] bool cleared(const Seat& seat) const;
@@ -65,6 +73,7 @@ class DrMarioWorld {
   void write_stats(std::size_t p, double*& stats) const;
 
   DrMarioConfig config_;
+  std::vector<Stage> stages_;
   std::array<Seat, 2> seats_{};
   std::uint8_t counter_ = 1;  // of the next frame
   std::int32_t frames_ = 0;

@@ -18,10 +18,19 @@ using Four = double __attribute__((vector_size(4 * sizeof(double))));  // unders
 
 std::size_t zu(std::int64_t value) { return static_cast<std::size_t>(value); }
 
+void check_sizes(std::size_t indices, std::size_t values) {
+  if (indices != values) {
+    throw std::invalid_argument(std::to_string(indices) + " indices and " + std::to_string(values) +
+                                " values: a sum tree needs one per index");
+  }
+}
+
 }  // namespace
 
 SumTree::SumTree(std::int64_t capacity) : capacity_(capacity) {
-  if (capacity < 1) throw std::invalid_argument("a sum tree needs a capacity of at least 1");
+  if (capacity < 1) {
+    throw std::invalid_argument("capacity " + std::to_string(capacity) + ": a sum tree needs at least 1");
+  }
   std::size_t entries = zu(capacity);
   do {
     entries = (entries + kWidth - 1) / kWidth;
@@ -46,10 +55,12 @@ void SumTree::check(std::span<const std::int64_t> index) const {
 }
 
 void SumTree::set(std::span<const std::int64_t> index, std::span<const double> value) {
-  if (index.size() != value.size()) throw std::invalid_argument("a sum tree needs one value per index");
+  check_sizes(index.size(), value.size());
   check(index);
   for (const double v : value) {
-    if (!(v >= 0.0) || !std::isfinite(v)) throw std::invalid_argument("weights must be finite and not negative");
+    if (!(v >= 0.0) || !std::isfinite(v)) {
+      throw std::invalid_argument("weight " + std::to_string(v) + ": weights are finite and not negative");
+    }
   }
 
   touched_.clear();
@@ -81,7 +92,7 @@ void SumTree::set(std::span<const std::int64_t> index, std::span<const double> v
 }
 
 void SumTree::get(std::span<const std::int64_t> index, std::span<double> value) const {
-  if (index.size() != value.size()) throw std::invalid_argument("a sum tree needs one value per index");
+  check_sizes(index.size(), value.size());
   check(index);
   for (std::size_t k = 0; k < index.size(); ++k) {
     value[k] = levels_[0][zu(index[k]) / kWidth].below[zu(index[k]) % kWidth];
@@ -122,10 +133,11 @@ void SumTree::sample(std::span<const double> u, std::span<std::int64_t> index, s
     throw std::invalid_argument("a sum tree needs one index and one weight per draw");
   }
   const double whole = total();
-  if (!u.empty() && !(whole > 0.0)) throw std::invalid_argument("all weights are 0: there is nothing to draw");
-  if (!std::all_of(u.begin(), u.end(), [](double v) { return v >= 0.0 && v < 1.0; })) {
-    throw std::invalid_argument("draws need numbers in [0, 1)");
+  if (!u.empty() && !(whole > 0.0)) {
+    throw std::invalid_argument("the total of the weights is 0: there is nothing to draw");
   }
+  const auto wrong = std::find_if_not(u.begin(), u.end(), [](double v) { return v >= 0.0 && v < 1.0; });
+  if (wrong != u.end()) throw std::invalid_argument("draw " + std::to_string(*wrong) + ": draws are in [0, 1)");
   std::array<double, kLanes> x{};
   std::array<std::size_t, kLanes> at{};
   for (std::size_t first = 0; first < u.size(); first += kLanes) {

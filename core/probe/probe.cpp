@@ -7,10 +7,13 @@
 #include "probe/bandit.hpp"
 #include "probe/constant.hpp"
 #include "probe/coordination.hpp"
+#include "probe/copy.hpp"
 #include "probe/corridor.hpp"
 #include "probe/delayed.hpp"
+#include "probe/digit.hpp"
 #include "probe/duration.hpp"
 #include "probe/leaver.hpp"
+#include "probe/remember.hpp"
 #include "probe/target.hpp"
 
 namespace slipstream::probe {
@@ -24,9 +27,18 @@ std::unique_ptr<Worlds> make(const ProbeConfig& config, int num_worlds) {
 }
 
 constexpr std::pair<const char*, MakeWorlds> kTasks[] = {
-    {"constant", &make<Constant>},       {"delayed", &make<Delayed>},   {"coordination", &make<Coordination>},
-    {"leaver", &make<Leaver>},           {"bandit", &make<Bandit>},     {"duration", &make<Duration>},
-    {"alternating", &make<Alternating>}, {"corridor", &make<Corridor>}, {"target", &make<Target>},
+    {"constant", &make<Constant>},
+    {"delayed", &make<Delayed>},
+    {"coordination", &make<Coordination>},
+    {"leaver", &make<Leaver>},
+    {"bandit", &make<Bandit>},
+    {"duration", &make<Duration>},
+    {"alternating", &make<Alternating>},
+    {"corridor", &make<Corridor>},
+    {"target", &make<Target>},
+    {"digit", &make<Digit>},
+    {"remember", &make<Remember>},
+    {"copy", &make<Copy>},
 };
 
 }  // namespace
@@ -38,8 +50,9 @@ std::vector<std::string> task_names() {
 }
 
 std::unique_ptr<Worlds> make_worlds(const ProbeConfig& config, int num_worlds) {
-  if (config.horizon < 2) throw std::invalid_argument("horizon must be at least 2");
-  if (num_worlds < 1) throw std::invalid_argument("num_worlds must be at least 1");
+  check_fields(config);
+  if (num_worlds < 1)
+    throw std::invalid_argument("num_worlds is " + std::to_string(num_worlds) + "; it must be at least 1");
   for (const auto& [name, make_task] : kTasks) {
     if (config.task == name) return make_task(config, num_worlds);
   }

@@ -5,18 +5,14 @@
 #include <string>
 #include <vector>
 
+#include "probe/fields.hpp"
 #include "slipstream/vec_env.hpp"
 
 namespace slipstream::probe {
 
-struct ProbeConfig {
-  std::string task;  // one of task_names()
-  int horizon = 8;   // ticks of an episode, or its step limit where the task says so
-};
-
 [[nodiscard]] std::vector<std::string> task_names();
 
-// Throws std::invalid_argument for an unknown task or a horizon below 2.
+// Throws std::invalid_argument for an unknown task or a horizon out of its bounds.
 [[nodiscard]] std::unique_ptr<Worlds> make_worlds(const ProbeConfig& config, int num_worlds);
 
 }  // namespace slipstream::probe

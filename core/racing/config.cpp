@@ -3,8 +3,6 @@
 #include <cmath>
 #include <stdexcept>
 
-#include "racing/lidar.hpp"
-
 namespace slipstream::racing {
 namespace {
 
@@ -67,15 +65,16 @@ void check_spawns(const RacingConfig& config) {
 }  // namespace
 
 void RacingConfig::validate() const {
+  check_fields(*this);
   require(!cars.empty() && num_cars() <= kMaxCars,
           "a race has 1 to " + std::to_string(kMaxCars) + " cars, not " + std::to_string(cars.size()));
   const bool duel = task == Task::kGaplock || task == Task::kConvoyLock;
   require(!duel || num_cars() == 2,
-          "this task is between two cars, an attacker and its target, not " + std::to_string(cars.size()));
-  require(num_cars() > 1 || task == Task::kTimeTrial, "this task needs other cars; there is one");
+          "task: it is between 2 cars, an attacker and its target, not " + std::to_string(cars.size()));
+  require(num_cars() > 1 || task == Task::kTimeTrial, "task: it needs other cars; there is 1");
   require(num_cars() == 1 || task != Task::kTimeTrial,
-          "a time trial is driven alone; there are " + std::to_string(cars.size()) + " cars");
-  require(num_cars() > 1 || !observation.target, "observation: there is no other car to observe");
+          "task: a time trial is driven alone; there are " + std::to_string(cars.size()) + " cars");
+  require(num_cars() > 1 || !observation.target, "observation.target: there is no other car to observe");
   for (const CarConfig& car : cars) {
     const Vehicle& vehicle = vehicle_named(car.vehicle);
     require(car.speed_min_mps < car.speed_max_mps && car.speed_min_mps >= vehicle.speed_min &&
@@ -83,16 +82,7 @@ void RacingConfig::validate() const {
             car.id + ": speeds from " + number(car.speed_min_mps) + " to " + number(car.speed_max_mps) +
                 " m/s are not within what a " + car.vehicle + " drives, " + number(vehicle.speed_min) + " to " +
                 number(vehicle.speed_max));
-    require(car.friction_scale > 0.0 && car.mass_scale > 0.0, car.id + ": grip and weight are above 0");
   }
-  (void)Lidar(lidar.beams, lidar.fov_rad, lidar.range_m);
-  require(lidar.noise_m >= 0.0, "lidar: the noise cannot be below 0 m");
-  require(lidar.dropout >= 0.0 && lidar.dropout <= 1.0, "lidar: the dropout is a share, from 0 to 1");
-  require(action_repeat >= 1 && max_episode_steps >= 1 && laps >= 1,
-          "action_repeat, max_episode_steps and laps must be at least 1");
-  require(steer_choices >= 1 && speed_choices >= 1, "a grid of actions needs at least one level on each axis");
-  require(observation.frame_stack >= 1 && observation.action_stack >= 0,
-          "observation: frame_stack must be at least 1, action_stack at least 0");
   require(!phases.empty(), "a race needs at least one phase");
   for (const Phase& phase : phases) {
     require(phase.speed_from_mps <= phase.speed_to_mps, "phase " + phase.name + ": speeds are drawn from " +

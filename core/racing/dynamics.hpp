@@ -3,14 +3,14 @@
 
 #include <array>
 
+#include "racing/fields.hpp"
 #include "racing/vehicle.hpp"
 
 namespace slipstream::racing {
 
-// compat is f1tenth_gym (main branch) to the letter. clean keeps one reference point at all speeds (slow cars roll
+// Mode compat is f1tenth_gym (main branch) to the letter; clean keeps one reference point at all speeds (slow cars roll
 // about the point the centre of gravity says), steers by a proportional servo instead of full left or full right, holds
 // the steering angle within its stops, and lets tyres slip only where a step of time can follow them.
-enum class Mode { kClean, kCompat };
 
 inline constexpr double kStep = 0.01;       // seconds
 inline constexpr double kKinematic = 0.5;   // metres per second below which wheels roll; in clean at least

@@ -59,14 +59,17 @@ GridMap::GridMap(std::vector<std::uint8_t> occupied, int rows, int columns, doub
       sine_(std::sin(origin.yaw)),
       occupied_(std::move(occupied)) {
   if (rows < 1 || columns < 1 || occupied_.size() != static_cast<std::size_t>(rows) * static_cast<std::size_t>(columns))
-    throw std::invalid_argument("a map needs at least one row and one column of cells");
+    throw std::invalid_argument("a map has rows and columns, and a cell for each of both, not " +
+                                std::to_string(occupied_.size()) + " cells in " + std::to_string(rows) + " x " +
+                                std::to_string(columns));
   if (!(resolution > 0.0) || !std::isfinite(resolution))
     throw std::invalid_argument("a map's resolution is metres per cell and must be above 0, not " +
                                 std::to_string(resolution));
   if (!std::isfinite(origin.x) || !std::isfinite(origin.y) || !std::isfinite(origin.yaw))
     throw std::invalid_argument("a map's origin must be finite");
   if (std::find(occupied_.begin(), occupied_.end(), std::uint8_t{0}) == occupied_.end())
-    throw std::invalid_argument("the map has no free cell: nothing could drive there");
+    throw std::invalid_argument("none of the map's " + std::to_string(rows) + " x " + std::to_string(columns) +
+                                " cells is free: nothing could drive there");
   squares_.resize(static_cast<std::size_t>(rows + 2) * static_cast<std::size_t>(columns + 2));
   survey();
 }

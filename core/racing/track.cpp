@@ -151,33 +151,31 @@ Track oval(double straight, double radius, double width, double resolution) {
   return paved(std::move(points), true, width, resolution);
 }
 
-CircuitMaker::CircuitMaker(const CircuitConfig& config) : config_(config) {
-  check_road(config.width, config.resolution);
-  require(config.corners >= 3 && config.corners <= 64,
-          "a circuit has 3 to 64 corners, not " + std::to_string(config.corners));
-  require(config.roughness >= 0.0 && config.roughness <= 1.0,
-          "a circuit's roughness is between 0 and 1, not " + std::to_string(config.roughness));
-  require(config.narrowest <= config.width, "a road of " + std::to_string(config.width) + " m cannot be " +
-                                                std::to_string(config.narrowest) + " m at its narrowest");
-  check_road(config.narrowest, config.resolution);
-  require(config.tightest + 0.5 * config.narrowest >= kSpacing,
-          "a bend of " + std::to_string(config.tightest) + " m at its inner wall is none at the middle of a road of " +
-              std::to_string(config.narrowest) + " m");
-  require(config.radius >= config.width + config.tightest,
-          "a circuit of " + std::to_string(config.radius) + " m radius has no room for a road of " +
-              std::to_string(config.width) + " m around bends of " + std::to_string(config.tightest) + " m");
+CircuitMaker::CircuitMaker(const CircuitConfig& config)
+    : config_(config), narrowest_m_(config.narrowest_m.value_or(config.width_m)) {
+  check_fields(config);
+  check_road(config.width_m, config.resolution_m);
+  require(narrowest_m_ <= config.width_m, "a road of " + std::to_string(config.width_m) + " m cannot be " +
+                                              std::to_string(narrowest_m_) + " m at its narrowest");
+  check_road(narrowest_m_, config.resolution_m);
+  require(config.tightest_m + 0.5 * narrowest_m_ >= kSpacing,
+          "a bend of " + std::to_string(config.tightest_m) +
+              " m at its inner wall is none at the middle of a road of " + std::to_string(narrowest_m_) + " m");
+  require(config.radius_m >= config.width_m + config.tightest_m,
+          "a circuit of " + std::to_string(config.radius_m) + " m radius has no room for a road of " +
+              std::to_string(config.width_m) + " m around bends of " + std::to_string(config.tightest_m) + " m");
   const auto corners = static_cast<std::size_t>(config.corners);
   corners_.resize(corners);
   // No piece between two corners is longer than kLongest diameters.
-  const auto points = static_cast<std::size_t>(kLongest * 2.0 * config.radius * config.corners / kSpacing);
+  const auto points = static_cast<std::size_t>(kLongest * 2.0 * config.radius_m * config.corners / kSpacing);
   line_.reserve(std::max(points, corners * kPieces));
   other_.reserve(std::max(points, corners * kPieces));
 }
 
 Track CircuitMaker::blank() const {
-  const double across = 2.0 * (kBulge * config_.radius + 0.5 * config_.width + kWallMargin);
-  const auto cells = static_cast<std::size_t>(std::ceil(across / config_.resolution) + 1.0);
-  Track track{GridMap(cells * cells, config_.resolution), Centerline({{0, 0}, {1, 0}, {0, 1}}, true)};
+  const double across = 2.0 * (kBulge * config_.radius_m + 0.5 * config_.width_m + kWallMargin);
+  const auto cells = static_cast<std::size_t>(std::ceil(across / config_.resolution_m) + 1.0);
+  Track track{GridMap(cells * cells, config_.resolution_m), Centerline({{0, 0}, {1, 0}, {0, 1}}, true)};
   track.line.reserve(line_.capacity());
   return track;
 }
@@ -247,24 +245,24 @@ void CircuitMaker::relax(double least_radius) {
 
 void CircuitMaker::draw(Rng& rng, Track& track) {
   const double step = 2.0 * kPi / config_.corners;
-  const bool drawn = config_.narrowest < config_.width;
-  const double width = drawn ? rng.uniform(config_.narrowest, config_.width) : config_.width;
+  const bool drawn = narrowest_m_ < config_.width_m;
+  const double width = drawn ? rng.uniform(narrowest_m_, config_.width_m) : config_.width_m;
   const double side = config_.mirrored && rng.uniform() < 0.5 ? -1.0 : 1.0;
   for (int attempt = 0;; ++attempt) {
     // Where half of the tries at this roughness come too near to themselves, smoother ones follow, at last a circle.
     const double rough = config_.roughness * std::clamp(2.0 - 2.0 * attempt / kTries, 0.0, 1.0);
     for (int i = 0; i < config_.corners; ++i) {
       const double angle = step * (i + rough * rng.uniform(-0.4, 0.4));
-      const double radius = config_.radius * (1.0 - rough * rng.uniform());
+      const double radius = config_.radius_m * (1.0 - rough * rng.uniform());
       corners_[static_cast<std::size_t>(i)] = {radius * std::cos(angle), side * radius * std::sin(angle)};
     }
     smooth();
     space_evenly();
-    relax(config_.tightest + 0.5 * width);
-    if (attempt >= kTries || is_road(line_, width, config_.tightest)) break;
+    relax(config_.tightest_m + 0.5 * width);
+    if (attempt >= kTries || is_road(line_, width, config_.tightest_m)) break;
   }
   track.line.assign(line_, true);
-  pave(track, width, config_.resolution);
+  pave(track, width, config_.resolution_m);
 }
 
 Track circuit(const CircuitConfig& config, Rng& rng) {

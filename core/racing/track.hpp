@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "racing/centerline.hpp"
+#include "racing/fields.hpp"
 #include "racing/map.hpp"
 #include "slipstream/rng.hpp"
 
@@ -22,18 +23,6 @@ inline constexpr double kWallMargin = 0.5;  // metres of wall kept outside the r
 
 // Two straights joined by half circles about the origin, driven counter-clockwise from the middle of the lower one.
 [[nodiscard]] Track oval(double straight, double radius, double width, double resolution);
-
-// How random circuits look.
-struct CircuitConfig {
-  int corners = 12;         // points the road is drawn through
-  double radius = 14.0;     // metres from the middle, about
-  double roughness = 0.8;   // 0: a circle; 1: corners anywhere between the middle and the radius
-  double width = 2.2;       // of the road, at most
-  double narrowest = 2.2;   // at least: each circuit has its own
-  double tightest = 0.6;    // least radius of a bend's inner wall; below 0 that wall is a corner
-  double resolution = 0.1;  // metres per cell
-  bool mirrored = false;    // half of them, so that they are driven clockwise
-};
 
 // Draws circuits: a closed road through points around the middle, straightened until no bend is too tight and drawn
 // again where parts come too near to each other; driven counter-clockwise where it is not mirrored.
@@ -54,6 +43,7 @@ class CircuitMaker {
   void relax(double least_radius);
 
   CircuitConfig config_;
+  double narrowest_m_;
   std::vector<Point> corners_;
   std::vector<Point> line_;   // being drawn
   std::vector<Point> other_;  // what it is drawn from

@@ -53,7 +53,7 @@ WorldSpec RacingWorld::spec(const RacingConfig& config) {
   spec.action.size = kAxes;
   spec.action.names = {"steer", "speed"};
   spec.action.table = action_grid(config.steer_choices, config.speed_choices);
-  const std::vector<std::string> terms = term_names();
+  const auto terms = choice_names(Term{});
   spec.reward_parts = {terms.begin(), terms.begin() + kNumPaid};
   for (const CarConfig& car : config.cars)
     for (std::size_t t = kNumPaid; t < kNumTerms; ++t) spec.has_potential |= car.reward[t] != 0.0;
@@ -127,7 +127,7 @@ void RacingWorld::reset(const Rng& rng, const Slices& s) {
 void RacingWorld::draw_circuit(Rng& stream) {
   maker_->draw(stream, own_->track);
   own_->ideal.line.assign(own_->track.line.points(), true);
-  set_speeds(own_->ideal, config_.limits);
+  set_speeds(own_->ideal, {.speed_max = config_.ideal_speed_mps});
 }
 
 // Places go backwards along the line from the leader's.

@@ -179,19 +179,19 @@ void nonsense_is_refused() {
   refused([](auto& c) { c.separation_nm = 0.0; });
   refused([](auto& c) { c.position_jitter_nm = -1.0; });
   refused([](auto& c) { c.decision_s = 2.5; });
-  refused([](auto& c) { c.random_sector.num_aircraft = 4; });
+  refused([](auto& c) { c.random_sector.emplace().num_aircraft = 4; });
   refused([](auto& c) {
     c.aircraft.clear();
-    c.random_sector.num_aircraft = 32;
-    c.random_sector.density_per_nm2 = 0.1;
+    c.random_sector.emplace().num_aircraft = 32;
+    c.random_sector->density_per_nm2 = 0.1;
   });
 }
 
 void sector_keeps_its_promises() {
   AirspaceConfig config;
-  config.random_sector.num_aircraft = 12;
-  config.random_sector.conflict_share = 1.0;
-  config.random_sector.types = {"A320", "CRJ9"};
+  config.random_sector.emplace().num_aircraft = 12;
+  config.random_sector->conflict_share = 1.0;
+  config.random_sector->types = {"A320", "CRJ9"};
   const std::vector<SpeedRange> speeds{{0.074, 0.086}, {0.074, 0.086}};
   std::vector<Entry> entries(12);
   int met = 0;
@@ -208,8 +208,8 @@ void sector_keeps_its_promises() {
         const Vec2 r{o.east_nm - e.east_nm, o.north_nm - e.north_nm};
         const Vec2 v{velocity_east(o.heading_deg, o.speed_nmps) - velocity_east(e.heading_deg, e.speed_nmps),
                      velocity_north(o.heading_deg, o.speed_nmps) - velocity_north(e.heading_deg, e.speed_nmps)};
-        CHECK(norm(r) >= config.random_sector.min_start_separation_nm);
-        meets |= closest_approach(r, v, 0.0, 400.0).distance <= config.random_sector.conflict_cpa_nm + 1e-9;
+        CHECK(norm(r) >= config.random_sector->min_start_separation_nm);
+        meets |= closest_approach(r, v, 0.0, 400.0).distance <= config.random_sector->conflict_cpa_nm + 1e-9;
       }
       met += meets;
     }
@@ -219,8 +219,8 @@ void sector_keeps_its_promises() {
 
 void steps_are_finite_for_any_action() {
   AirspaceConfig config;
-  config.random_sector.num_aircraft = 32;
-  config.random_sector.density_per_nm2 = 0.002;
+  config.random_sector.emplace().num_aircraft = 32;
+  config.random_sector->density_per_nm2 = 0.002;
   config.max_episode_steps = 40;
   VecEnv env(std::make_unique<WorldsOf<AirspaceWorld>>(config, 3), VecEnvOptions{});
   env.reset({});

@@ -41,16 +41,19 @@ void stepping_and_restarting_episodes_allocates_nothing(VecEnv& env) {
 int main() {
   CHECK(std::unique_ptr<int>(new int(1)) != nullptr && allocations > 0);  // the counter counts
   airspace::AirspaceConfig sector;
-  sector.random_sector.num_aircraft = 8;
+  sector.random_sector.emplace().num_aircraft = 8;
   sector.max_episode_steps = 40;
   racing::RacingConfig race;  // every episode draws a circuit
   race.task = racing::Task::kHeadToHead;
-  race.cars = {{.id = "a"}, {.id = "b"}};
+  race.cars.resize(2);
+  race.cars[0].id = "a";
+  race.cars[1].id = "b";
   race.lidar.noise_m = 0.01;
   race.observation.line = race.observation.target = true;
   race.observation.frame_stack = 3;
   race.spawn.kind = racing::SpawnKind::kRandom;
   race.phases.resize(1);
+  race.phases[0].name = "all";
   race.max_episode_steps = 20;
   drmario::DrMarioConfig games;  // two players, who let everything fall
   games.players = 2;

@@ -113,15 +113,13 @@ void games_of_every_kind_go_on_for_ever_and_come_back_from_bytes() {
   for (const int kind : {0, 1, 2}) {
     DrMarioConfig config;
     config.players = kind == 1 ? 2 : 1;
-    config.control = kind == 2 ? Control::kController : Control::kPlacement;
+    config.actions = kind == 2 ? Actions::kController : Actions::kPlacement;
     config.planes.feasible = kind != 2;
     config.planes.opponent = kind == 1;
     config.planes.falling = true;
     config.max_pills = 20;
     config.reward.fill(1.0);
-    Stage few;
-    few.levels = {0, 7, 20, 24};
-    config.stages = {few};
+    config.levels = {0, 7, 20, 24};
     VecEnv env(std::make_unique<WorldsOf<DrMarioWorld>>(config, 8), {.seed = 5, .reward_parts = true});
     env.reset({});
     const std::vector<int> agents = kind == 1 ? std::vector<int>{0, 1} : std::vector<int>{0};
@@ -147,7 +145,7 @@ void a_config_that_cannot_be_is_refused() {
   config.players = 3;
   CHECK_THROWS(config.validate(), std::invalid_argument);
   config = {};
-  config.stages[0].levels = {25};
+  config.levels = {25};
   CHECK_THROWS(config.validate(), std::invalid_argument);
   config = {};
   config.planes.opponent = true;

@@ -1,14 +1,19 @@
-"""Adam over all parameters of a learner as one vector.
+"""Adam and target networks over all parameters of a learner as one vector, and learners in step.
 
 A small network has a dozen tensors, and the work per tensor (norms, scaling, one step each) costs more than the
 arithmetic. Here the parameters are views of one vector, and clipping and stepping are one native call.
+
+Learners in step hold the same weights, are given the same batches and make the same draws. Each takes its share of
+the rows, and all take the same step: only the sum of their gradients travels. It is summed in the learners' order, so
+that all of them get the same bits.
 """
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -16,16 +21,59 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from slipstream import _core
-from slipstream.algos.protocol import Arrays
-from slipstream.algos.share import ALONE, Share, summed
 from slipstream.algos.state import refuse_differences
 from slipstream.errors import CheckpointError
 from slipstream.nets.arithmetic import learning_dtype
+from slipstream.types import Arrays
 
 BETA1, BETA2 = 0.9, 0.999
 MOMENTS = ("exp_avg", "exp_avg_sq")
-Grads = tuple[Tensor, ...]  # pieces that together, in order, are the gradient of the whole vector
+Grads = tuple[Tensor, ...]  # tensors that, laid end to end, are the gradient of the whole vector
 SCALE, PATIENCE = 2.0**16, 2000  # of losses in float16, and steps after which it is doubled: torch's GradScaler
+Module = TypeVar("Module", bound=nn.Module)
+
+
+# --- learners in step ---
+
+
+class Share(Protocol):
+    """One learner's place among those in step."""
+
+    rank: int
+    ranks: int
+
+    def gather(self, mine: Tensor) -> Tensor:
+        """[ranks, n]: the vectors of all learners, each of length n, in their order."""
+
+
+class WholeBatch:
+    """A learner that takes every batch whole."""
+
+    rank, ranks = 0, 1
+
+    def gather(self, mine: Tensor) -> Tensor:
+        """Its own."""
+        return mine.unsqueeze(0)
+
+
+ALONE: Share = WholeBatch()
+
+
+def summed(share: Share, mine: Tensor) -> Tensor:
+    """The sum of all learners' vectors, added up in their order."""
+    vectors = share.gather(mine)
+    total = vectors[0].clone()
+    for other in vectors[1:]:
+        total += other
+    return total
+
+
+def joined(share: Share, mine: Tensor) -> Tensor:
+    """The rows of all learners, in their order."""
+    return mine if share.ranks == 1 else torch.cat(list(share.gather(mine)))
+
+
+# --- the optimiser ---
 
 
 class Backward(Protocol):
@@ -54,8 +102,8 @@ class FlatAdam:
         self._anchor: Tensor | None = None  # where the vector is pulled to
         self._pull = 0.0
         self._scale, self._fine = SCALE, 0  # and steps since it last changed; used where products are float16
-        self._grads: Grads = ()  # of the pieces of the step to come
-        self._said: dict[str, float] = {}
+        self._grads: Grads = ()  # summed over the pieces (micro-batches) of the step to come
+        self._terms: dict[str, float] = {}
 
     def pull_towards(self, reference: Mapping[str, NDArray[Any]], strength: float) -> None:
         """From now on every loss has strength / 2 times the squared distance to these weights (FedProx); 0: none.
@@ -64,15 +112,15 @@ class FlatAdam:
         """
         self._pull, self._anchor = strength, None
         if strength > 0.0:
-            wanted = [
+            weights = [
                 np.asarray(reference[name], np.float32).reshape(shape).ravel()
                 for name, (_, shape) in self.places.items()
             ]
-            self._anchor = torch.tensor(np.concatenate(wanted), device=self.vector.device)
+            self._anchor = torch.tensor(np.concatenate(weights), device=self.vector.device)
 
     @property
     def scale(self) -> float:
-        """The factor of output gradients before they go back through a network; `add_gradient` must be told of it."""
+        """The factor by which output gradients are multiplied before a backward pass; `add_gradient` divides by it."""
         return self._scale if learning_dtype() == torch.float16 else 1.0
 
     def minimize(self, loss: Tensor, learning_rate: float, max_norm: float | None) -> float:
@@ -80,58 +128,58 @@ class FlatAdam:
         self.add_loss(loss)
         return self.step(learning_rate, max_norm)[0]
 
-    def add_loss(self, loss: Tensor, part: float | None = None, terms: Mapping[str, float] | None = None) -> None:
+    def add_loss(self, loss: Tensor, fraction: float | None = None, terms: Mapping[str, float] | None = None) -> None:
         """Count a piece of a batch into the next step: the gradient of its mean loss, by autograd.
 
-        `part` is the piece's share of the batch's rows; None: all of this learner's share.
+        `fraction` is the piece's rows by all learners' rows; None: every learner has one piece, of the same size.
         """
         scale = self.scale  # small gradients would vanish among float16's few exponents
         grads = torch.autograd.grad(loss if scale == 1.0 else scale * loss, self.parameters)
-        self.add_gradient(grads, part, terms, scale)
+        self.add_gradient(grads, fraction, terms, scale)
 
     def add_output_grads(
         self,
         forward: Backward,
         output_grads: Sequence[Tensor],
-        part: float | None = None,
+        fraction: float | None = None,
         terms: Mapping[str, float] | None = None,
     ) -> None:
         """The same for a piece that was run forward, given the gradients of its mean loss by the outputs."""
         scale = self.scale
         if scale != 1.0:
             output_grads = [scale * grads for grads in output_grads]
-        self.add_gradient(forward.backward(output_grads), part, terms, scale)
+        self.add_gradient(forward.backward(output_grads), fraction, terms, scale)
 
     def add_gradient(
         self,
         grads: Sequence[Tensor],
-        part: float | None = None,
+        fraction: float | None = None,
         terms: Mapping[str, float] | None = None,
         scale: float = 1.0,
     ) -> None:
         """The same for a piece whose mean gradient is known, `scale` times too large."""
-        share = 1.0 / self.share.ranks if part is None else part
-        if share != scale:
-            grads = tuple(share / scale * g for g in grads)
+        weight = 1.0 / self.share.ranks if fraction is None else fraction
+        if weight != scale:
+            grads = tuple(weight / scale * g for g in grads)
         if self._grads:
             grads = tuple(before + g for before, g in zip(self._grads, grads, strict=True))
         self._grads = tuple(grads)
         for name, value in (terms or {}).items():
-            self._said[name] = self._said.get(name, 0.0) + share * value
+            self._terms[name] = self._terms.get(name, 0.0) + weight * value
 
     def step(self, learning_rate: float, max_norm: float | None) -> tuple[float, dict[str, float]]:
-        """One step down what was added; its gradient's norm before clipping, and the means of the terms."""
-        grads, said = self._grads, self._said
-        self._grads, self._said = (), {}
+        """One step on the gradient that was added; returns its norm before clipping, and the means of the terms."""
+        grads, terms = self._grads, self._terms
+        self._grads, self._terms = (), {}
         if self.share.ranks > 1:
-            grads, said = self._exchange(grads, said)
+            grads, terms = self._all_reduce(grads, terms)
         if self._anchor is not None:
             far = torch.split(self._pull * (self.vector - self._anchor), [g.numel() for g in grads])
             grads = tuple(g.flatten() + pull for g, pull in zip(grads, far, strict=True))
         if learning_dtype() == torch.float16 and self._is_too_large(grads):
-            return 0.0, said
+            return 0.0, terms
         if self.vector.device.type != "cpu":
-            return self._step_by_torch(grads, learning_rate, max_norm), said
+            return self._step_by_torch(grads, learning_rate, max_norm), terms
         mean, square = self.moments.values()
         grads = tuple(g.contiguous() for g in grads)
         norm = _core.adam_step(
@@ -147,12 +195,12 @@ class FlatAdam:
             second_moment=square.data_ptr(),
         )
         self.steps += math.isfinite(norm)
-        return norm, said
+        return norm, terms
 
     def _is_too_large(self, grads: Grads) -> bool:
-        """Whether the scaled loss left float16's range: then the step is left out, and the next scale is smaller.
+        """Whether the scaled loss left float16's range: then the step is skipped, and the next scale is smaller.
 
-        A gradient that is not finite without any scale is no matter of scale, and is told as such.
+        A gradient that is not finite without any scale is reported as such: a smaller scale would not help.
         """
         if self._scale > 1.0 and not all(bool(torch.isfinite(g).all()) for g in grads):
             self._scale, self._fine = max(1.0, self._scale / 2.0), 0
@@ -163,11 +211,11 @@ class FlatAdam:
         return False
 
     @torch.no_grad()
-    def _exchange(self, grads: Grads, said: dict[str, float]) -> tuple[Grads, dict[str, float]]:
+    def _all_reduce(self, grads: Grads, terms: dict[str, float]) -> tuple[Grads, dict[str, float]]:
         """Sums over all learners, of the gradient and of the terms beside it."""
-        terms = torch.tensor(list(said.values()), dtype=torch.float32, device=self.vector.device)
-        total = summed(self.share, torch.cat([*(g.flatten() for g in grads), terms]))
-        return (total[: len(self.vector)],), dict(zip(said, total[len(self.vector) :].tolist(), strict=True))
+        numbers = torch.tensor(list(terms.values()), dtype=torch.float32, device=self.vector.device)
+        total = summed(self.share, torch.cat([*(g.flatten() for g in grads), numbers]))
+        return (total[: len(self.vector)],), dict(zip(terms, total[len(self.vector) :].tolist(), strict=True))
 
     @torch.no_grad()
     def _step_by_torch(self, grads: Grads, learning_rate: float, max_norm: float | None) -> float:
@@ -234,3 +282,17 @@ def flatten_parameters(parameters: list[nn.Parameter]) -> Tensor:
         parameter.data = vector[offset : offset + parameter.numel()].view(parameter.shape)
         offset += parameter.numel()
     return vector
+
+
+class TargetNetwork(Generic[Module]):
+    """A copy of a network that follows it slowly: the target of a bootstrap, or an average that is evaluated."""
+
+    def __init__(self, network: Module, vector: Tensor) -> None:
+        """`vector` holds the network's parameters as one (FlatAdam's)."""
+        self.network = copy.deepcopy(network).requires_grad_(False)
+        self._source = vector
+        self._vector = flatten_parameters(list(self.network.parameters()))
+
+    def follow(self, share: float) -> None:
+        """Move this share of the way to the network; 1 copies it."""
+        self._vector.lerp_(self._source, share)

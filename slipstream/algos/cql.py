@@ -11,51 +11,84 @@ import math
 from collections.abc import Sequence
 from typing import ClassVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from slipstream.algos.loss import GradientStep, mean_loss
+from slipstream.algos.adam import Share
+from slipstream.algos.losses import GradientStep, mean_loss, twin_loss
 from slipstream.algos.offpolicy import Noise, RowSlice
-from slipstream.algos.protocol import Traits
-from slipstream.algos.sac import Sac, twin_loss
-from slipstream.algos.share import Share
+from slipstream.algos.protocol import Progress, ReplayAlgorithm, StateLayout, Traits, UpdateResult
+from slipstream.algos.sac import Sac
 from slipstream.config.algos import CqlConfig
-from slipstream.nets.blocks import append, pick
+from slipstream.data.rollout import Blocks
+from slipstream.data.transitions import Sample, Transitions
+from slipstream.nets.actor import Acted
+from slipstream.nets.inputs import append, map_blocks
 from slipstream.spec import WorldSpec
+from slipstream.types import Arrays
 
 
-class Cql(Sac):
-    """SAC with a conservative critic loss; all else is SAC's."""
+class Cql(ReplayAlgorithm):
+    """A SAC learner with a gradient step of its own for the critics, on a conservative loss; all else is SAC's."""
 
     traits: ClassVar[Traits] = Traits(
         "cql", "replay", continuous=True, discrete=True, masks=True, durations=True, lagged=True
     )
-    config: CqlConfig
+    layout: ClassVar[StateLayout] = Sac.layout
 
     def __init__(self, config: CqlConfig, spec: WorldSpec, seed: int, device: torch.device) -> None:
-        super().__init__(config, spec, seed, device)
+        self.config = config
+        self.sac = Sac(config, spec, seed, device, self._step_critics)
+        self.actor, self.critics = self.sac.actor, self.sac.critics
+        self.modules, self.optimisers, self.share = self.sac.modules, self.sac.optimisers, self.sac.share
         self.action_noise = Noise(seed ^ 0x5DEECE66D, self.actor.spec.outputs)
+
+    def numbers(self) -> Arrays:
+        """SAC's."""
+        return self.sac.numbers()
+
+    def load_numbers(self, state: Arrays, strict: bool) -> None:
+        """SAC's."""
+        self.sac.load_numbers(state, strict)
 
     def set_share(self, share: Share) -> None:
         """Learn from this share of every batch, beside other learners in step."""
-        super().set_share(share)
-        self.action_noise.share = share
+        self.share = share
+        self.sac.set_share(share)
+
+    def explore(self, progress: Progress) -> None:
+        """As SAC does."""
+        self.sac.explore(progress)
+
+    def act(self, obs: Blocks, mask: NDArray[np.uint8] | None, noise: NDArray[np.float32] | None) -> Acted:
+        """As SAC does."""
+        return self.sac.act(obs, mask, noise)
+
+    def observe(self, rows: Transitions) -> None:
+        """Take new transitions into the input statistics."""
+        self.sac.observe(rows)
+
+    def update(self, sample: Sample, progress: Progress) -> UpdateResult:
+        """SAC's, with the critics' step below."""
+        return self.sac.update(sample, progress)
 
     def _step_critics(self, pieces: Sequence[RowSlice], target: Tensor, rate: float) -> GradientStep:
-        """Down SAC's error plus the conservative term."""
-        done = []
+        """Minimise SAC's error plus the conservative term."""
+        optimiser, done = self.sac.critic_optimiser, []
         for piece in pieces:
             loss, td_error = self._conservative_loss(piece, target)
-            self.critic_optimiser.add_loss(loss, part=piece.part)
-            done.append((piece.part, loss.detach(), td_error))
-        norm, _ = self.critic_optimiser.step(rate, self.config.max_grad_norm)
+            optimiser.add_loss(loss, fraction=piece.fraction)
+            done.append((piece.fraction, loss.detach(), td_error))
+        norm, _ = optimiser.step(rate, self.config.max_grad_norm)
         return GradientStep(*mean_loss(done), norm)
 
     def _conservative_loss(self, piece: RowSlice, target: Tensor) -> tuple[Tensor, Tensor]:
         """The loss of a piece, and how wrong the critics are together, [B]."""
         rows = piece.rows
-        all_values = self.critics(self._critic_inputs(rows))
-        values = self._taken(all_values, rows)
+        all_values = self.critics(self.sac.critic_inputs(rows))
+        values = self.sac.taken(all_values, rows)
         if not self.actor.spec.discrete:
             highest = self._soft_maximum(piece)
         elif rows.mask is None:
@@ -69,15 +102,15 @@ class Cql(Sac):
         """log ∫ exp Q(s, a) da, [members, B], by importance sampling from three sources: uniform, π(s) and π(s')."""
         rows, count = piece.rows, self.config.sampled_actions
         axes, batch = self.actor.spec.outputs, len(piece.rows.reward)
-        noise = self.action_noise.draw(self.steps, 3, piece.of * count, self.device)
+        noise = self.action_noise.draw(self.sac.steps, 3, piece.of * count, self.sac.device, self.share)
         noise = noise[:, piece.at.start * count : piece.at.stop * count]
-        inputs = pick(rows.inputs, lambda block: block.repeat_interleave(count, 0))
+        inputs = map_blocks(rows.inputs, lambda block: block.repeat_interleave(count, 0))
         with torch.no_grad():
             uniform = torch.erf(noise[0] / math.sqrt(2.0))
             now, now_logp, *_ = self.actor.squashed(inputs).sample_with_logp(noise[1])
-            next_inputs = pick(rows.next_inputs, lambda block: block.repeat_interleave(count, 0))
+            next_inputs = map_blocks(rows.next_inputs, lambda block: block.repeat_interleave(count, 0))
             then, then_logp, *_ = self.actor.squashed(next_inputs).sample_with_logp(noise[2])
-        thrice = pick(inputs, lambda block: torch.cat([block] * 3))
+        thrice = map_blocks(inputs, lambda block: torch.cat([block] * 3))
         values: Tensor = self.critics(append(thrice, torch.cat([uniform, now, then]))).squeeze(2)
         density = torch.cat([torch.full_like(now_logp, -axes * math.log(2.0)), now_logp, then_logp])
         weighed = (values - density).view(len(values), 3, batch, count)

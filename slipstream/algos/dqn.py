@@ -17,39 +17,35 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from slipstream.algos.adam import FlatAdam
-from slipstream.algos.loss import GradientStep, autograd_loss, gradient_step
+from slipstream.algos.adam import ALONE, FlatAdam, Share, TargetNetwork, joined
+from slipstream.algos.losses import GradientStep, Loss, autograd_loss, gradient_step, quantile_loss, quantile_losses
 from slipstream.algos.offpolicy import (
     RowPrivacy,
     Rows,
     RowSlice,
-    UpdateResult,
     coin,
+    over_pieces,
     pieces_of,
     random_actions,
     rows_of,
     saved_steps,
 )
-from slipstream.algos.protocol import Arrays, Progress, StateLayout, Traits, action_shape
-from slipstream.algos.share import ALONE, Share, joined
-from slipstream.algos.state import load_module, module_arrays, refuse_unknown
-from slipstream.algos.target_network import TargetNetwork
+from slipstream.algos.protocol import Progress, ReplayAlgorithm, StateLayout, Traits, UpdateResult, action_shape
 from slipstream.config.algos import DqnConfig, schedule_at
 from slipstream.config.algos.offpolicy import QuantileValues
 from slipstream.data.merge_rules import Rule
 from slipstream.data.rollout import Blocks
 from slipstream.data.transitions import Sample, Transitions
-from slipstream.nets.actor import Acted, ActorSpec, act, tensors
-from slipstream.nets.blocks import VECTOR
-from slipstream.nets.forward import Forward, runner_of
+from slipstream.errors import ScenarioError
+from slipstream.nets.actor import Acted, act, tensors
 from slipstream.nets.heads import masked
-from slipstream.nets.networks import make_networks
+from slipstream.nets.inputs import VECTOR
+from slipstream.nets.networks import Forward, make_networks, runner_of
 from slipstream.spec import WorldSpec
+from slipstream.types import Arrays
 
-HUBER = 1.0  # errors beyond this count linearly
 
-
-class Dqn:
+class Dqn(ReplayAlgorithm):
     """Values of every choice, shared by the agents of a team; the best is taken."""
 
     traits: ClassVar[Traits] = Traits(
@@ -69,13 +65,24 @@ class Dqn:
         self.steps = 0  # gradient steps taken
         self.epsilon = 1.0
         self.private: RowPrivacy | None = None
+        self.modules = {"actor": self.actor, "target": self.target.network}
+        self.optimisers = {"optim": self.optimiser}
 
-    def set_share(self, share: Share) -> None:
-        """Learn from this share of every batch, beside other learners in step."""
-        self.share = self.optimiser.share = share
+    def numbers(self) -> Arrays:
+        """Gradient steps taken, which noise and delays are counted by."""
+        return {"steps": np.array(self.steps, np.int64)}
+
+    def load_numbers(self, state: Arrays, strict: bool) -> None:
+        """Take over the number of gradient steps."""
+        self.steps = saved_steps(state, self.steps, strict)
 
     def hide_rows(self, private: RowPrivacy) -> None:
         """From now on take gradients from `private`, in which no single row stands out (DP-SGD)."""
+        if self.actor.spec.network != "mlp":
+            raise ScenarioError(
+                f"federated.dp_sgd: gradients of single rows are known for perceptrons only, not for network "
+                f"{self.actor.spec.network}; use algo.network mlp"
+            )
         self.private = private
 
     def explore(self, progress: Progress) -> None:
@@ -101,8 +108,7 @@ class Dqn:
         rate = schedule_at(self.config.learning_rate, progress.fraction)
         rows = rows_of(sample, self.actor, self.device, self.share)
         pieces = pieces_of(rows, 1 if self.private is not None else self.config.accumulate, self.share)
-        following = [self._next_quantiles(piece.rows) for piece in pieces]
-        best = following[0] if len(following) == 1 else torch.cat(following)
+        best = over_pieces(pieces, lambda piece: self._next_quantiles(piece.rows))
         target = rows.reward.unsqueeze(1) + rows.discount.unsqueeze(1) * best
         loss, td_error, norm = self._step(pieces, target, rate)
         self.steps += 1
@@ -117,21 +123,21 @@ class Dqn:
         return UpdateResult(stats, joined(self.share, td_error))
 
     def _step(self, pieces: Sequence[RowSlice], target: Tensor, rate: float) -> GradientStep:
-        """Down the error of the values of the choices taken; tells how wrong each is, [B]."""
+        """Minimise the error of the values of the choices taken; reports how wrong each is, [B]."""
 
         def loss(piece: RowSlice, out: Tensor) -> tuple[Tensor, Tensor]:
             rows = piece.rows
             return quantile_loss(taken(self.actor.as_quantiles(out), rows.action), target[piece.at], rows.weight)
 
-        def forward(piece: RowSlice) -> Forward:
-            return self.runner.forward(piece.rows.inputs)
+        def loss_of(piece: RowSlice) -> tuple[Forward, Loss]:
+            forward = self.runner.forward(piece.rows.inputs)
+            return forward, autograd_loss(partial(loss, piece), *forward.outputs)
 
         if self.private is None:
-            losses = ((piece.part, forward(piece), partial(autograd_loss, partial(loss, piece))) for piece in pieces)
-            return gradient_step(self.optimiser, losses, rate, self.config.max_grad_norm)
+            return gradient_step(self.optimiser, pieces, loss_of, rate, self.config.max_grad_norm)
         (draw,) = pieces
-        value, td_error = loss(draw, *forward(draw).outputs)
         rows = draw.rows
+        value, td_error = loss(draw, *self.runner.forward(rows.inputs).outputs)
         grads = self.private.gradients(self._row_losses, rows.inputs[VECTOR], rows.action, target)
         self.optimiser.add_gradient(grads)
         norm, _ = self.optimiser.step(rate, self.config.max_grad_norm)
@@ -148,61 +154,8 @@ class Dqn:
         choosing = self.actor.quantiles(rows.next_inputs) if self.config.double else judged
         return taken(judged, masked(choosing.mean(2), rows.next_mask).argmax(1))
 
-    def actor_spec(self) -> ActorSpec:
-        """How to build the acting network again."""
-        return self.actor.spec
-
-    def actor_arrays(self) -> Arrays:
-        """The acting network's weights and statistics."""
-        return module_arrays(self.actor, "actor")
-
-    def pull_towards(self, reference: Arrays, strength: float) -> None:
-        """Stay near these weights: every loss gains strength / 2 times the squared distance to them (FedProx)."""
-        self.optimiser.pull_towards(reference, strength)
-
-    def state_dict(self, include_optim: bool = True) -> Arrays:
-        """Both networks; with the optimiser's moments unless told otherwise."""
-        state = {
-            **module_arrays(self.actor, "actor"),
-            **module_arrays(self.target.network, "target"),
-            "steps": np.array(self.steps, np.int64),
-        }
-        return state | self.optimiser.arrays("optim") if include_optim else state
-
-    def load_state_dict(self, state: Arrays, strict: bool = True, include_optim: bool = True) -> None:
-        """Take over a saved state; problems are named."""
-        refuse_unknown(state, self.layout.parts, strict)
-        load_module(self.actor, state, "actor", strict)
-        load_module(self.target.network, state, "target", strict)
-        self.steps = saved_steps(state, self.steps, strict)
-        if include_optim:
-            self.optimiser.load(state, "optim", strict)
-
 
 def taken(quantiles: Tensor, action: Tensor) -> Tensor:
     """The quantiles of one choice per row: [B, choices, quantiles] and [B] -> [B, quantiles]."""
     index = action.view(-1, 1, 1).expand(-1, 1, quantiles.shape[2])
     return quantiles.gather(1, index).squeeze(1)
-
-
-def quantile_loss(values: Tensor, target: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Quantile Huber loss, weighted per row [B], and the mean absolute error per row."""
-    losses, td_error = quantile_losses(values, target)
-    return (weight * losses).mean(), td_error
-
-
-def quantile_losses(values: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """Quantile Huber loss and mean absolute error of every row, [B]; one quantile is plain Huber.
-
-    Args:
-        values: [B, Q], the quantiles at (i + 1/2) / Q.
-        target: [B, Q'], samples of what they should be.
-    """
-    error = target.unsqueeze(1) - values.unsqueeze(2)  # [B, Q, Q']
-    size = error.abs()
-    huber = torch.where(size <= HUBER, 0.5 * error.square(), HUBER * (size - 0.5 * HUBER))
-    count = values.shape[1]
-    if count > 1:
-        middle = (torch.arange(count, device=values.device, dtype=values.dtype) + 0.5) / count
-        huber = huber * (middle.view(1, -1, 1) - (error.detach() < 0).float()).abs()
-    return huber.mean(2).sum(1), size.detach().mean((1, 2))

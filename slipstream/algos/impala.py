@@ -3,7 +3,7 @@
 V-trace makes value targets for the policy that learns out of what the one that acted did; the policy gradient weights
 every decision by ρ = min(ρ̄, π/μ). Where we depart from the paper: decisions may last any number of ticks (semi-Markov
 V-trace); a truncated episode bootstraps from its final observation; minibatches are drawn from the decisions of a
-slab, not from whole trajectories, with targets made once per update and ρ taken anew at every gradient step; value
+rollout, not from whole trajectories, with targets made once per update and ρ taken anew at every gradient step; value
 targets may be standardised without changing the critic's output (PopArt); Adam instead of RMSProp.
 """
 
@@ -16,36 +16,30 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from slipstream.algos.adam import FlatAdam
-from slipstream.algos.batch import (
+from slipstream.algos.adam import ALONE, FlatAdam, Share
+from slipstream.algos.extra_losses import ExtraLosses
+from slipstream.algos.losses import autograd_loss
+from slipstream.algos.means import Means, explained_variance
+from slipstream.algos.protocol import Progress, RolloutAlgorithm, StateLayout, Stats, Traits, action_shape
+from slipstream.algos.rollout_batch import (
     Batch,
-    Means,
-    Terms,
     evaluate_rollout,
-    explained_variance,
     observe,
     policy_on,
     shuffled,
     standardise,
     to_batch,
+    vtrace,
 )
-from slipstream.algos.loss import autograd_loss
-from slipstream.algos.protocol import Arrays, Progress, StateLayout, Stats, Traits, action_shape
-from slipstream.algos.returns import vtrace
-from slipstream.algos.share import ALONE, Share
-from slipstream.algos.state import load_module, module_arrays, refuse_unknown
 from slipstream.algos.surrogate import value_error
 from slipstream.config.algos import ImpalaConfig, schedule_at
 from slipstream.data.rollout import Blocks, Rollout
-from slipstream.nets.actor import Acted, ActorSpec, act
-from slipstream.nets.forward import ActorCritic
-from slipstream.nets.networks import make_networks
+from slipstream.nets.actor import Acted, act
+from slipstream.nets.networks import ActorCritic, make_networks
 from slipstream.spec import WorldSpec
 
-TERMS = ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction")
 
-
-class Impala:
+class Impala(RolloutAlgorithm):
     """One policy shared by the agents of a team, and its critic."""
 
     traits: ClassVar[Traits] = Traits(
@@ -62,33 +56,32 @@ class Impala:
         self.critic = networks.value_critic(self.actor, config.shared_torso)
         self.share: Share = ALONE
         self.optimiser = FlatAdam({"actor": self.actor, "critic": self.critic}, config.adam_eps)
-        self.actor_critic = ActorCritic(self.actor, self.critic)
-
-    def set_share(self, share: Share) -> None:
-        """Learn from this share of every batch, beside other learners in step."""
-        self.share = self.optimiser.share = share
+        self.actor_critic = ActorCritic(self.actor, self.critic, per_parameter=True)
+        self.extra = ExtraLosses(config.extra_losses)
+        self.modules = {"actor": self.actor, "critic": self.critic}
+        self.optimisers = {"optim": self.optimiser}
 
     def act(self, obs: Blocks, mask: NDArray[np.uint8] | None, noise: NDArray[np.float32] | None) -> Acted:
         """Choose for every row; without noise, the most likely action."""
         return act(self.actor, obs, mask, noise, self.device)
-
-    def explore(self, progress: Progress) -> None:
-        """The policy's own entropy is the exploration."""
 
     def update(self, rollout: Rollout, progress: Progress) -> Stats:
         """V-trace targets, then passes over minibatches; the observation statistics move last."""
         config = self.config
         learning_rate = schedule_at(config.learning_rate, progress.fraction)
         entropy_coef = schedule_at(config.entropy_coef, progress.fraction)
+        self.extra.fraction = progress.fraction
 
         batch = self._prepare(rollout)
         if len(batch.logp) == 0:
             return {"rows": 0.0}
         order = np.random.Generator(np.random.Philox(key=[self.seed, progress.update]))
-        means = Means(TERMS)
+        means = Means()
         for _ in range(config.epochs):
             for minibatch in shuffled(batch, order, config, self.share):
-                means.add(*self._step(minibatch, learning_rate, entropy_coef))
+                for piece in minibatch:
+                    self._add_gradient(piece, entropy_coef)
+                means.add(*self.optimiser.step(learning_rate, config.max_grad_norm))
         observe(rollout, self.actor)
         return {
             **means.read(),
@@ -103,21 +96,14 @@ class Impala:
         evaluated = evaluate_rollout(self.actor, self.critic, rollout)
         _, logp = policy_on(self.actor, rollout, evaluated.inputs)
         estimates = vtrace(rollout, evaluated.values, logp.cpu().numpy() - rollout.logp.reshape(-1), self.config)
-        return to_batch(rollout, evaluated, estimates, self.critic, self.config.normalize_value)
-
-    def _step(self, minibatch: list[Batch], learning_rate: float, entropy_coef: float) -> tuple[Terms, float]:
-        """One gradient step on a minibatch, piece by piece; returns its loss terms and the gradient's norm."""
-        for piece in minibatch:
-            self._add_gradient(piece, entropy_coef)
-        norm, terms = self.optimiser.step(learning_rate, self.config.max_grad_norm)
-        return terms, norm
+        return to_batch(rollout, evaluated, estimates, self.critic, self.config.normalize_value, self.actor.sequence)
 
     def _add_gradient(self, batch: Batch, entropy_coef: float) -> None:
         """Count the gradient of a piece's loss into the next step."""
         config = self.config
-        forward = self.actor_critic.forward_with_graph(batch.inputs, batch.critic_inputs, batch.mask)
-        is_raw = config.normalize_advantage and not batch.is_part
-        advantage = standardise(batch.advantage) if is_raw else batch.advantage
+        forward = self.actor_critic.forward(batch.inputs, batch.critic_inputs, batch.mask)
+        to_standardise = config.normalize_advantage and not batch.is_standardised
+        advantage = standardise(batch.advantage) if to_standardise else batch.advantage
 
         def loss(*outputs: Tensor) -> tuple[Tensor, Tensor]:
             policy = type(forward.policy)(*outputs)
@@ -130,32 +116,8 @@ class Impala:
         names = ("policy_loss", "entropy", "approx_kl", "clip_fraction")
         terms = {**dict(zip(names, numbers.tolist(), strict=True)), "value_loss": value_loss}
         output_grads = *policy_grads, config.value_coef * value_grads
-        self.optimiser.add_output_grads(forward, output_grads, batch.part, terms)
-
-    def actor_spec(self) -> ActorSpec:
-        """How to build the acting network again."""
-        return self.actor.spec
-
-    def actor_arrays(self) -> Arrays:
-        """The acting network's weights and statistics."""
-        return module_arrays(self.actor, "actor")
-
-    def pull_towards(self, reference: Arrays, strength: float) -> None:
-        """Stay near these weights: every loss gains strength / 2 times the squared distance to them (FedProx)."""
-        self.optimiser.pull_towards(reference, strength)
-
-    def state_dict(self, include_optim: bool = True) -> Arrays:
-        """Networks and statistics; with the optimiser's moments unless told otherwise."""
-        state = {**module_arrays(self.actor, "actor"), **module_arrays(self.critic, "critic")}
-        return state | self.optimiser.arrays("optim") if include_optim else state
-
-    def load_state_dict(self, state: Arrays, strict: bool = True, include_optim: bool = True) -> None:
-        """Take over a saved state; problems are named."""
-        refuse_unknown(state, self.layout.parts, strict)
-        load_module(self.actor, state, "actor", strict)
-        load_module(self.critic, state, "critic", strict)
-        if include_optim:
-            self.optimiser.load(state, "optim", strict)
+        terms, output_grads = self.extra.beside(forward.policy, batch, terms, output_grads)
+        self.optimiser.add_output_grads(forward, output_grads, batch.fraction, terms)
 
 
 def policy_loss(

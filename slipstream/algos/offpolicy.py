@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import Any, NamedTuple, Protocol
 
@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from slipstream import _core
-from slipstream.algos.batch import split
-from slipstream.algos.protocol import Arrays
-from slipstream.algos.share import ALONE, Share
+from slipstream.algos.adam import ALONE, Share
+from slipstream.algos.rollout_batch import split
 from slipstream.data.rollout import Blocks
 from slipstream.data.transitions import Sample
 from slipstream.errors import CheckpointError
 from slipstream.nets.actor import Actor, tensors
-from slipstream.nets.blocks import Inputs, pick
+from slipstream.nets.inputs import Inputs, map_blocks
+from slipstream.types import Arrays
 
 
 class Rows(NamedTuple):
@@ -35,12 +35,18 @@ class Rows(NamedTuple):
     next_mask: Tensor | None
     weight: Tensor  # [B], importance weights
 
-
-class UpdateResult(NamedTuple):
-    """Statistics of one gradient step, and the TD error of each row."""
-
-    stats: dict[str, float | Tensor]
-    td_error: Tensor  # [B], for prioritised replay
+    def at(self, rows: slice) -> Rows:
+        """Some of the rows."""
+        return Rows(
+            inputs=map_blocks(self.inputs, itemgetter(rows)),
+            action=self.action[rows],
+            mask=None if self.mask is None else self.mask[rows],
+            reward=self.reward[rows],
+            discount=self.discount[rows],
+            next_inputs=map_blocks(self.next_inputs, itemgetter(rows)),
+            next_mask=None if self.next_mask is None else self.next_mask[rows],
+            weight=self.weight[rows],
+        )
 
 
 class RowPrivacy(Protocol):
@@ -83,7 +89,7 @@ class RowSlice(NamedTuple):
     rows: Rows
     at: slice  # of the rows of the draw, or of this learner's share of it
     of: int  # rows that there are
-    part: float | None  # of all learners' rows; None: as much as everybody's
+    fraction: float | None  # of all learners' rows; None: every learner has one piece, of the same size
 
 
 def pieces_of(rows: Rows, count: int, share: Share) -> list[RowSlice]:
@@ -92,21 +98,14 @@ def pieces_of(rows: Rows, count: int, share: Share) -> list[RowSlice]:
     if count == 1 or size < 2:
         return [RowSlice(rows, slice(0, size), size, None)]
     slices = split(size, count)
-    cut = [_rows_at(rows, at) for at in slices]
+    cut = [rows.at(piece) for piece in slices]
     return [RowSlice(few, at, size, len(few.reward) / size / share.ranks) for few, at in zip(cut, slices, strict=True)]
 
 
-def _rows_at(rows: Rows, at: slice) -> Rows:
-    return Rows(
-        inputs=pick(rows.inputs, itemgetter(at)),
-        action=rows.action[at],
-        mask=None if rows.mask is None else rows.mask[at],
-        reward=rows.reward[at],
-        discount=rows.discount[at],
-        next_inputs=pick(rows.next_inputs, itemgetter(at)),
-        next_mask=None if rows.next_mask is None else rows.next_mask[at],
-        weight=rows.weight[at],
-    )
+def over_pieces(pieces: Sequence[RowSlice], of: Callable[[RowSlice], Tensor]) -> Tensor:
+    """What `of` gives for every piece, row after row."""
+    each = [of(piece) for piece in pieces]
+    return each[0] if len(each) == 1 else torch.cat(each)
 
 
 def saved_steps(state: Arrays, own: int, strict: bool) -> int:
@@ -128,16 +127,15 @@ class Noise:
 
     def __init__(self, seed: int, axes: int) -> None:
         self._seed, self._axes = seed ^ OWN, axes
-        self.share: Share = ALONE
         self._buffer = np.empty((0, 0, axes), np.float32)
 
-    def draw(self, step: int, sets: int, rows: int, device: torch.device) -> Tensor:
-        """[sets, rows, axes], those of this learner's rows; valid until the next draw."""
-        everybody = rows * self.share.ranks
-        if self._buffer.shape[:2] != (sets, everybody):
-            self._buffer = np.empty((sets, everybody, self._axes), np.float32)
+    def draw(self, step: int, sets: int, rows: int, device: torch.device, share: Share = ALONE) -> Tensor:
+        """[sets, rows, axes], those of the rows that are this learner's share; valid until the next draw."""
+        total = rows * share.ranks
+        if self._buffer.shape[:2] != (sets, total):
+            self._buffer = np.empty((sets, total, self._axes), np.float32)
         _core.fill_normal(self._buffer, seed=self._seed, step=step)
-        mine = self._buffer[:, self.share.rank * rows :][:, :rows]
+        mine = self._buffer[:, share.rank * rows :][:, :rows]
         return torch.from_numpy(mine).to(device)
 
 
@@ -152,7 +150,7 @@ def random_actions(noise: NDArray[np.float32], mask: NDArray[np.uint8] | None, d
 def coin(noise: NDArray[np.float32], mask: NDArray[np.uint8] | None) -> NDArray[np.float64]:
     """A uniform number per row that is independent of which choice `random_actions` takes from the same noise.
 
-    The largest of m uniform numbers says nothing about where it stands, and its m-th power is uniform.
+    The largest of m uniform numbers is independent of its place among them, and its m-th power is uniform.
     """
     allowed = noise.shape[1] if mask is None else mask.sum(1, dtype=np.int64)
     largest = (noise if mask is None else noise * mask).max(1).astype(np.float64)

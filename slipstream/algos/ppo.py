@@ -1,8 +1,9 @@
 """PPO (Schulman et al. 2017, arXiv:1707.06347): several epochs on a clipped surrogate of each rollout.
 
 Where we depart from the paper: advantages are over decisions of any duration (semi-Markov GAE); a truncated episode
-bootstraps from its final observation; the KL penalty is optional and adapts as in section 4; value targets may be
-standardised without changing the critic's output (PopArt, van Hasselt et al. 2016).
+bootstraps from its final observation; the KL penalty is optional, and its weight adapts to the mean KL of an update's
+gradient steps; value targets may be standardised without changing the critic's output (PopArt, van Hasselt et al.
+2016).
 With `centralised_critic` the critic sees the world's global state too (MAPPO, Yu et al. 2022). With `ema_decay` an
 average of the actor's weights acts where nothing is explored, which is where policies are judged.
 """
@@ -15,38 +16,35 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from slipstream.algos.adam import FlatAdam
-from slipstream.algos.batch import (
+from slipstream.algos.adam import ALONE, FlatAdam, Share, TargetNetwork
+from slipstream.algos.extra_losses import ExtraLosses
+from slipstream.algos.means import Means, explained_variance
+from slipstream.algos.protocol import Progress, RolloutAlgorithm, StateLayout, Stats, Traits, action_shape
+from slipstream.algos.rollout_batch import (
     Batch,
-    Means,
-    Terms,
     evaluate_rollout,
-    explained_variance,
-    kept,
+    frozen,
+    gae,
     observe,
+    policy_of,
     shuffled,
     to_batch,
 )
-from slipstream.algos.protocol import Arrays, Progress, StateLayout, Stats, Traits, action_shape
-from slipstream.algos.returns import gae
-from slipstream.algos.share import ALONE, Share
-from slipstream.algos.state import AVERAGE, load_module, module_arrays, refuse_unknown
-from slipstream.algos.surrogate import LossWeights, surrogate, value_error
-from slipstream.algos.target_network import TargetNetwork
+from slipstream.algos.state import AVERAGE
+from slipstream.algos.surrogate import LossWeights, actor_critic_loss
 from slipstream.config.algos import PpoConfig, schedule_at
 from slipstream.data.merge_rules import Rule
 from slipstream.data.rollout import Blocks, Rollout
-from slipstream.nets.actor import Acted, Actor, ActorSpec, act
-from slipstream.nets.forward import ActorCritic
-from slipstream.nets.networks import make_networks
+from slipstream.nets.actor import Acted, Actor, act
+from slipstream.nets.networks import ActorCritic, make_networks
 from slipstream.spec import WorldSpec
+from slipstream.types import Arrays
 
-KL_GROWTH, KL_SHRINK = 1.5, 0.5  # section 4 of the paper
-EMA_START = 10  # updates; after n of them the average looks back over n / 10 at most
-TERMS = ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "kl_penalty")
+KL_GROWTH, KL_SHRINK = 1.5, 0.5  # above twice the target, and below half of it: RLlib's rule, not the paper's
+EMA_WARM_UP = 10  # updates; after n of them the average looks back over n / 10 at most
 
 
-class Ppo:
+class Ppo(RolloutAlgorithm):
     """One policy shared by the agents of a team, and its critic."""
 
     traits: ClassVar[Traits] = Traits("ppo", "rollout", continuous=True, discrete=True, masks=True, durations=True)
@@ -64,39 +62,48 @@ class Ppo:
         self.share: Share = ALONE
         self.optimiser = FlatAdam({"actor": self.actor, "critic": self.critic}, config.adam_eps)
         self.actor_critic = ActorCritic(self.actor, self.critic)
+        self.extra = ExtraLosses(config.extra_losses)
         self.average = None if config.ema_decay is None else self._averaged()
+        self.modules = {"actor": self.actor, "critic": self.critic}
+        if self.average is not None:
+            self.modules[AVERAGE] = self.average.network
+        self.optimisers = {"optim": self.optimiser}
 
-    def set_share(self, share: Share) -> None:
-        """Learn from this share of every batch, beside other learners in step."""
-        self.share = self.optimiser.share = share
+    def numbers(self) -> Arrays:
+        """The weight of the KL penalty, which adapts."""
+        return {"kl_coef": np.array(self.kl_coef, np.float64)}
+
+    def load_numbers(self, state: Arrays, strict: bool) -> None:
+        """Take over the weight of the KL penalty, where there is one."""
+        self.kl_coef = float(state.get("kl_coef", self.kl_coef))
 
     def act(self, obs: Blocks, mask: NDArray[np.uint8] | None, noise: NDArray[np.float32] | None) -> Acted:
         """Choose for every row; without noise, the most likely action, by the averaged weights where there are any."""
         actor = self.actor if self.average is None or noise is not None else self.average.network
         return act(actor, obs, mask, noise, self.device)
 
-    def explore(self, progress: Progress) -> None:
-        """The policy's own entropy is the exploration."""
-
     def update(self, rollout: Rollout, progress: Progress) -> Stats:
-        """Values, advantages, then epochs of minibatches; the observation statistics move last."""
+        """Values, advantages, then epochs of minibatches; statistics of targets move first, of observations last."""
         config = self.config
         learning_rate = schedule_at(config.learning_rate, progress.fraction)
         entropy_coef = schedule_at(config.entropy_coef, progress.fraction)
+        self.extra.fraction = progress.fraction
 
         batch, value_stats = self._prepare(rollout)
         rows = len(batch.logp)
         if rows == 0:
             return {"rows": 0.0}
         order = np.random.Generator(np.random.Philox(key=[self.seed, progress.update]))
-        means = Means(TERMS)
+        means = Means()
         epochs = 0
         for _ in range(config.epochs):
             epoch_kl = 0.0
             minibatches = shuffled(batch, order, config, self.share)
             for minibatch in minibatches:
-                terms, norm = self._step(minibatch, learning_rate, entropy_coef)
-                means.add(terms, norm)
+                for piece in minibatch:
+                    self._add_gradient(piece, entropy_coef)
+                norm, terms = self.optimiser.step(learning_rate, config.max_grad_norm)
+                means.add(norm, terms)
                 epoch_kl += terms["approx_kl"] / len(minibatches)
             epochs += 1
             if config.kl_stop is not None and epoch_kl > config.kl_stop:
@@ -106,7 +113,7 @@ class Ppo:
             self._adapt_kl(stats["approx_kl"], config.kl_target)
         observe(rollout, self.actor, self.critic)
         if self.average is not None and config.ema_decay is not None:
-            self.average.follow(max(1.0 - config.ema_decay, EMA_START / (EMA_START + progress.update)))
+            self.average.follow(max(1.0 - config.ema_decay, EMA_WARM_UP / (EMA_WARM_UP + progress.update)))
         return {
             **stats,
             **value_stats,
@@ -122,30 +129,20 @@ class Ppo:
         config = self.config
         evaluated = evaluate_rollout(self.actor, self.critic, rollout)
         estimates = gae(rollout, evaluated.values, config.gamma, config.gae_lambda)
-        batch = to_batch(rollout, evaluated, estimates, self.critic, config.normalize_value)
+        batch = to_batch(rollout, evaluated, estimates, self.critic, config.normalize_value, self.actor.sequence)
         if self.kl_coef > 0:
-            with torch.no_grad():
-                batch = batch._replace(old=kept(self.actor.distribution(batch.inputs, batch.mask)))
+            batch = batch._replace(old=frozen(policy_of(self.actor, batch.inputs, batch.mask)))
         return batch, {"explained_variance": explained_variance(batch.value, batch.target)}
-
-    def _step(self, minibatch: list[Batch], learning_rate: float, entropy_coef: float) -> tuple[Terms, float]:
-        """One gradient step on a minibatch, piece by piece; returns its loss terms and the gradient's norm."""
-        for piece in minibatch:
-            self._add_gradient(piece, entropy_coef)
-        norm, terms = self.optimiser.step(learning_rate, self.config.max_grad_norm)
-        return terms, norm
 
     def _add_gradient(self, batch: Batch, entropy_coef: float) -> None:
         """Count the gradient of a piece's loss into the next step."""
         config = self.config
         forward = self.actor_critic.forward(batch.inputs, batch.critic_inputs, batch.mask)
-        is_raw = config.normalize_advantage and not batch.is_part
-        weights = LossWeights(config.clip_coef, entropy_coef, self.kl_coef, is_raw)
-        terms, policy_grads = surrogate(forward.policy, batch, weights)
-        value_loss, value_grads = value_error(forward.value, batch.target, batch.value, config.value_clip)
-        output_grads = *policy_grads, config.value_coef * value_grads
-        named = terms._asdict() | {"value_loss": value_loss}
-        self.optimiser.add_output_grads(forward, output_grads, batch.part, named)
+        standardise = config.normalize_advantage and not batch.is_standardised
+        weights = LossWeights(config.clip_coef, entropy_coef, self.kl_coef, standardise=standardise)
+        terms, output_grads = actor_critic_loss(forward, batch, weights, config.value_coef, config.value_clip)
+        terms, output_grads = self.extra.beside(forward.policy, batch, terms, output_grads)
+        self.optimiser.add_output_grads(forward, output_grads, batch.fraction, terms)
 
     def _adapt_kl(self, kl: float, target: float) -> None:
         if kl > 2.0 * target:
@@ -154,41 +151,7 @@ class Ppo:
             self.kl_coef *= KL_SHRINK
 
     def _averaged(self) -> TargetNetwork[Actor]:
-        size = sum(parameter.numel() for parameter in self.actor.parameters())
+        size = sum(parameter.numel() for parameter in self.actor.parameters())  # the actor is first in the optimiser
         average = TargetNetwork(self.actor, self.optimiser.vector[:size])
         average.network.norm = self.actor.norm  # statistics are of what was seen: there is nothing to average
         return average
-
-    def actor_spec(self) -> ActorSpec:
-        """How to build the acting network again."""
-        return self.actor.spec
-
-    def actor_arrays(self) -> Arrays:
-        """The acting network's weights and statistics."""
-        return module_arrays(self.actor, "actor")
-
-    def pull_towards(self, reference: Arrays, strength: float) -> None:
-        """Stay near these weights: every loss gains strength / 2 times the squared distance to them (FedProx)."""
-        self.optimiser.pull_towards(reference, strength)
-
-    def state_dict(self, include_optim: bool = True) -> Arrays:
-        """Networks, statistics and the KL coefficient; with the optimiser's moments unless told otherwise."""
-        state = {**module_arrays(self.actor, "actor"), **module_arrays(self.critic, "critic")}
-        if self.average is not None:
-            state |= module_arrays(self.average.network, AVERAGE)
-        state["kl_coef"] = np.array(self.kl_coef, np.float64)
-        if include_optim:
-            state |= self.optimiser.arrays("optim")
-        return state
-
-    def load_state_dict(self, state: Arrays, strict: bool = True, include_optim: bool = True) -> None:
-        """Take over a saved state; problems are named."""
-        refuse_unknown(state, self.layout.parts, strict)
-        load_module(self.actor, state, "actor", strict)
-        load_module(self.critic, state, "critic", strict)
-        if self.average is not None:
-            load_module(self.average.network, state, AVERAGE, strict)
-        if "kl_coef" in state:
-            self.kl_coef = float(state["kl_coef"])
-        if include_optim:
-            self.optimiser.load(state, "optim", strict)

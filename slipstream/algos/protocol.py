@@ -1,4 +1,4 @@
-"""What an algorithm is to the rest of the system. There is no base class: one page each, the same order of sections."""
+"""What an algorithm is to the rest of the system, and what all of them do alike: save, load, take their share."""
 
 from __future__ import annotations
 
@@ -7,18 +7,21 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor, nn
 
-from slipstream.algos.share import Share
-from slipstream.config.algos.onpolicy import LearnerConfig
+from slipstream.algos.adam import FlatAdam, Share
+from slipstream.algos.state import load_module, module_arrays, refuse_unknown
+from slipstream.config.algos.learner import LearnerConfig
 from slipstream.data.merge_rules import Rule
 from slipstream.data.rollout import Blocks, Rollout
 from slipstream.data.transitions import Sample, Transitions
-from slipstream.nets.actor import Acted, ActorSpec
+from slipstream.nets.actor import Acted, Actor, ActorSpec
 from slipstream.nets.networks import ActionShape
 from slipstream.spec import WorldSpec
+from slipstream.types import Arrays
 
-Arrays = dict[str, NDArray[Any]]  # flat names, as they stand in checkpoints
 Stats = dict[str, float]
 
 
@@ -38,7 +41,7 @@ class StateLayout(NamedTuple):
 
 @dataclass(frozen=True)
 class Traits:
-    """What an algorithm eats; a scenario that asks for something else is refused in one sentence."""
+    """What an algorithm learns from; a scenario that asks for something else is refused in one sentence."""
 
     name: str
     data: Literal["rollout", "replay", "offline"]
@@ -51,61 +54,92 @@ class Traits:
 
 @dataclass(frozen=True)
 class Progress:
-    """Where in its budget a run stands when an update begins."""
+    """Where in its budget a run stands; the same for those who act and those who learn, but for `steps`."""
 
-    fraction: float  # of the budget spent, 0..1: what schedules read
-    update: int  # updates done so far
-    steps: int = 0  # environment steps done so far
+    fraction: float  # of the budget spent before this update's slab, 0..1: what schedules read
+    update: int  # the number of this update, from 0
+    steps: int = 0  # environment steps so far: for `explore` without this update's slab, for `update` with it
 
 
 class Algorithm(Protocol):
-    """A learner for one policy."""
+    """A learner for one policy. Saving and loading are the same for all; an algorithm adds how it acts and learns."""
 
     traits: ClassVar[Traits]
     layout: ClassVar[StateLayout]
 
-    def set_share(self, share: Share) -> None:
-        """Learn from this share of every batch, beside other learners in step."""
+    actor: Actor
+    modules: Mapping[str, nn.Module]  # what `layout` names as networks and followers
+    optimisers: Mapping[str, FlatAdam]
+    share: Share
+
+    def __init__(self, config: Any, spec: WorldSpec, seed: int, device: torch.device) -> None:
+        """A new learner; `config` is of the algorithm's own class."""
+
+    def explore(self, progress: Progress) -> None:
+        """Set how to explore in the coming rollout; left as it is where a policy explores by its own entropy."""
 
     def act(self, obs: Blocks, mask: NDArray[np.uint8] | None, noise: NDArray[np.float32] | None) -> Acted:
         """Choose for every row; without noise, the most likely action."""
 
-    def explore(self, progress: Progress) -> None:
-        """Set how to explore in the coming slab."""
+    def numbers(self) -> Arrays:
+        """What `layout` names as numbers."""
+        return {}
+
+    def load_numbers(self, state: Arrays, strict: bool) -> None:
+        """Take over the numbers of a saved state."""
+        return
+
+    def set_share(self, share: Share) -> None:
+        """Learn from this share of every batch, beside other learners in step."""
+        self.share = share
+        for optimiser in self.optimisers.values():
+            optimiser.share = share
 
     def actor_spec(self) -> ActorSpec:
         """How to build the acting network again."""
+        return self.actor.spec
 
     def actor_arrays(self) -> Arrays:
         """The acting network's weights and statistics: what an exported policy needs."""
+        return module_arrays(self.actor, "actor")
 
     def pull_towards(self, reference: Arrays, strength: float) -> None:
-        """Stay near these weights (FedProx); with a strength of 0, no more."""
+        """From now on every loss has strength / 2 times the squared distance to these weights (FedProx); 0: none."""
+        for optimiser in self.optimisers.values():
+            optimiser.pull_towards(reference, strength)
 
     def state_dict(self, include_optim: bool = True) -> Arrays:
-        """Everything that must be saved to go on exactly."""
+        """Everything that must be saved to go on exactly; `include_optim` False leaves out the optimisers' moments."""
+        state: Arrays = {}
+        for name, module in self.modules.items():
+            state |= module_arrays(module, name)
+        state |= self.numbers()
+        for name, optimiser in self.optimisers.items() if include_optim else ():
+            state |= optimiser.arrays(name)
+        return state
 
     def load_state_dict(self, state: Arrays, strict: bool = True, include_optim: bool = True) -> None:
-        """Take over a saved state."""
+        """Take over a saved state; problems are named. With `strict` every array must be there, and no other."""
+        refuse_unknown(state, self.layout.parts, strict)
+        for name, module in self.modules.items():
+            load_module(module, state, name, strict)
+        self.load_numbers(state, strict)
+        for name, optimiser in self.optimisers.items() if include_optim else ():
+            optimiser.load(state, name, strict)
 
 
 class RolloutAlgorithm(Algorithm, Protocol):
     """A learner that sees every rollout once."""
 
     def update(self, rollout: Rollout, progress: Progress) -> Stats:
-        """Learn from one slab."""
+        """Learn from one rollout."""
 
 
-class Step(Protocol):
-    """What one gradient step says about itself."""
+class UpdateResult(NamedTuple):
+    """Statistics of one gradient step, and the TD error of each row."""
 
-    @property
-    def stats(self) -> dict[str, Any]:
-        """Numbers by name; among them grad_norm."""
-
-    @property
-    def td_error(self) -> Any:
-        """Tensor [B]: how wrong each row was."""
+    stats: dict[str, float | Tensor]  # by name; among them grad_norm
+    td_error: Tensor  # [B], for prioritised replay
 
 
 class ReplayAlgorithm(Algorithm, Protocol):
@@ -114,7 +148,7 @@ class ReplayAlgorithm(Algorithm, Protocol):
     def observe(self, rows: Transitions) -> None:
         """Take new transitions into the input statistics."""
 
-    def update(self, sample: Sample, progress: Progress) -> Step:
+    def update(self, sample: Sample, progress: Progress) -> UpdateResult:
         """One gradient step on a draw."""
 
 

@@ -1,43 +1,43 @@
 """REINFORCE (Williams 1992) with a running baseline: the smallest policy gradient, for comparison.
 
-A decision is learned from when its agent's episode ended inside the slab, so that its return is known and nothing has
-to be guessed: without a critic, a return cut at the end of the slab would be too small by an amount that depends on
-what was done. Slabs should therefore be several episodes long; decisions of episodes that outlast their slab are
-dropped. An episode cut by a time limit counts as ended there, since there is nothing to bootstrap from: what is
+A decision is learned from when its agent's episode ended inside the rollout, so that its return is known and nothing
+has to be guessed: without a critic, a return cut at the end of the rollout would be too small by an amount that depends
+on what was done. Rollouts should therefore be several episodes long; decisions of episodes that outlast their rollout
+are dropped. An episode cut by a time limit counts as ended there, since there is nothing to bootstrap from: what is
 maximised is the return up to the limit, and a task whose reward lies beyond it is out of reach.
 
-The baseline is one number for all states, the mean return of the slabs so far, and returns are scaled by their
-deviation. Returns are discounted over durations of any length. One gradient step per slab.
+The baseline is one number for all states, the mean return of the rollouts so far, and returns are scaled by their
+deviation. Returns are discounted over durations of any length. One gradient step per rollout.
 """
 
 from __future__ import annotations
 
 from operator import itemgetter
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from slipstream.algos.adam import FlatAdam
-from slipstream.algos.batch import actor_inputs, flat_rows, observe, split
-from slipstream.algos.protocol import Arrays, Progress, StateLayout, Stats, Traits, action_shape
-from slipstream.algos.returns import Values, gae
-from slipstream.algos.share import ALONE, Share
-from slipstream.algos.state import copy_into, load_module, module_arrays, refuse_differences, refuse_unknown
+from slipstream.algos.adam import ALONE, FlatAdam, Share
+from slipstream.algos.extra_losses import ExtraLosses
+from slipstream.algos.protocol import Progress, RolloutAlgorithm, StateLayout, Stats, Traits, action_shape
+from slipstream.algos.rollout_batch import Values, actor_inputs, flat_rows, gae, observe, split
+from slipstream.algos.state import copy_into, refuse_differences
 from slipstream.config.algos import ReinforceConfig, schedule_at
 from slipstream.data.merge_rules import Rule
-from slipstream.data.rollout import F32, Blocks, Rollout
-from slipstream.nets.actor import Acted, ActorSpec, act
-from slipstream.nets.blocks import pick
+from slipstream.data.rollout import Blocks, Rollout
+from slipstream.nets.actor import Acted, act
+from slipstream.nets.inputs import LENGTHS, Inputs, map_blocks
 from slipstream.nets.networks import make_networks
 from slipstream.spec import WorldSpec
+from slipstream.types import F32, I64, Arrays
 
-SLOWEST = 0.1  # newest slab's weight in the baseline never falls below this: returns drift as the policy learns
+SLOWEST = 0.1  # newest rollout's weight in the baseline never falls below this: returns drift as the policy learns
 
 
-class Reinforce:
+class Reinforce(RolloutAlgorithm):
     """One policy shared by the agents of a team."""
 
     traits: ClassVar[Traits] = Traits(
@@ -50,20 +50,27 @@ class Reinforce:
         self.device = device
         networks = make_networks(config, spec, action_shape(config, self.traits, spec), seed, device)
         self.actor = networks.actor(init_log_std=config.init_log_std)
-        self.baseline = np.zeros(3)  # mean return, mean squared return, slabs
+        self.baseline = np.zeros(3)  # mean return, mean squared return, rollouts
         self.share: Share = ALONE
         self.optimiser = FlatAdam({"actor": self.actor}, config.adam_eps)
+        self.extra = ExtraLosses(config.extra_losses)
+        self.modules = {"actor": self.actor}
+        self.optimisers = {"optim": self.optimiser}
 
-    def set_share(self, share: Share) -> None:
-        """Learn from this share of every batch, beside other learners in step."""
-        self.share = self.optimiser.share = share
+    def numbers(self) -> Arrays:
+        """The baseline."""
+        return {"baseline": self.baseline.copy()}
+
+    def load_numbers(self, state: Arrays, strict: bool) -> None:
+        """Take over the baseline."""
+        if strict:
+            refuse_differences({"baseline"}, {"baseline"} & state.keys(), "reinforce")
+        if "baseline" in state:
+            copy_into(torch.from_numpy(self.baseline), state["baseline"], "baseline")
 
     def act(self, obs: Blocks, mask: NDArray[np.uint8] | None, noise: NDArray[np.float32] | None) -> Acted:
         """Choose for every row; without noise, the most likely action."""
         return act(self.actor, obs, mask, noise, self.device)
-
-    def explore(self, progress: Progress) -> None:
-        """The policy's own entropy is the exploration."""
 
     def update(self, rollout: Rollout, progress: Progress) -> Stats:
         """Returns of finished episodes, one gradient step; the observation statistics move last."""
@@ -76,15 +83,23 @@ class Reinforce:
             observe(rollout, self.actor)
             return {"rows": 0.0}
         advantage = torch.from_numpy(self._judge(returns)).to(self.device)
-        index, advantage, part = self._own(index, advantage)
+        index, advantage, fraction, lengths = self._own(rollout, index, advantage)
         take = torch.from_numpy(index).to(self.device)
-        inputs = pick(actor_inputs(self.actor, rollout.obs, leading=3), itemgetter(take))
+        inputs = map_blocks(actor_inputs(self.actor, rollout.obs, leading=3), itemgetter(take))
+        if lengths is not None:
+            inputs[LENGTHS] = torch.from_numpy(lengths).to(self.device)
         mask = None if rollout.mask is None else flat_rows(rollout.mask, index, self.device)
         dist = self.actor.distribution(inputs, mask)
-        policy = policy_loss(dist.logp(flat_rows(rollout.action, index, self.device)), advantage)
+        action = flat_rows(rollout.action, index, self.device)
+        policy = policy_loss(dist.logp(action), advantage)
         entropy = dist.entropy().mean()
         terms = {"policy_loss": float(policy.detach()), "entropy": float(entropy.detach())}
-        self.optimiser.add_loss(policy - entropy_coef * entropy, part=part, terms=terms)
+        loss = policy - entropy_coef * entropy
+        if self.extra:
+            self.extra.fraction = progress.fraction
+            more, own = self.extra.total(dist, PolicyRows(inputs, action, mask))
+            loss, terms = loss + more, terms | own
+        self.optimiser.add_loss(loss, fraction=fraction, terms=terms)
         norm, terms = self.optimiser.step(learning_rate, config.max_grad_norm)
         observe(rollout, self.actor)
         return {
@@ -96,13 +111,20 @@ class Reinforce:
             "rows": float(len(returns)),
         }
 
-    def _own(self, index: NDArray[np.int64], advantage: Tensor) -> tuple[NDArray[np.int64], Tensor, float]:
-        """The rows of this learner's share, and what part of all they are."""
-        ranks, rows = self.share.ranks, len(index)
+    def _own(self, rollout: Rollout, index: I64, advantage: Tensor) -> tuple[I64, Tensor, float, I64 | None]:
+        """The rows of this learner's share, what fraction of all they are, and lengths of sequences with a memory."""
+        ranks, rank, rows = self.share.ranks, self.share.rank, len(index)
+        if self.actor.sequence:
+            from slipstream.algos.sequences import in_sequences, share_of_sequences
+
+            found = in_sequences(rollout, index, self.actor.sequence)
+            mine, fraction = share_of_sequences(found.lengths, rank, ranks)
+            chosen = found.rows[mine.rows]
+            return chosen, advantage[np.searchsorted(index, chosen)], fraction, mine.lengths
         if ranks == 1 or rows < ranks:
-            return index, advantage, 1.0 / ranks
-        mine = split(rows, ranks)[self.share.rank]
-        return index[mine], advantage[mine.start : mine.stop], (mine.stop - mine.start) / rows
+            return index, advantage, 1.0 / ranks, None
+        part = split(rows, ranks)[rank]
+        return index[part], advantage[part.start : part.stop], (part.stop - part.start) / rows, None
 
     def _judge(self, returns: F32) -> F32:
         """How much better than the baseline each return is, after the baseline has taken them in."""
@@ -114,37 +136,17 @@ class Reinforce:
         mean, square, _ = self.baseline
         return np.asarray((returns - mean) / np.sqrt(max(square - mean**2, 1e-8)), np.float32)
 
-    def actor_spec(self) -> ActorSpec:
-        """How to build the acting network again."""
-        return self.actor.spec
 
-    def actor_arrays(self) -> Arrays:
-        """The acting network's weights and statistics."""
-        return module_arrays(self.actor, "actor")
+class PolicyRows(NamedTuple):
+    """Rows as losses of the user's see them."""
 
-    def pull_towards(self, reference: Arrays, strength: float) -> None:
-        """Stay near these weights: every loss gains strength / 2 times the squared distance to them (FedProx)."""
-        self.optimiser.pull_towards(reference, strength)
-
-    def state_dict(self, include_optim: bool = True) -> Arrays:
-        """Network, statistics and baseline; with the optimiser's moments unless told otherwise."""
-        state = {**module_arrays(self.actor, "actor"), "baseline": self.baseline.copy()}
-        return state | self.optimiser.arrays("optim") if include_optim else state
-
-    def load_state_dict(self, state: Arrays, strict: bool = True, include_optim: bool = True) -> None:
-        """Take over a saved state; problems are named."""
-        refuse_unknown(state, self.layout.parts, strict)
-        load_module(self.actor, state, "actor", strict)
-        if strict:
-            refuse_differences({"baseline"}, {"baseline"} & state.keys(), "reinforce")
-        if "baseline" in state:
-            copy_into(torch.from_numpy(self.baseline), state["baseline"], "baseline")
-        if include_optim:
-            self.optimiser.load(state, "optim", strict)
+    inputs: Inputs  # standardised
+    action: Tensor
+    mask: Tensor | None
 
 
 def episode_returns(rollout: Rollout, gamma: float) -> tuple[F32, NDArray[np.int64]]:
-    """Discounted returns of the decisions whose episode ended in the slab, and their flat rows."""
+    """Discounted returns of the decisions whose episode ended in the rollout, and their flat rows."""
     rows, worlds, agents = rollout.shape
     nothing = np.zeros((rows, worlds * agents), np.float32)
     estimates = gae(rollout, Values(nothing, nothing[0], nothing), gamma, 1.0)

@@ -8,7 +8,8 @@ over actions are exact sums, and the entropy to keep is half of what the allowed
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -16,33 +17,43 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from slipstream.algos.adam import FlatAdam
-from slipstream.algos.loss import GradientStep, Loss, PieceLoss, autograd_loss, gradient_step, least_value
+from slipstream.algos.adam import ALONE, FlatAdam, Share, TargetNetwork, joined
+from slipstream.algos.extra_losses import ExtraLosses
+from slipstream.algos.losses import (
+    GradientStep,
+    Loss,
+    autograd_loss,
+    critic_target,
+    expected_soft_value,
+    gradient_step,
+    least_value,
+    twin_loss,
+    twin_loss_grads,
+)
 from slipstream.algos.offpolicy import (
     Noise,
     Rows,
     RowSlice,
-    UpdateResult,
+    over_pieces,
     pieces_of,
     random_actions,
     rows_of,
     saved_steps,
 )
-from slipstream.algos.protocol import Arrays, Progress, StateLayout, Traits, action_shape
-from slipstream.algos.share import ALONE, Share, joined
-from slipstream.algos.state import load_module, module_arrays, refuse_unknown
-from slipstream.algos.target_network import TargetNetwork
+from slipstream.algos.protocol import Progress, ReplayAlgorithm, StateLayout, Traits, UpdateResult, action_shape
 from slipstream.config.algos import SacConfig, schedule_at
 from slipstream.data.merge_rules import Rule
 from slipstream.data.rollout import Blocks
 from slipstream.data.transitions import Sample, Transitions
-from slipstream.nets.actor import Acted, ActorSpec, act, tensors
-from slipstream.nets.blocks import Inputs, append
-from slipstream.nets.forward import NetworkRunner, runner_of
+from slipstream.nets.actor import Acted, act, tensors
 from slipstream.nets.heads import Categorical, Squashed, masked
-from slipstream.nets.networks import make_networks
+from slipstream.nets.inputs import Inputs, append
+from slipstream.nets.networks import Forward, NetworkRunner, make_networks, runner_of
 from slipstream.spec import WorldSpec
+from slipstream.types import Arrays
 
+# A gradient step of the critics on pieces of a draw, given their targets and a learning rate.
+StepCritics = Callable[[Sequence[RowSlice], Tensor, float], GradientStep]
 DISCRETE_SHARE = 0.5  # of the largest entropy the allowed choices could have: what `auto` keeps
 
 
@@ -59,7 +70,7 @@ class Temperature(nn.Module):
         return self.log.detach().exp()
 
 
-class Sac:
+class Sac(ReplayAlgorithm):
     """One policy shared by the agents of a team, and its critics."""
 
     traits: ClassVar[Traits] = Traits(
@@ -74,8 +85,17 @@ class Sac:
         ("optim", "critic_optim", "temperature_optim"),
     )
 
-    def __init__(self, config: SacConfig, spec: WorldSpec, seed: int, device: torch.device) -> None:
+    def __init__(
+        self,
+        config: SacConfig,
+        spec: WorldSpec,
+        seed: int,
+        device: torch.device,
+        step_critics: StepCritics | None = None,
+    ) -> None:
+        """A new learner; `step_critics` takes the place of the step on the critics' squared error."""
         self.config, self.device = config, device
+        self.step_critics = step_critics or self._step_critics
         action = action_shape(config, self.traits, spec)
         networks = make_networks(config, spec, action, seed, device)
         self.actor = networks.actor(head="distribution" if action.discrete else "squashed")
@@ -88,15 +108,29 @@ class Sac:
         self.targets = TargetNetwork(self.critics, self.critic_optimiser.vector)
         self.actor_runner = runner_of(self.actor)
         self.critic_runner = NetworkRunner(*self.critics.networks)
+        self.extra = ExtraLosses(config.extra_losses)
         self.noise = Noise(seed, action.size)
         self.steps = 0  # gradient steps taken
         self.warming_up = True
+        self.modules = {
+            "actor": self.actor,
+            "critics": self.critics,
+            "targets": self.targets.network,
+            "temperature": self.temperature,
+        }
+        self.optimisers = {
+            "optim": self.actor_optimiser,
+            "critic_optim": self.critic_optimiser,
+            "temperature_optim": self.temperature_optimiser,
+        }
 
-    def set_share(self, share: Share) -> None:
-        """Learn from this share of every batch, beside other learners in step."""
-        self.share = self.noise.share = share
-        for optimiser in (self.actor_optimiser, self.critic_optimiser, self.temperature_optimiser):
-            optimiser.share = share
+    def numbers(self) -> Arrays:
+        """Gradient steps taken, which noise and delays are counted by."""
+        return {"steps": np.array(self.steps, np.int64)}
+
+    def load_numbers(self, state: Arrays, strict: bool) -> None:
+        """Take over the number of gradient steps."""
+        self.steps = saved_steps(state, self.steps, strict)
 
     def explore(self, progress: Progress) -> None:
         """Act at random until there is enough to learn from."""
@@ -116,19 +150,19 @@ class Sac:
         """Targets, critics, actor, temperature, then the target critics follow."""
         config = self.config
         rate = schedule_at(config.learning_rate, progress.fraction)
-        critic_rate = rate
-        if config.critic_learning_rate is not None:
-            critic_rate = schedule_at(config.critic_learning_rate, progress.fraction)
+        self.extra.fraction = progress.fraction
+        of_critics = config.critic_learning_rate
+        critic_rate = rate if of_critics is None else schedule_at(of_critics, progress.fraction)
         rows = rows_of(sample, self.actor, self.device, self.share)
         temperature = self.temperature.value
-        noise = self.noise.draw(self.steps, 2, len(rows.reward), self.device)
+        noise = self.noise.draw(self.steps, 2, len(rows.reward), self.device, self.share)
 
         pieces = pieces_of(rows, config.accumulate, self.share)
-        following = [self._next_value(piece.rows, temperature, noise[0][piece.at]) for piece in pieces]
-        target = critic_target(rows, following[0] if len(following) == 1 else torch.cat(following))
-        critic_loss, td_error, critic_norm = self._step_critics(pieces, target, critic_rate)
+        following = over_pieces(pieces, lambda each: self._next_value(each.rows, temperature, noise[0][each.at]))
+        target = critic_target(rows, following)
+        critic_loss, td_error, critic_norm = self.step_critics(pieces, target, critic_rate)
         actor_loss, entropy, actor_norm = self._step_actor(pieces, temperature, noise[1], rate)
-        if config.learn_temperature:  # down log temperature * (entropy - wanted)
+        if config.learn_temperature:  # its loss: log temperature * (entropy - wanted)
             self.temperature_optimiser.add_gradient([entropy - self._wanted_entropy(rows)])
             self.temperature_optimiser.step(rate, None)
         self.targets.follow(config.tau)
@@ -146,7 +180,7 @@ class Sac:
 
     @torch.no_grad()
     def _next_value(self, rows: Rows, temperature: Tensor, noise: Tensor) -> Tensor:
-        """Soft value of what follows, [B], as the target critics see it."""
+        """Soft value of the next observation, [B], by the target critics."""
         if self.actor.spec.discrete:
             dist = self.actor.distribution(rows.next_inputs, rows.next_mask)
             assert isinstance(dist, Categorical)
@@ -156,58 +190,57 @@ class Sac:
         return value - temperature * logp
 
     def _step_critics(self, pieces: Sequence[RowSlice], target: Tensor, rate: float) -> GradientStep:
-        """Down the squared error of both critics; tells how wrong they are together, [B]."""
-        losses = (self._critic_loss(piece, target[piece.at]) for piece in pieces)
-        return gradient_step(self.critic_optimiser, losses, rate, self.config.max_grad_norm)
+        """Minimise the squared error of both critics; reports their mean absolute error, [B]."""
+        loss = partial(self._critic_loss, target)
+        return gradient_step(self.critic_optimiser, pieces, loss, rate, self.config.max_grad_norm)
 
-    def _critic_loss(self, piece: RowSlice, target: Tensor) -> PieceLoss:
-        rows = piece.rows
+    def _critic_loss(self, target: Tensor, piece: RowSlice) -> tuple[Forward, Loss]:
+        rows, target = piece.rows, target[piece.at]
+        forward = self.critic_runner.forward(self.critic_inputs(rows))
+        if not self.actor.spec.discrete:
+            return forward, twin_loss_grads(forward.outputs, target, rows.weight)
 
-        def loss_of_axes(*outputs: Tensor) -> Loss:
-            return twin_loss_grads(outputs, target, rows.weight)
+        def loss(*values: Tensor) -> tuple[Tensor, Tensor]:
+            return twin_loss(self.taken(torch.stack(values), rows), target, rows.weight)
 
-        def loss_of_choices(*outputs: Tensor) -> Loss:
-            return autograd_loss(lambda *q: twin_loss(self._taken(torch.stack(q), rows), target, rows.weight), *outputs)
+        return forward, autograd_loss(loss, *forward.outputs)
 
-        forward = self.critic_runner.forward(self._critic_inputs(rows))
-        return piece.part, forward, loss_of_choices if self.actor.spec.discrete else loss_of_axes
-
-    def _critic_inputs(self, rows: Rows) -> Inputs:
+    def critic_inputs(self, rows: Rows) -> Inputs:
         """What critics read: the inputs, and the action where it is one of axes."""
         return rows.inputs if self.actor.spec.discrete else append(rows.inputs, rows.action)
 
-    def _taken(self, values: Tensor, rows: Rows) -> Tensor:
+    def taken(self, values: Tensor, rows: Rows) -> Tensor:
         """Of values [members, B, choices or 1] those of the actions taken, [members, B]."""
         if self.actor.spec.discrete:
             values = values.gather(2, rows.action.view(1, -1, 1).expand(len(values), -1, 1))
         return values.squeeze(2)
 
     def _step_actor(self, pieces: Sequence[RowSlice], temperature: Tensor, noise: Tensor, rate: float) -> GradientStep:
-        """Down temperature * log-probability minus value; tells the policy's entropy."""
-        losses = (self._actor_loss(piece, temperature, noise[piece.at]) for piece in pieces)
-        return gradient_step(self.actor_optimiser, losses, rate, self.config.max_grad_norm)
+        """Minimise temperature * log-probability minus value; reports the policy's entropy."""
+        loss = self.extra.around(self._policy_of, partial(self._actor_loss, temperature, noise))
+        return gradient_step(self.actor_optimiser, pieces, loss, rate, self.config.max_grad_norm)
 
-    def _actor_loss(self, piece: RowSlice, temperature: Tensor, noise: Tensor) -> PieceLoss:
+    def _policy_of(self, outputs: Tensor) -> Categorical | Squashed:
+        """The distribution that the actor's outputs stand for."""
+        return Categorical(outputs) if self.actor.spec.discrete else Squashed(*outputs.chunk(2, 1))
+
+    def _actor_loss(self, temperature: Tensor, noise: Tensor, piece: RowSlice) -> tuple[Forward, Loss]:
         rows = piece.rows
-
-        def loss_of_axes(out: Tensor) -> Loss:
-            drawn = Squashed(*out.chunk(2, 1)).sample_with_logp(noise)
+        forward = self.actor_runner.forward(rows.inputs)
+        (out,) = forward.outputs
+        if not self.actor.spec.discrete:
+            drawn = Squashed(*out.chunk(2, 1)).sample_with_logp(noise[piece.at])
             value, action_grads = least_value(self.critic_runner, rows.inputs, drawn.action)
             logp, share = drawn.logp.mean(), 1.0 / len(value)
-            grads = drawn.output_grads(action_grads * -share, temperature * share)
-            return Loss(temperature * logp - value.mean(), -logp, [grads])
+            output_grads = drawn.output_grads(action_grads * -share, temperature * share)
+            return forward, Loss(temperature * logp - value.mean(), -logp, [output_grads])
+        values = self.critics(rows.inputs).amin(0)
 
-        def loss_of_choices(out: Tensor) -> Loss:
-            values = self.critics(rows.inputs).amin(0)
+        def loss(logits: Tensor) -> tuple[Tensor, Tensor]:
+            value, entropy = expected_soft_value(Categorical(masked(logits, rows.mask)), values, temperature)
+            return -value.mean(), entropy.mean()
 
-            def loss(logits: Tensor) -> tuple[Tensor, Tensor]:
-                value, entropy = expected_soft_value(Categorical(masked(logits, rows.mask)), values, temperature)
-                return -value.mean(), entropy.mean()
-
-            return autograd_loss(loss, out)
-
-        forward = self.actor_runner.forward(rows.inputs)
-        return piece.part, forward, loss_of_choices if self.actor.spec.discrete else loss_of_axes
+        return forward, autograd_loss(loss, out)
 
     def _wanted_entropy(self, rows: Rows) -> Tensor | float:
         if self.config.target_entropy != "auto":
@@ -218,76 +251,3 @@ class Sac:
         if rows.mask is None:
             return DISCRETE_SHARE * math.log(spec.outputs)
         return DISCRETE_SHARE * rows.mask.sum(1).clamp_min(1).float().log().mean()
-
-    def actor_spec(self) -> ActorSpec:
-        """How to build the acting network again."""
-        return self.actor.spec
-
-    def actor_arrays(self) -> Arrays:
-        """The acting network's weights and statistics."""
-        return module_arrays(self.actor, "actor")
-
-    def pull_towards(self, reference: Arrays, strength: float) -> None:
-        """Stay near these weights: every loss gains strength / 2 times the squared distance to them (FedProx)."""
-        for optimiser in (self.actor_optimiser, self.critic_optimiser, self.temperature_optimiser):
-            optimiser.pull_towards(reference, strength)
-
-    def state_dict(self, include_optim: bool = True) -> Arrays:
-        """Networks, targets and temperature; with the optimisers' moments unless told otherwise."""
-        state = {
-            **module_arrays(self.actor, "actor"),
-            **module_arrays(self.critics, "critics"),
-            **module_arrays(self.targets.network, "targets"),
-            **module_arrays(self.temperature, "temperature"),
-            "steps": np.array(self.steps, np.int64),
-        }
-        if include_optim:
-            state |= self.actor_optimiser.arrays("optim")
-            state |= self.critic_optimiser.arrays("critic_optim")
-            state |= self.temperature_optimiser.arrays("temperature_optim")
-        return state
-
-    def load_state_dict(self, state: Arrays, strict: bool = True, include_optim: bool = True) -> None:
-        """Take over a saved state; problems are named."""
-        refuse_unknown(state, self.layout.parts, strict)
-        load_module(self.actor, state, "actor", strict)
-        load_module(self.critics, state, "critics", strict)
-        load_module(self.targets.network, state, "targets", strict)
-        load_module(self.temperature, state, "temperature", strict)
-        self.steps = saved_steps(state, self.steps, strict)
-        if include_optim:
-            self.actor_optimiser.load(state, "optim", strict)
-            self.critic_optimiser.load(state, "critic_optim", strict)
-            self.temperature_optimiser.load(state, "temperature_optim", strict)
-
-
-def critic_target(rows: Rows, next_value: Tensor) -> Tensor:
-    """Bellman target; a truncated step still bootstraps, a terminated one (discount 0) does not."""
-    return rows.reward + rows.discount * next_value
-
-
-def twin_loss(values: Tensor, target: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Half squared error summed over critics, weighted per row, and their mean absolute error per row.
-
-    Args:
-        values: [members, B].
-        target: [B].
-        weight: [B], importance weights.
-    """
-    error = values - target
-    return 0.5 * (weight * error.square()).mean(1).sum(), error.detach().abs().mean(0)
-
-
-def twin_loss_grads(outputs: Sequence[Tensor], target: Tensor, weight: Tensor) -> Loss:
-    """`twin_loss` of one value a row from each critic, [B, 1], with its output gradients."""
-    error = torch.cat(list(outputs), 1) - target.unsqueeze(1)
-    grads = (weight * (1.0 / len(weight))).unsqueeze(1) * error
-    return Loss(0.5 * (grads * error).sum(), error.abs().mean(1), torch.split(grads, 1, 1))
-
-
-def expected_soft_value(dist: Categorical, values: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor]:
-    """Expectation of value - temperature * log-probability over the choices, and the entropy, both [B]."""
-    logp = torch.log_softmax(dist.logits, dim=-1)
-    probability = logp.exp()
-    entropy = -(probability * logp).sum(-1)
-    return (probability * values).sum(-1) + temperature * entropy, entropy

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from slipstream.algos.protocol import Arrays
 from slipstream.errors import CheckpointError, suggest
+from slipstream.types import Arrays
 
 AVERAGE = "average"  # prefix of weights that are judged in place of the actor's own (algo.ema_decay)
 

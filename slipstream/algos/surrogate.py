@@ -1,9 +1,9 @@
 """What PPO and APPO minimise: the clipped surrogate with entropy bonus and KL penalty, and the critic's error.
 
-Each comes with its gradients by the networks' outputs, which the networks take from there. `in_torch` is the
-definition, and what runs on a GPU. On the CPU a native kernel (core/kernels/surrogate.hpp) gives the same numbers in
-one pass: a minibatch has a few hundred rows, and thirty small torch operations with their graph would cost as much as
-the networks.
+Each comes with its gradients with respect to the networks' outputs, which `backward` takes to the weights. `in_torch`
+is the definition, and what runs on a GPU. On the CPU a native kernel (core/kernels/surrogate.hpp) gives the same
+numbers in one pass: a minibatch has a few hundred rows, and thirty small torch operations with their graph would cost
+as much as the networks.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ import torch
 from torch import Tensor
 
 from slipstream import _core
-from slipstream.algos.batch import Batch, Policy, standardise
+from slipstream.algos.means import Terms
+from slipstream.algos.rollout_batch import Batch, Policy, standardise
 from slipstream.nets.heads import Categorical, Gaussian
+from slipstream.nets.networks import PolicyAndValue
 
 
 class LossWeights(NamedTuple):
-    """How far a ratio may go, and what bonus and penalty count."""
+    """How far a ratio may go, and what bonus and penalty count; in the order that core/bind/surrogate.cpp reads."""
 
     clip: float
     entropy: float
@@ -28,12 +30,12 @@ class LossWeights(NamedTuple):
 
 
 class LossTerms(NamedTuple):
-    """Means over rows, for people to read."""
+    """Means over rows, for reports."""
 
     total: float  # policy_loss - weights.entropy * entropy + weights.kl * kl_penalty: what is minimised
     policy_loss: float
     entropy: float
-    approx_kl: float  # of the policy that acted from the new one; k3 estimator: unbiased, never negative
+    approx_kl: float  # KL(old || new), by the k3 estimator: unbiased, never negative
     clip_fraction: float
     kl_penalty: float  # KL(old || new) where the batch has the old policy
 
@@ -87,7 +89,7 @@ def value_error(prediction: Tensor, target: Tensor, before: Tensor, clip: float 
             target=_address(target, rows),
             before=_address(before, rows),
             clip=clip or 0.0,
-            slope=grads.data_ptr(),
+            grads=grads.data_ptr(),
         )
         return total, grads
     prediction = prediction.detach()
@@ -100,11 +102,25 @@ def value_error(prediction: Tensor, target: Tensor, before: Tensor, clip: float 
     return 0.5 * float(error.square().mean()), grads
 
 
+def actor_critic_loss(
+    forward: PolicyAndValue, batch: Batch, weights: LossWeights, value_coef: float, value_clip: float | None = None
+) -> tuple[Terms, tuple[Tensor, ...]]:
+    """Terms for reports, and the gradients of the total (surrogate plus value_coef * value error) by all outputs.
+
+    The gradients are of the policy's tensors, then of the value.
+    """
+    terms, policy_grads = surrogate(forward.policy, batch, weights)
+    value_loss, value_grads = value_error(forward.value, batch.target, batch.value, value_clip)
+    named = {"policy_loss": terms.policy_loss, "value_loss": value_loss, **terms._asdict()}
+    del named["total"]
+    return named, (*policy_grads, value_coef * value_grads)
+
+
 # --- native ---
 
 
 def _address(tensor: Tensor, shape: torch.Size, dtype: torch.dtype = torch.float32) -> int:
-    """Where the kernel finds it; it reads what it is told to, so this is where mistakes must end."""
+    """The tensor's address for a kernel, which checks nothing itself."""
     if tensor.shape != shape or tensor.dtype != dtype or not tensor.is_contiguous() or tensor.device.type != "cpu":
         raise ValueError(f"expected a contiguous {dtype} tensor of {tuple(shape)}, got {tensor.dtype} {tensor.shape}")
     return tensor.data_ptr()

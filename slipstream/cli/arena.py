@@ -9,12 +9,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from slipstream.cli.judge import refuse_target
 from slipstream.config.load import load
 from slipstream.errors import ScenarioError
 
 if TYPE_CHECKING:
-    from slipstream.evaluate.arena import Duel, League
-    from slipstream.stats import EloTest, Interval, Score
+    from slipstream.judging.arena import Duel, League
+    from slipstream.stats.intervals import Interval
+    from slipstream.stats.ratings import EloTest, Score
 
 FORMAT = "slipstream.arena"
 VERSION = 1
@@ -36,14 +38,14 @@ def arena(argv: Sequence[str]) -> int:
     parser.add_argument("--max-games", type=int, default=1000, help="of any two, at most (default: 1000)")
     parser.add_argument("--seed", type=int, help="seed of the games (default: the scenario's evaluation seed)")
     parser.add_argument("--margin", type=float, default=0.0, help="returns no further apart are a draw (default: 0)")
-    parser.add_argument("--elo0", type=float, help="two contenders: no stronger than this (default: 0)")
-    parser.add_argument("--elo1", type=float, help="or at least this (default: 50)")
+    parser.add_argument("--elo0", type=float, help="two contenders: the smaller difference to tell apart (default: 0)")
+    parser.add_argument("--elo1", type=float, help="the larger difference (default: 50)")
     parser.add_argument("--alpha", type=float, help="chance to call one of two equals the stronger (default: 0.05)")
     parser.add_argument("--beta", type=float, help="chance to miss a difference of elo1 (default: 0.05)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the result for programs, too")
     args = parser.parse_args(argv)
     test = _check(args)
-    from slipstream.evaluate.arena import duel, league, load_contenders, make_arena
+    from slipstream.judging.arena import duel, league, load_contenders, make_arena
 
     words: list[str] = args.contenders
     scenario, contenders = load_contenders(words, load(args.scenario) if args.scenario else None)
@@ -68,19 +70,16 @@ def arena(argv: Sequence[str]) -> int:
 
 
 def _check(args: argparse.Namespace) -> EloTest:
-    """Refuse what makes no sense before anything is loaded; the sequential test that was asked for."""
+    """Check the arguments before anything is loaded; returns the sequential test."""
     asked = {name: value for name in ("elo0", "elo1", "alpha", "beta") if (value := getattr(args, name)) is not None}
     if len(args.contenders) < 2:
-        raise ScenarioError(f"{args.contenders[0]}: nobody plays alone; name two contenders or more, or try eval")
+        raise ScenarioError(f"{args.contenders[0]}: name two contenders or more; eval judges one policy")
     if len(args.contenders) > 2 and asked:
         raise ScenarioError(
             f"--{next(iter(asked))}: the sequential test is between two, and {len(args.contenders)} contenders play "
             "everybody against everybody"
         )
-    if args.json is not None and not args.json.parent.is_dir():
-        raise ScenarioError(f"--json {args.json}: the folder {args.json.parent} does not exist; make it first")
-    if args.json is not None and args.json.is_dir():
-        raise ScenarioError(f"--json {args.json}: is a folder; name a file in it")
+    refuse_target("--json", args.json)
     if args.max_games < 2 or args.max_games % 2:
         raise ScenarioError(f"--max-games {args.max_games}: games come in pairs, sides swapped; give an even number")
     if not 0 <= args.margin < math.inf:
@@ -93,8 +92,8 @@ def _check(args: argparse.Namespace) -> EloTest:
         raise ScenarioError(f"--elo0 {low:g} --elo1 {high:g}: are Elo points from 0 to 2000, the first the smaller")
     if not (0 < alpha < 1 and 0 < beta < 1 and alpha / 2 + beta < 1):
         raise ScenarioError(f"--alpha {alpha:g} --beta {beta:g}: are chances of error between 0 and 1, such as 0.05")
-    from slipstream.evaluate.arena import MOST_GAMES
-    from slipstream.stats import EloTest
+    from slipstream.judging.arena import MOST_GAMES
+    from slipstream.stats.ratings import EloTest
 
     if args.max_games > MOST_GAMES:
         raise ScenarioError(f"--max-games {args.max_games}: there is room for {MOST_GAMES:,}")
@@ -130,6 +129,8 @@ def _points(value: float) -> str:
 
 
 def _print_duel(words: Sequence[str], found: Duel, test: EloTest) -> None:
+    from slipstream.cli.tables import plain, show
+
     score, games = found.score, found.score.games
     mirrored = (score.losses, score.draws, score.wins)
     turned = found.elo._replace(estimate=-found.elo.estimate, low=-found.elo.high, high=-found.elo.low)
@@ -140,7 +141,7 @@ def _print_duel(words: Sequence[str], found: Duel, test: EloTest) -> None:
             (words[1], mirrored, 1.0 - score.mean, turned),
         )
     ]
-    _print_table(f"{games:,} games", ("", "won", "drawn", "lost", "score", "Elo ahead [95 % interval]"), rows)
+    show(f"{games:,} games", [plain(("", "won", "drawn", "lost", "score", "Elo ahead [95 % interval]"), rows)])
     if found.stronger == "open":
         print(f"not settled in {games:,} games; --max-games gives it more")
     elif found.stronger == "neither":
@@ -150,6 +151,8 @@ def _print_duel(words: Sequence[str], found: Duel, test: EloTest) -> None:
 
 
 def _print_league(words: Sequence[str], found: League) -> None:
+    from slipstream.cli.tables import plain, show
+
     order = sorted(range(len(words)), key=lambda i: -found.ratings[i].estimate)
     games = found.scores[0][1].games
     rows = []
@@ -161,20 +164,7 @@ def _print_league(words: Sequence[str], found: League) -> None:
     title = f"{games:,} games between any two; score of the row against the column"
     numbers = [f"{place}." for place in range(1, len(words) + 1)]
     rows = [(f"{number} {row[0]}", *row[1:]) for number, row in zip(numbers, rows, strict=True)]
-    _print_table(title, ("", "Elo [95 % interval]", "score", *numbers), rows)
-
-
-def _print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    from rich.table import Table
-
-    from slipstream.cli.tables import show
-
-    table = Table()
-    for place, column in enumerate(columns):
-        table.add_column(column, justify="right" if place else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*row)
-    show(title, [table])
+    show(title, [plain(("", "Elo [95 % interval]", "score", *numbers), rows)])
 
 
 # --- for programs ---
@@ -185,7 +175,7 @@ def _duel_record(found: Duel, test: EloTest) -> dict[str, Any]:
         "games": found.score.games,
         "score": found.score._asdict(),
         "pairs": list(found.pairs),
-        "elo": _interval(found.elo),
+        "elo": found.elo.plain(),
         "stronger": found.stronger,
         "log_ratios": list(found.log_ratios),
         "test": {"elo0": test.low, "elo1": test.high, "alpha": 2.0 * test.alpha, "beta": test.beta},
@@ -196,10 +186,5 @@ def _league_record(found: League) -> dict[str, Any]:
     return {
         "games": found.scores[0][1].games,
         "scores": [[score._asdict() for score in row] for row in found.scores],
-        "elo": [_interval(rating) for rating in found.ratings],
+        "elo": [rating.plain() for rating in found.ratings],
     }
-
-
-def _interval(value: Interval) -> dict[str, float | None]:
-    """JSON has no infinity: null where there is no end."""
-    return {name: number if math.isfinite(number) else None for name, number in value._asdict().items()}

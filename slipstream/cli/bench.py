@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
+from slipstream.cli.flags import make_parser
 from slipstream.config.load import load
 from slipstream.errors import ScenarioError
 
@@ -17,19 +17,18 @@ if TYPE_CHECKING:
     from slipstream.config.scenario import Scenario
     from slipstream.worlds.speed import MeasuredSpeed
 
-ROUNDS = 5  # settings are timed in turn, so often
+ROUNDS = 5  # how often the settings are timed, in turn
 WORKER_WORLDS = 256  # more of them are stepped alone, but not collected from: a slab of them takes much memory
 
 
 def bench(argv: Sequence[str]) -> int:
     """Measure how fast a scenario's worlds step on this machine."""
-    parser = argparse.ArgumentParser(
-        "slipstream bench",
-        description="Steps and frames per second of a scenario's worlds under random actions, for several batch widths "
+    parser = make_parser(
+        "bench",
+        "Steps and frames per second of a scenario's worlds under random actions, for several batch widths "
         "and thread counts, with the speed-up over one world. With --workers also of collecting with the scenario's "
         "own policies, in this process (sync) and with worker processes (async). Settings are timed in turn. "
         "Comparisons with other systems: make bench.",
-        allow_abbrev=False,
     )
     parser.add_argument("scenario", nargs="?", default="head_on")
     parser.add_argument("--worlds", type=int, nargs="+", default=[1, 16, 256, 4096])
@@ -88,11 +87,11 @@ def _collect(scenario: Scenario, worlds: Sequence[int], workers: Sequence[int], 
         SpeedSetting(width, 1, count) for width in widths for count in dict.fromkeys([0, *workers]) if count <= width
     ]
     with ExitStack() as open_ones:
-        crews: dict[SpeedSetting, Collecting] = {}
+        collectors: dict[SpeedSetting, Collecting] = {}
         for one in dict.fromkeys([SpeedSetting(1), *asked]):
-            crews[one] = Collecting(scenario, one.worlds, one.workers)
-            open_ones.callback(crews[one].close)
-        found = compare(take_turns(crews, ROUNDS, seconds), crews[SpeedSetting(1)].agents)
+            collectors[one] = Collecting(scenario, one.worlds, one.workers)
+            open_ones.callback(collectors[one].close)
+        found = compare(take_turns(collectors, ROUNDS, seconds), collectors[SpeedSetting(1)].agents)
     return _asked(found, asked)
 
 

@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from slipstream.cli.run import whole_number
-from slipstream.errors import ScenarioError
+from slipstream.cli.flags import whole_number
+from slipstream.cli.judge import refuse_target
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from slipstream.view.compare import Comparison, PairedChance, ScenarioTask
-    from slipstream.view.meaning import Better
+    from slipstream.view.metric_kinds import Better
 
 CHANCE = "chance that a run of the row is better than one of the column"
 
@@ -24,15 +24,17 @@ def compare(argv: Sequence[str]) -> int:
     """Compare runs: grouped by algorithm or by any setting, repeated by seed."""
     parser = argparse.ArgumentParser(
         "slipstream compare",
-        description="Compare runs: on each scenario, those that try the same thing are a group and their seeds are its "
-        "repeats. Tables with IQM, mean, median and the chance that one is better than another, with 95 % intervals.",
+        description="Compare runs: on each scenario, runs that differ only in the seed form a group. Tables with IQM, "
+        "mean, median and the chance that one group is better than another, with 95 % intervals.",
         allow_abbrev=False,
     )
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="run folders, or folders of run folders")
     parser.add_argument("--metric", default="eval/return_mean", help="what is compared (default: eval/return_mean)")
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--higher-is-better", action="store_true", help="of a metric of which it is not known")
-    which.add_argument("--lower-is-better", action="store_true", help="the same, as of env/length_mean in a race")
+    which.add_argument(
+        "--higher-is-better", action="store_true", help="for a metric whose better direction is not known"
+    )
+    which.add_argument("--lower-is-better", action="store_true", help="the same, such as env/length_mean in a race")
     parser.add_argument("--at", type=whole_number, metavar="STEPS", help="at this step (default: at each run's end)")
     parser.add_argument("--by", metavar="KEY", help="algo (default), scenario, or a setting such as algo.learning_rate")
     parser.add_argument("--png", type=Path, metavar="FILE", help="draw the groups over steps")
@@ -42,7 +44,6 @@ def compare(argv: Sequence[str]) -> int:
     for flag in ("png", "json", "marl_eval"):
         refuse_target(f"--{flag.replace('_', '-')}", getattr(args, flag))
     from slipstream.data.disk import replace_file
-    from slipstream.view.compare import as_record
     from slipstream.view.compare import compare as compared
 
     direction: Better | None = "higher" if args.higher_is_better else "lower" if args.lower_is_better else None
@@ -50,15 +51,17 @@ def compare(argv: Sequence[str]) -> int:
     print_comparison(done)
     if args.png is not None:
         from slipstream.draw.charts import png
-        from slipstream.view.learning_curves import band_chart
+        from slipstream.view.comparison_files import band_chart
 
         replace_file(args.png, png([band_chart(task, done.metric) for task in done.tasks]), durable=False)
         print(f"picture: {args.png}")
     if args.json is not None:
+        from slipstream.view.comparison_files import as_record
+
         text = json.dumps(as_record(done), indent=2, allow_nan=False)
         replace_file(args.json, text.encode() + b"\n", durable=False)
     if args.marl_eval is not None:
-        from slipstream.view.marl_eval import as_marl_eval
+        from slipstream.view.comparison_files import as_marl_eval
 
         data, notes = as_marl_eval(done)
         replace_file(args.marl_eval, json.dumps(data, indent=2, allow_nan=False).encode() + b"\n", durable=False)
@@ -67,26 +70,18 @@ def compare(argv: Sequence[str]) -> int:
 
 
 def runs_among(paths: Sequence[Path]) -> list[Path]:
-    """Run folders as they were named, and all those in other folders that were named."""
+    """The run folders among paths, and all runs inside the other folders."""
     from slipstream.view.run import find_runs
 
     found: list[Path] = []
     for path in paths:
         inside = find_runs(path) if path.is_dir() else []
-        found += sorted(inside) or [path]  # what is none is refused by who reads it
+        found += sorted(inside) or [path]  # a path that is no run is refused when it is read
     return found
 
 
-def refuse_target(flag: str, path: Path | None) -> None:
-    """Refuse a file that could not be written, before anything is read."""
-    if path is not None and path.is_dir():
-        raise ScenarioError(f"{flag} {path}: is a folder; name a file in it")
-    if path is not None and not path.parent.is_dir():
-        raise ScenarioError(f"{flag} {path}: the folder {path.parent} does not exist; make it first")
-
-
 def print_comparison(done: Comparison) -> None:
-    """All tables, then what the intervals are and what speaks against trusting them."""
+    """All tables, then what the intervals are, and warnings."""
     from slipstream.cli.tables import interval, make_console, matrix, show
     from slipstream.view.compare import INTERVALS
 
@@ -129,7 +124,7 @@ def _scores(task: ScenarioTask, better: Better | None) -> list[Table]:
 
 
 def _chances(groups: Sequence[str], pairs: Sequence[PairedChance]) -> list[Table]:
-    """Chances of the row's group; with too little room, a line for each pair."""
+    """Two forms: groups by groups, and a line for each pair."""
     from slipstream.cli.tables import interval, plain
 
     found = {(pair.first, pair.second): interval(pair.chance) for pair in pairs}

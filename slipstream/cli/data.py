@@ -7,8 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from slipstream.cli.flags import make_parser
+from slipstream.cli.main import dispatch
 from slipstream.config.load import load
 from slipstream.errors import ScenarioError
+from slipstream.worlds.world import Verb
 
 if TYPE_CHECKING:
     from slipstream.data.dataset_file import Dataset, DatasetPart, DatasetRecord
@@ -19,28 +22,27 @@ MOST_LINES = 16  # of observations that `info` shows
 
 def dataset(argv: Sequence[str]) -> int:
     """Record, describe, merge or import a dataset."""
-    parser = argparse.ArgumentParser(
-        "slipstream dataset",
-        description="Recorded experience to learn from offline: slipstream train SCENARIO --algo cql "
-        "--algo.replay.dataset datasets/NAME",
-        allow_abbrev=False,
+    about = (
+        "Recorded experience for offline learning; to learn from it:\n"
+        "  slipstream train SCENARIO --algo cql --algo.replay.dataset datasets/NAME"
     )
-    verbs = parser.add_subparsers(dest="verb", metavar="record|info|merge|import", required=True)
-    _record_parser(verbs.add_parser("record", help="play and write down what happened", allow_abbrev=False))
-    _info_parser(verbs.add_parser("info", help="what is in a dataset", allow_abbrev=False))
-    _merge_parser(verbs.add_parser("merge", help="several datasets of one world as one", allow_abbrev=False))
-    _import_parser(verbs.add_parser("import", help="a dataset of Minari as one of ours", allow_abbrev=False))
-    args = parser.parse_args(argv)
-    return {"record": _record, "info": _info, "merge": _merge, "import": _import}[args.verb](args)
+    verbs = (
+        Verb("record", "play, and record what happens", _record),
+        Verb("info", "describe a dataset", _info),
+        Verb("merge", "join datasets of one world", _merge),
+        Verb("import", "convert a dataset of Minari", _import),
+    )
+    return dispatch("slipstream dataset", about, {"verbs": verbs}, argv)
 
 
 # --- record ---
 
 
-def _record_parser(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "Play a run's, checkpoint's or model's policy, a script of the world, or uniformly random actions, and write "
-        "the finished decisions of the learning team as single transitions. The same words and seed give the same bits."
+def _record_parser() -> argparse.ArgumentParser:
+    parser = make_parser(
+        "dataset record",
+        "Play the policy of a run, checkpoint or model, a script of the world, or uniformly random actions, and write "
+        "the finished decisions of the learning team as single transitions. The same seed gives the same bits.",
     )
     add = parser.add_argument
     add("subject", help="a run folder, checkpoint, exported model, or a scenario")
@@ -54,9 +56,11 @@ def _record_parser(parser: argparse.ArgumentParser) -> None:
     add("--num-worlds", type=int, metavar="N", help="worlds played at once; another number gives other rows")
     add("--team", help="whose decisions are kept, by policy, where several learn")
     add("--gamma", type=float, help="discount per tick (default: the scenario's)")
+    return parser
 
 
-def _record(args: argparse.Namespace) -> int:
+def _record(argv: Sequence[str]) -> int:
+    args = _record_parser().parse_args(argv)
     from slipstream.data.dataset_file import check_target, save_dataset
     from slipstream.run.progress import best_display
     from slipstream.run.record import record
@@ -96,13 +100,12 @@ def _record(args: argparse.Namespace) -> int:
 # --- info ---
 
 
-def _info_parser(parser: argparse.ArgumentParser) -> None:
-    parser.description = "Describe a dataset: who acted, returns, ends, ranges and actions; every bit of it is checked."
+def _info(argv: Sequence[str]) -> int:
+    about = "Describe a dataset: who acted, returns, ends, ranges and actions. Checks every byte of it."
+    parser = make_parser("dataset info", about)
     parser.add_argument("path", type=Path, help="the dataset's folder")
     parser.add_argument("--json", action="store_true", help="print JSON instead")
-
-
-def _info(args: argparse.Namespace) -> int:
+    args = parser.parse_args(argv)
     import msgspec
 
     from slipstream.data.dataset_file import read_dataset
@@ -165,19 +168,18 @@ def _range(spread: ValueSpread) -> str:
 # --- merge ---
 
 
-def _merge_parser(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "Put datasets of one world and gamma one behind the other, in the order given. Nothing is shuffled: learners "
-        "draw their batches at random anyway."
+def _merge(argv: Sequence[str]) -> int:
+    parser = make_parser(
+        "dataset merge",
+        "Join datasets of the same world and gamma in the order given. Nothing is shuffled, as learners sample their "
+        "batches at random.",
     )
     add = parser.add_argument
     add("datasets", type=Path, nargs="+", help="folders of datasets")
     add("-o", "--out", type=Path, required=True, help="folder of the new dataset; must be new")
     add("--rows", type=int, nargs="+", metavar="N", help="take this many of each: one number per dataset")
     add("--seed", type=int, help="with --rows: draw them at random with this seed instead of taking the first")
-
-
-def _merge(args: argparse.Namespace) -> int:
+    args = parser.parse_args(argv)
     from slipstream.data.dataset_file import check_target, merge, save_dataset
 
     if args.seed is not None and args.rows is None:
@@ -196,16 +198,14 @@ def _merge(args: argparse.Namespace) -> int:
 # --- import ---
 
 
-def _import_parser(parser: argparse.ArgumentParser) -> None:
-    parser.description = "Convert a dataset that Minari has on this machine; nothing is downloaded."
+def _import(argv: Sequence[str]) -> int:
+    parser = make_parser("dataset import", "Convert a dataset that Minari has on this machine; nothing is downloaded.")
     add = parser.add_argument
     add("source", help="minari:ID, as `minari list local` shows it")
     add("-o", "--out", type=Path, required=True, help="folder of the dataset; must be new")
     add("--scenario", required=True, help="scenario whose world it was recorded in")
     add("--gamma", type=float, help="discount per step (default: the scenario's)")
-
-
-def _import(args: argparse.Namespace) -> int:
+    args = parser.parse_args(argv)
     library, _, name = args.source.partition(":")
     if library != "minari" or not name:
         raise ScenarioError(f"{args.source}: only datasets of Minari can be imported; write minari:ID")

@@ -15,8 +15,8 @@ from slipstream.errors import ScenarioError, SlipstreamError
 if TYPE_CHECKING:
     from slipstream.collect.teams import Team
     from slipstream.config.scenario import Scenario
-    from slipstream.view.tui.debug import DebugApp
-    from slipstream.view.tui.stage import OneWorld, Stage, Timed
+    from slipstream.debug.app import DebugApp
+    from slipstream.debug.control import LoopControl, OneWorld, Timed
 
 ALONE_STEPS = 5  # that one world alone takes at a time; from one to the next is timed
 
@@ -27,31 +27,29 @@ def debug(scenario: Scenario, *, runs: Path, models: Path, out: Path | None) -> 
     app = make_app(scenario, runs=runs, models=models, out=out)
     app.run()
     loop = app.loop
-    if loop is None:
-        return 0
     loop.join()
     if loop.error is not None:
         raise loop.error
-    print("\n".join([loop.stage.title, *loop.stage.notes]))
+    print("\n".join([loop.control.title, *loop.control.notes]))
     return 0
 
 
 def make_app(scenario: Scenario, *, runs: Path, models: Path, out: Path | None) -> DebugApp:
     """The view and its loop, with the scenario's own number of worlds at first."""
-    from slipstream.view.tui.debug import DebugApp
+    from slipstream.debug.app import DebugApp
 
     if scenario.is_offline:
         raise ScenarioError(
-            "--ui debug: this scenario learns from a dataset, or what others add, and steps no worlds to look into"
+            f"--ui debug: {scenario.name} learns from a dataset, or what others add, and steps no worlds to look into"
         )
     scenario = override(scenario, {"collect.workers": 0, "collect.overlap": "none"})
     folders = (out if number == 1 else out and out.with_name(f"{out.name}-{number}") for number in count(1))
 
-    def work(stage: Stage, num_worlds: int) -> str:
-        from slipstream.run.loop import train
+    def work(control: LoopControl, num_worlds: int) -> str:
+        from slipstream.run.session import train
 
         asked = with_worlds(scenario, num_worlds)
-        return train(asked, root=runs, models=models, out=next(folders), display=stage, overseer=stage).reason
+        return train(asked, root=runs, models=models, out=next(folders), display=control, debugger=control).reason
 
     def fits(num_worlds: int) -> str | None:
         try:
@@ -90,7 +88,7 @@ class SingleWorld:
 
     def take(self, phase: int) -> Sequence[Timed]:
         """A few steps, timed where the loop times its own: from before agents act to before they act again."""
-        from slipstream.view.tui.stage import Timed
+        from slipstream.debug.control import Timed
 
         self._worlds.phases = [phase]
         steps: list[Timed] = []
@@ -104,7 +102,7 @@ class SingleWorld:
                     steps.append(Timed(now - began, int(self._worlds.ticks.sum())))
                 began = now
 
-        self._collector.collect(0, tell=tell)
+        self._collector.collect(0, on_tick=tell)
         return steps
 
     def close(self) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slipstream.errors import CheckpointError, SlipstreamError
+from slipstream.spec import MEMORY
 
 if TYPE_CHECKING:
     from slipstream.run.portable_model import Answer, AnswerMatch
@@ -19,15 +20,15 @@ def export(argv: Sequence[str]) -> int:
     """Write a policy as ONNX or as torch's export, and check that the file acts as the policy does."""
     parser = argparse.ArgumentParser(
         "slipstream export",
-        description="Write a trained policy, its input statistics included, as a file for other programs; then ask "
-        "the file about recorded observations and compare its actions with the policy's.",
+        description="Write a trained policy, its input statistics included, as a file for other programs; then "
+        "compare its actions with the policy's on recorded observations.",
         allow_abbrev=False,
     )
     add = parser.add_argument
     add("run", type=Path, help="a run folder, checkpoint or exported model")
     add("--onnx", type=Path, metavar="FILE", help="write an ONNX file")
     add("--torch-export", type=Path, metavar="FILE", help="write what torch.export.load reads (.pt2)")
-    add("--policy", metavar="NAME", help="which, where there are several")
+    add("--policy", metavar="NAME", help="which policy, if there are several")
     add("--rows", type=int, default=2000, metavar="N", help="recorded observations to compare by (default: 2000)")
     args = parser.parse_args(argv)
     if args.onnx is None and args.torch_export is None:
@@ -44,7 +45,7 @@ def export(argv: Sequence[str]) -> int:
     asked = portable.record(scenario, saved, name, args.rows)
     program = portable.to_program(policy, asked)
     about = {"scenario": scenario.name, "policy": name}
-    answers: dict[str, Answer] = {"policy": policy.act}
+    answers: dict[str, Answer] = {"policy": lambda obs, mask: policy.answer(obs, mask, obs.get(MEMORY))[0]}
     files = {"onnxruntime": args.onnx, "torch.export": args.torch_export}
     for label, file in files.items():
         if file is None:
@@ -60,7 +61,7 @@ def export(argv: Sequence[str]) -> int:
         print(f"  {label}: {_sentence(agreement, policy.record.actor.discrete)}")
         if not agreement.worst <= portable.TOLERANCE:
             raise CheckpointError(
-                f"{file}: acts otherwise than the policy (worst difference {agreement.worst:.3g}, at most "
+                f"{file}: acts differently from the policy (worst difference {agreement.worst:.3g}, at most "
                 f"{portable.TOLERANCE:g} is rounding); do not use it, and please report this"
             )
     print(f"latency in µs, one thread: {'  '.join(f'{rows} rows'.rjust(9) for rows in BATCHES)}")

@@ -4,40 +4,47 @@ from __future__ import annotations
 
 import argparse
 import os
-import secrets
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from datetime import datetime
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slipstream.cli import log, place
-from slipstream.config.names import check_name
+from slipstream.cli import log
+from slipstream.cli.flags import (
+    HELP,
+    add_cluster_flags,
+    add_several_flags,
+    cluster,
+    first_seed,
+    make_parser,
+    split_help,
+)
+from slipstream.config.records import check_name
 from slipstream.errors import FederationError
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.console import Group
 
     from slipstream.config.scenario import Scenario
     from slipstream.run.replicas import ReplicaPlan, ReplicaState
-    from slipstream.runtime.process import Launch
+    from slipstream.runtime.place import Cluster
 
 HOME = Path("federations")
 REPEAT = 2
 SMOKE = ("convoy_lock_td3", "--collect.num-worlds", "2", "--algo.learning-starts", "500", "--algo.batch-size", "64")
 USAGE = """slipstream federate SCENARIO [options] [--field.of.the.scenario VALUE]
-       slipstream federate FOLDER            go on with one that was stopped
+       slipstream federate FOLDER            continue one that was stopped
        slipstream federate serve SCENARIO …  coordinate replicas elsewhere (tcp)
-       slipstream federate smoke [options]   a few episodes: does it work here?"""
+       slipstream federate smoke [options]   try it here for a few episodes"""
 
 
 def federate(argv: Sequence[str]) -> int:
     """Start and supervise replicas of a scenario, resume those of a folder, coordinate, or run a smoke test."""
     words = list(argv)
-    if not words or words[0] in ("-h", "--help"):
+    if not words or words[0] in HELP:
         _parser().print_help()
         return 0
     if words[0] == "smoke":
@@ -47,16 +54,18 @@ def federate(argv: Sequence[str]) -> int:
     from slipstream.run.replicas import PLAN_FILE, read_plan
 
     if (Path(words[0]) / PLAN_FILE).is_file():
-        where = argparse.ArgumentParser(f"slipstream federate {words[0]}", allow_abbrev=False)
-        place.add_flags(where)
-        args, others = where.parse_known_args(words[1:])
+        parser = make_parser(f"federate {words[0]}")
+        add_cluster_flags(parser)
+        args, others = parser.parse_known_args(words[1:])
         if others:
-            raise FederationError(f"{others[0]}: a federation goes on as it was begun; leave the options out")
+            raise FederationError(
+                f"{others[0]}: a federation continues with the settings it started with; leave it out"
+            )
         what = read_plan(Path(words[0]))
-        with _where(args, what) as begin:
-            return _run(Path(words[0]), what, begin)
-    asks_help = {"-h", "--help"} & set(words)
-    known, fields = _parser().parse_known_args([word for word in words[1:] if word not in ("-h", "--help")])
+        with cluster(args, what.max_parallel) as where:
+            return _run(Path(words[0]), what, where)
+    rest, asks_help = split_help(words[1:])
+    known, fields = _parser().parse_known_args(rest)
     if asks_help:
         from slipstream.cli.run import scenario_of, show_fields
 
@@ -86,10 +95,8 @@ def _plan(words: Sequence[str], known: argparse.Namespace) -> tuple[ReplicaPlan,
     scenario = _checked(words, given, repeat)  # what is wrong is refused here, once, not by every replica
     now = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
     root = (known.root or Path(given.get("FED_ROOT", HOME / f"{scenario.name}_{now}"))).absolute()
-    base = known.seed_base
-    if base is None:
-        base = secrets.randbelow(2**31) if known.auto_seed else scenario.seed
-    seeds = [base + index * known.seed_step for index in range(repeat)]
+    base, step = first_seed(known), 1 if known.seed_step is None else known.seed_step
+    seeds = [(scenario.seed if base is None else base) + index * step for index in range(repeat)]
     parallel = repeat if known.max_parallel is None else known.max_parallel
     prefix = known.wandb_prefix or "client-"
     check_name(f"{prefix}0", "--wandb-prefix")
@@ -108,7 +115,7 @@ def _plan(words: Sequence[str], known: argparse.Namespace) -> tuple[ReplicaPlan,
 
 def _variables() -> dict[str, str]:
     """FED_… variables that are set: two stand for --root and --repeat, and the others reach all replicas."""
-    from slipstream.config.federated import VARIABLES, from_environment
+    from slipstream.config.overrides import VARIABLES, from_environment
 
     given = {name: os.environ[name] for name in VARIABLES if os.environ.get(name)}
     values = from_environment(given)
@@ -163,21 +170,15 @@ def _exports(known: argparse.Namespace, root: Path) -> list[str]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        "slipstream federate",
+    parser = make_parser(
+        "federate",
+        "Run several replicas of a scenario that exchange weights every federated.interval episodes.",
         usage=USAGE,
-        description="Run several replicas of a scenario that exchange weights every federated.interval episodes.",
-        allow_abbrev=False,
     )
-    add = parser.add_argument
-    add("--repeat", type=int, metavar="N", help=f"replicas that learn together (default: {REPEAT})")
-    add("--max-parallel", type=int, metavar="N", help="replicas that run at a time; fewer take turns (default: all)")
-    add("--auto-seed", action="store_true", help="draw the first seed, unless --seed-base gives it")
-    add("--seed-base", type=int, metavar="SEED", help="seed of the first replica (default: the scenario's)")
-    add("--seed-step", type=int, default=1, metavar="N", help="distance between the replicas' seeds (default: 1)")
-    add("--root", type=Path, help=f"folder for everything (default: {HOME}/SCENARIO_TIME)")
-    add("--dry-run", action="store_true", help="print the commands and start nothing")
-    place.add_flags(parser)
+    defaults = {"repeat": str(REPEAT), "max_parallel": "all; fewer take turns"}
+    defaults |= {"seed_base": "the scenario's", "seed_step": "1"}
+    add_several_flags(parser, "replicas that learn together", f"{HOME}/SCENARIO_TIME", **defaults)
+    add_cluster_flags(parser)
     log.add_flags(parser)
     return parser
 
@@ -185,26 +186,12 @@ def _parser() -> argparse.ArgumentParser:
 def _begin(root: Path, what: ReplicaPlan, known: argparse.Namespace) -> int:
     from slipstream.run.replicas import write_plan
 
-    with _where(known, what) as begin:  # before anything is written: there may be no such place
+    with cluster(known, what.max_parallel) as where:  # before anything is written: there may be no such place
         write_plan(root, what)
-        return _run(root, what, begin)
+        return _run(root, what, where)
 
 
-@contextmanager
-def _where(known: argparse.Namespace, what: ReplicaPlan) -> Iterator[Launch]:
-    """How replicas are started: here or on nodes."""
-    with place.cluster(known, what.max_parallel) as found:
-        if found is None:
-            from slipstream.runtime.process import launch_here
-
-            yield launch_here
-        else:
-            from slipstream.scale.process_actors import launch_on_node
-
-            yield launch_on_node
-
-
-def _run(root: Path, what: ReplicaPlan, launch: Launch) -> int:
+def _run(root: Path, what: ReplicaPlan, where: Cluster | None) -> int:
     """Supervise until all have ended; returns the exit code."""
     from rich.console import Console
     from rich.live import Live
@@ -216,13 +203,13 @@ def _run(root: Path, what: ReplicaPlan, launch: Launch) -> int:
     try:
         if console.is_terminal:
             with Live(console=console, refresh_per_second=2) as live:
-                watched = supervise(root, what, lambda now: live.update(_table(now, root)), launch)
+                watched = supervise(root, what, lambda now: live.update(_table(now, root)), where)
         else:
             shown: dict[str, str] = {}
-            watched = supervise(root, what, lambda now: _say_changes(now, shown), launch)
+            watched = supervise(root, what, lambda now: _say_changes(now, shown), where)
             console.print(_table(watched, root))
     except KeyboardInterrupt:
-        print(f"stopped; every replica has saved what it has. Go on with: slipstream federate {root}")
+        print(f"stopped; every replica has saved its state. Continue with: slipstream federate {root}")
         raise
     failed = [one.replica.name for one in watched if one.state == "failed"]
     rounds = _print_rounds(root)
@@ -233,37 +220,27 @@ def _run(root: Path, what: ReplicaPlan, launch: Launch) -> int:
     return 1 if failed or not rounds else 0
 
 
-def _table(watched: Sequence[ReplicaState], root: Path) -> Table:
-    from rich.table import Table
+def _table(watched: Sequence[ReplicaState], root: Path) -> Group:
+    from rich.console import Group
+    from rich.text import Text
 
-    from slipstream.cli.tables import counted
-    from slipstream.run.supervision import newest_figures
+    from slipstream.cli.tables import counted, number, plain
+    from slipstream.data.run_folder import newest_figures
 
-    closed = counted(sum(_closed(root).values()), "round")
-    table = Table(title=f"federation, {closed} closed", title_justify="left")
-    for column in ("replica", "seed", "state", "steps", "episodes", "return", "steps/s", "deaths"):
-        table.add_column(column, justify="left" if column in ("replica", "state") else "right", no_wrap=True)
+    rows = []
     for one in watched:
         row = newest_figures(one.replica.folder(root))
-        table.add_row(
-            one.replica.name,
-            str(one.replica.seed),
-            one.state,
-            f"{row.get('timesteps_total', 0):,}",
-            f"{row.get('episodes_total', 0):,}",
-            _number(row.get("env/return_mean")),
-            _number(row.get("perf/steps_per_s"), 0),
-            str(one.deaths),
-        )
-    return table
-
-
-def _number(value: object, digits: int = 2) -> str:
-    return f"{value:,.{digits}f}" if isinstance(value, int | float) else "–"
+        counts = [f"{row.get(key, 0):,}" for key in ("timesteps_total", "episodes_total")]
+        speed = number(row.get("perf/steps_per_s"), 0)
+        rows.append([one.replica.name, one.state, str(one.replica.seed), *counts, number(row.get("env/return_mean")),
+                     speed, str(one.deaths)])  # fmt: skip
+    closed = counted(sum(_closed(root).values()), "round")
+    columns = ["replica", "state", "seed", "steps", "episodes", "return", "steps/s", "deaths"]
+    return Group(Text(f"federation, {closed} closed"), plain(columns, rows, left=2))
 
 
 def _say_changes(watched: Sequence[ReplicaState], shown: dict[str, str]) -> None:
-    """Where there is no terminal: a line whenever a replica's state changes."""
+    """Without a terminal: print a line whenever the state of a replica changes."""
     for one in watched:
         if shown.get(one.replica.name) != one.state:
             shown[one.replica.name] = one.state
@@ -300,11 +277,13 @@ def _round_events(root: Path) -> Iterator[dict[str, Any]]:
 
 def _why_none(root: Path) -> str:
     """The most common reason in the replicas' events, and how often it occurs."""
-    told = Counter(str(row.get("reason")) for row in _round_events(root) if row.get("reason"))
-    if not told:
-        return "no replica came to the end of an interval; set a shorter federated.interval, or train longer"
-    reason, count = told.most_common(1)[0]
-    return f"{reason} (told {count} {'time' if count == 1 else 'times'})"
+    from slipstream.cli.tables import counted
+
+    reasons = Counter(str(row.get("reason")) for row in _round_events(root) if row.get("reason"))
+    if not reasons:
+        return "no replica reached the end of an interval; set a shorter federated.interval, or train longer"
+    reason, count = reasons.most_common(1)[0]
+    return f"{reason} ({counted(count, 'time')})"
 
 
 def _print_rounds(root: Path) -> int:
@@ -330,8 +309,8 @@ def _serve(words: Sequence[str]) -> int:
     if not words or words[0].startswith("-"):
         raise FederationError("serve: name the scenario that the clients train, and its --federated.address")
     from slipstream.cli.run import scenario_of
-    from slipstream.run.coordinator import serve
     from slipstream.run.setup import resolve
+    from slipstream.run.transports import serve
 
     scenario = scenario_of([*words, "--federated.enabled", "--federated.transport", "tcp"])
     serve(resolve(scenario), lambda text: print(text, file=sys.stderr, flush=True))
@@ -339,8 +318,8 @@ def _serve(words: Sequence[str]) -> int:
 
 
 def _smoke(argv: Sequence[str]) -> int:
-    """Two clients for a few episodes: how many rounds there were, and what was written where."""
-    parser = argparse.ArgumentParser("slipstream federate smoke", description=_smoke.__doc__, allow_abbrev=False)
+    """Run two clients for a few episodes; prints how many rounds closed, and what was written where."""
+    parser = make_parser("federate smoke", _smoke.__doc__)
     parser.add_argument("--episodes", type=int, default=1, help="training episodes of each client (default: 1)")
     parser.add_argument("--eval-episodes", type=int, default=0, help="episodes of an evaluation; 0: none")
     parser.add_argument("--max-parallel", type=int, default=2, help="clients that run at a time (default: 2)")

@@ -16,78 +16,75 @@ from slipstream.errors import ScenarioError, suggest
 
 if TYPE_CHECKING:
     from slipstream.config.scenario import Scenario
-    from slipstream.evaluate.judge import Judgement
-    from slipstream.stats import Certificate
+    from slipstream.data.checkpoint import Checkpoint
+    from slipstream.judging.judge import Judgement
+    from slipstream.stats.sequential import Certificate
 
 
 def evaluate(argv: Sequence[str]) -> int:
     """Play a trained policy and the world's scripted ones on the same fresh episodes."""
-    parser = argparse.ArgumentParser(
-        "slipstream eval",
-        description="Play a run's, checkpoint's or model's policy beside the world's scripted ones; with a scenario's "
-        "name, the scripted ones alone. Episodes are the same for every row and were never trained or stopped on.",
-        allow_abbrev=False,
-    )
-    parser.add_argument("subject", help="a run folder, checkpoint, exported model, or a scenario")
-    parser.add_argument("--episodes", type=int, default=100, help="episodes per row (default: 100)")
-    parser.add_argument("--seed", type=int, help="seed of the episodes (default: the scenario's evaluation seed)")
-    parser.add_argument("--seeds", metavar="SEED,…", help="several seeds, such as 42,123; their episodes are pooled")
-    parser.add_argument("--scenario", help="judge on this scenario instead of the one it was trained on")
-    parser.add_argument("--png", type=Path, help="draw the first row's first episode")
-    parser.add_argument("--gif", type=Path, help="the same as an animated GIF, of 300 pictures at most")
-    parser.add_argument("--html", type=Path, help="the same as a page with a map and plots")
-    parser.add_argument(
-        "--trajectories",
-        type=Path,
-        metavar="FOLDER",
-        help="write every step of every episode there: trajectories.parquet, and in airspace traj_ep_*.csv",
-    )
-    parser.add_argument(
-        "--analysis", action="store_true", help="add what the world reads from whole episodes: alerts, collision risk"
-    )
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    args = parser.parse_args(argv)
+    args = _eval_parser().parse_args(argv)
     if args.episodes < 1:
         raise ScenarioError(f"--episodes {args.episodes}: at least one episode is needed")
     seeds = read_seeds(args.seed, args.seeds)
-    from slipstream.evaluate.judge import judge
-    from slipstream.run.saved_cast import load_cast
-
-    saved = None
-    path, is_yaml = Path(args.subject), args.subject.endswith((".yaml", ".yml"))
-    if path.is_dir() or (path.exists() and not is_yaml):
-        scenario, saved = load_cast(path)
-    elif args.scenario is not None or ("/" in args.subject and not is_yaml):
-        raise ScenarioError(f"{path}: there is no such run, checkpoint or model; they lie under runs/ and models/")
-    else:
-        scenario = load(args.subject)
+    scenario, saved = load_subject(args.subject, must_exist=args.scenario is not None)
     if args.scenario is not None:
         world = load(args.scenario)
         scenario = world.model_copy(update={"policies": scenario.policies, "teams": scenario.teams})
     missing = _what_is_missing(scenario, args)
     for sentence in missing:
         print(f"slipstream: {sentence}", file=sys.stderr)
+    from slipstream.judging.judge import as_plain, judge
+
     record = args.trajectories is not None or args.html is not None
     judgement = judge(scenario, saved, args.episodes, seeds, record=record, analysis=args.analysis)
     if args.json:
-        print(as_json(judgement))
+        print(json.dumps(as_plain(judgement), indent=2, allow_nan=False))
     else:
         print_table(judgement)
         print_outcomes(judgement)
         print_analysis(judgement)
-    _draw(judgement, scenario, args.png, args.gif)
-    if args.html is not None:
-        _write_page(judgement, scenario, args.html)
-    told = sys.stderr if args.json else sys.stdout
-    if drawn := [str(path) for path in (args.png, args.gif, args.html) if path is not None]:
-        print(f"{next(iter(judgement.rows)).policy}, first episode: {', '.join(drawn)}", file=told)
-    if args.trajectories is not None:
-        from slipstream.evaluate.trajectories import write
-
-        written = write(args.trajectories, scenario.world, judgement.spec, judgement.recorded)
-        others = f" and {len(written) - 1} CSV files" if len(written) > 1 else ""
-        print(f"trajectories: {written[0]}{others}", file=told)
+    _write_files(judgement, scenario, args)
     return 2 if missing else 0
+
+
+def _eval_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        "slipstream eval",
+        description="Play a run's, checkpoint's or model's policy beside the world's scripted ones; with a scenario's "
+        "name, the scripted ones alone. Episodes are the same for every row and were never trained or stopped on.",
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("subject", help="a run folder, checkpoint, exported model, or a scenario")
+    add("--episodes", type=int, default=100, help="episodes per row (default: 100)")
+    add("--seed", type=int, help="seed of the episodes (default: the scenario's evaluation seed)")
+    add("--seeds", metavar="SEED,…", help="several seeds, such as 42,123; their episodes are pooled")
+    add("--scenario", help="judge on this scenario instead of the one it was trained on")
+    add("--png", type=Path, help="draw the first row's first episode")
+    add("--gif", type=Path, help="the same as an animated GIF, of 300 pictures at most")
+    add("--html", type=Path, help="the same as a page with a map and plots")
+    add(
+        "--trajectories",
+        type=Path,
+        metavar="FOLDER",
+        help="write every step of every episode there: trajectories.parquet, and in airspace traj_ep_*.csv",
+    )
+    add("--analysis", action="store_true", help="add what the world reads from whole episodes: alerts, collision risk")
+    add("--json", action="store_true", help="print JSON instead of a table")
+    return parser
+
+
+def load_subject(subject: str, must_exist: bool = False) -> tuple[Scenario, Checkpoint | None]:
+    """The scenario and policies of a run, checkpoint or model; or a scenario by its name or file, without policies."""
+    from slipstream.run.saved_cast import load_cast
+
+    path, is_yaml = Path(subject), subject.endswith((".yaml", ".yml"))
+    if path.is_dir() or (path.exists() and not is_yaml):
+        return load_cast(path)
+    if must_exist or ("/" in subject and not is_yaml):
+        raise ScenarioError(f"{path}: there is no such run, checkpoint or model; they lie under runs/ and models/")
+    return load(subject), None
 
 
 def read_seeds(seed: int | None, seeds: str | None) -> list[int] | None:
@@ -100,45 +97,38 @@ def read_seeds(seed: int | None, seeds: str | None) -> list[int] | None:
     return found
 
 
-def _write_page(judgement: Judgement, scenario: Scenario, path: Path) -> None:
-    from slipstream.data.disk import replace_file
-    from slipstream.worlds.registry import episode_page
-
-    policy, episodes = next(iter(judgement.recorded.items()))
-    title = f"{scenario.name}: {policy}"
-    page = episode_page(scenario.world, judgement.spec, episodes[0], title)
-    replace_file(path, page.encode(), durable=False)
-
-
 def _what_is_missing(scenario: Scenario, args: argparse.Namespace) -> list[str]:
-    """Take out of the arguments what this kind of world does not have, and say so; the rest is still made.
+    """Remove from the arguments what this kind of world does not have, and say so; the rest is still done.
 
     A file that could not be written is refused before minutes are spent on episodes.
     """
-    from slipstream.worlds.registry import analysis_baseline, has_page, has_picture, make_renderer
+    from slipstream.worlds.world import tools_of
 
     kind, missing = scenario.world.kind, []
-    moves = make_renderer(scenario.world) is not None
-    there = {"png": (has_picture(kind), "picture"), "gif": (moves, "picture"), "html": (has_page(kind), "page")}
-    for flag, (is_there, what) in there.items():
+    tools = tools_of(kind)
+    can = tools.drawings
+    there = {"png": (can.picture, "picture"), "gif": (can.renderer, "picture"), "html": (can.page, "page")}
+    for flag, (own, what) in there.items():
         if (path := getattr(args, flag)) is None:
             continue
-        if is_there:
-            refuse_path(f"--{flag}", path, f".{flag}")
+        if own is not None:
+            refuse_target(f"--{flag}", path, f".{flag}")
         else:
-            hint = "; --gif draws it" if moves and flag != "gif" else ""
+            hint = "; --gif draws it" if can.renderer is not None and flag != "gif" else ""
             missing.append(f"--{flag}: {scenario.name} ({kind}) has no {what}{hint}")
             setattr(args, flag, None)
-    if args.analysis and analysis_baseline(kind) is None:
+    if args.analysis and tools.analysis is None:
         missing.append(f"--analysis: {kind} worlds have no analysis of their own")
         args.analysis = False
     return missing
 
 
-def refuse_path(flag: str, path: Path, suffix: str) -> None:
-    """Refuse a file that could not be written."""
-    if path.suffix.lower() != suffix:
-        raise ScenarioError(f"{flag} {path}: the name must end in {suffix}")
+def refuse_target(flag: str, path: Path | None, *suffixes: str) -> None:
+    """Refuse a file that could not be written, before anything is played or read."""
+    if path is None:
+        return
+    if suffixes and path.suffix.lower() not in suffixes:
+        raise ScenarioError(f"{flag} {path}: the name must end in {suffixes[0]}")
     if path.is_dir():
         raise ScenarioError(f"{flag} {path}: is a folder; name a file in it")
     if not path.parent.is_dir():
@@ -147,17 +137,31 @@ def refuse_path(flag: str, path: Path, suffix: str) -> None:
         raise ScenarioError(f"{flag} {path}: the folder {path.parent} may not be written to")
 
 
-def _draw(judgement: Judgement, scenario: Scenario, png: Path | None, gif: Path | None) -> None:
-    from slipstream.worlds.registry import draw, make_renderer
+def _write_files(judgement: Judgement, scenario: Scenario, args: argparse.Namespace) -> None:
+    """The pictures, page and trajectories that were asked for."""
+    from slipstream.data.disk import replace_file
+    from slipstream.worlds.world import tools_of
 
-    if png is not None:
-        draw(judgement.kind, judgement.spec, judgement.frames, judgement.backdrop, png, scenario.name)
-    renderer = make_renderer(scenario.world)
-    if gif is not None and renderer is not None and judgement.frames is not None:
-        from slipstream.data.disk import replace_file
-        from slipstream.worlds.film import gif as film
+    told = sys.stderr if args.json else sys.stdout
+    policy, spec, can = judgement.rows[0].policy, judgement.spec, tools_of(scenario.world.kind).drawings
+    if args.png is not None and can.picture is not None and judgement.frames is not None:
+        can.picture(spec, judgement.frames, judgement.backdrop, args.png, scenario.name)
+    if args.gif is not None and can.renderer is not None and judgement.frames is not None:
+        from slipstream.worlds.film import gif
 
-        replace_file(gif, film(renderer, judgement.spec, judgement.frames, judgement.backdrop), durable=False)
+        pictures = gif(can.renderer(scenario.world), spec, judgement.frames, judgement.backdrop)
+        replace_file(args.gif, pictures, durable=False)
+    if args.html is not None and can.page is not None:
+        page = can.page(scenario.world, spec, judgement.recorded[policy][0], f"{scenario.name}: {policy}")
+        replace_file(args.html, page.encode(), durable=False)
+    if drawn := [str(path) for path in (args.png, args.gif, args.html) if path is not None]:
+        print(f"{policy}, first episode: {', '.join(drawn)}", file=told)
+    if args.trajectories is not None:
+        from slipstream.judging.judge import write_trajectories
+
+        written = write_trajectories(args.trajectories, scenario.world, spec, judgement.recorded)
+        others = f" and {len(written) - 1} CSV files" if len(written) > 1 else ""
+        print(f"trajectories: {written[0]}{others}", file=told)
 
 
 def certify(argv: Sequence[str]) -> int:
@@ -185,7 +189,10 @@ def certify(argv: Sequence[str]) -> int:
     if not args.run.is_dir():
         raise ScenarioError(f"{args.run}: there is no such run or model; they lie under runs/ and models/")
     if not (0 < args.at_least < 1 and 0 < args.alpha < 1 and args.max_episodes >= 1):
-        raise ScenarioError("--at-least and --alpha lie between 0 and 1, and --max-episodes is at least 1")
+        raise ScenarioError(
+            f"--at-least {args.at_least:g} --alpha {args.alpha:g} --max-episodes {args.max_episodes}: a rate "
+            "and a chance lie between 0 and 1, and at least 1 episode is needed"
+        )
     scenario, saved = load_cast(args.run)
     stand = make_stand(scenario, args.max_episodes)
     phases = stand.worlds.spec.phases
@@ -227,8 +234,8 @@ def check_world(argv: Sequence[str]) -> int:
     parser.add_argument("scenario", help="a scenario's name or file")
     args = parser.parse_args(argv)
     from slipstream.worlds.check import check_world as check
-    from slipstream.worlds.leaks import check_leaks, held
     from slipstream.worlds.registry import make_worlds
+    from slipstream.worlds.repeat import check_leaks, held
     from slipstream.worlds.vec_env import EnvOptions, VecEnv
 
     scenario = load(args.scenario)
@@ -243,17 +250,35 @@ def check_world(argv: Sequence[str]) -> int:
     if held() is None:
         well = "keeps the contract; leaks were not looked for: install psutil to look for them"
     print(f"{scenario.name}: " + (f"{len(findings)} findings" if findings else well))
+    print(_networks(scenario))
     return 1 if findings else 0
+
+
+def _networks(scenario: Scenario) -> str:
+    """What the learners' networks will be, given what the world shows."""
+    from slipstream.nets.torso import network_kind, usual_network
+    from slipstream.worlds.registry import spec_of
+
+    spec, said = spec_of(scenario.world), []
+    for name, algo in scenario.learning.items():
+        config = algo.network or usual_network(spec)
+        kind = network_kind(config.kind)
+        read = set(kind.blocks(config, spec))
+        shown = [f"{b.name} ({b.dtype}{list(b.shape)}, by name)" if b.name in read else b.name for b in spec.obs]
+        facts = kind.layout(config, spec).get("layers")
+        chosen = "" if algo.network else ", chosen by what the world shows"
+        said.append(f"{name}: {config.kind}{f' ({facts})' if facts else ''}{chosen}; it reads {', '.join(shown)}")
+    return "\n".join(f"network of {sentence}" for sentence in said)
 
 
 def print_table(judgement: Judgement) -> None:
     """The judgement as a table with 95 % intervals."""
     from slipstream.cli.tables import interval, matrix, show
-    from slipstream.worlds.registry import headline
+    from slipstream.worlds.world import tools_of
 
     against = "" if judgement.opponent is None else f" against {judgement.opponent}"
     figures = [row.figures for row in judgement.rows]
-    names = ["return", *headline(judgement.kind, judgement.spec)]
+    names = ["return", *tools_of(judgement.kind).headline_of(judgement.spec)]
     names = [name for name in names if any(row[name].estimate == row[name].estimate for row in figures)]
     policies = [row.policy for row in judgement.rows]
     cells = [[interval(row[name]) for name in names] for row in figures]
@@ -263,7 +288,7 @@ def print_table(judgement: Judgement) -> None:
 
 
 def print_outcomes(judgement: Judgement) -> None:
-    """How many episodes of every policy ended how, with 95 % intervals of the share."""
+    """How episodes of every policy ended: number, and share with its 95 % interval."""
     from slipstream.cli.tables import Cell, interval, matrix, show
 
     ways = list(dict.fromkeys(name for row in judgement.rows for name in row.outcomes))
@@ -292,10 +317,3 @@ def print_analysis(judgement: Judgement) -> None:
         cells.append([("-" if value != value else f"{value:.4g}",) for value in values])
     forms = matrix("figure", [name.replace("_", " ") for name in names], policies, cells, ("value",), down="policy")
     show("read from whole episodes (docs/evaluation.md); -: undefined", forms)
-
-
-def as_json(judgement: Judgement) -> str:
-    """The judgement for programs; what is undefined is null."""
-    from slipstream.evaluate.judge import as_plain
-
-    return json.dumps(as_plain(judgement), indent=2, allow_nan=False)

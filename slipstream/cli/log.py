@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from slipstream.cli.flags import make_parser
 from slipstream.errors import SlipstreamError
 
 if TYPE_CHECKING:
@@ -15,17 +16,15 @@ if TYPE_CHECKING:
 
 def log(argv: Sequence[str]) -> int:
     """Export a run's metrics, those that are still to come too."""
-    parser = argparse.ArgumentParser(
-        "slipstream log",
-        description="Write a run's metrics for TensorBoard or W&B; follows a run that is going on until it ends.",
-        allow_abbrev=False,
+    parser = make_parser(
+        "log", "Write a run's metrics for TensorBoard or W&B; follows a run that is going on until it ends."
     )
     parser.add_argument("run", type=Path, help="the run's folder, going on or finished")
     add_flags(parser)
     args = parser.parse_args(argv)
     targets = asked_for(args)
     if not targets:
-        raise SlipstreamError("log: say where to: --tensorboard, --wandb or both")
+        raise SlipstreamError("log: choose --tensorboard, --wandb or both")
     from slipstream.view.exporters import exporters
     from slipstream.view.run import about
 
@@ -40,15 +39,15 @@ def log(argv: Sequence[str]) -> int:
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """What to export where."""
-    add = parser.add_argument_group("metrics elsewhere (a process of its own that reads the run folder)").add_argument
+    add = parser.add_argument_group("export metrics (by a separate process that reads the run folder)").add_argument
     add("--tensorboard", action="store_true", help="write event files for TensorBoard")
-    add("--logdir", metavar="DIR", help="where, in a folder of the run's name (default: tb)")
-    add("--wandb", action="store_true", help="tell W&B: offline files unless you have logged in or set WANDB_MODE")
-    add("--wandb-project", metavar="NAME", help="project at W&B (default: slipstream)")
-    add("--wandb-prefix", metavar="TEXT", help="what the run's name at W&B begins with")
-    add("--wandb-group", metavar="NAME", help="group at W&B")
-    add("--wandb-tags", metavar="A,B", help="tags at W&B, with commas between them")
-    add("--wandb-dir", metavar="DIR", help="where the folder 'wandb' is made (default: here)")
+    add("--logdir", metavar="DIR", help="folder for the event files; each run gets a subfolder (default: tb)")
+    add("--wandb", action="store_true", help="log to W&B; offline, unless you have logged in or set WANDB_MODE")
+    add("--wandb-project", metavar="NAME", help="W&B project (default: slipstream)")
+    add("--wandb-prefix", metavar="TEXT", help="prefix of the run's name in W&B")
+    add("--wandb-group", metavar="NAME", help="W&B group")
+    add("--wandb-tags", metavar="A,B", help="W&B tags, separated by commas")
+    add("--wandb-dir", metavar="DIR", help="where to make the folder 'wandb' (default: here)")
 
 
 def asked_for(args: argparse.Namespace) -> list[Target]:
@@ -59,7 +58,7 @@ def asked_for(args: argparse.Namespace) -> list[Target]:
 
         found.append(Tensorboard(args.logdir or "tb"))
     elif args.logdir is not None:
-        raise SlipstreamError(f"--logdir {args.logdir}: nothing is written there without --tensorboard")
+        raise SlipstreamError(f"--logdir {args.logdir}: has no effect without --tensorboard")
     given = {
         "project": args.wandb_project,
         "prefix": args.wandb_prefix,

@@ -4,48 +4,45 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from importlib import import_module
-from typing import TYPE_CHECKING, cast
 
 from slipstream import __version__
+from slipstream.errors import ScenarioError, SlipstreamError, suggest
 from slipstream.runtime.signals import catching
+from slipstream.worlds.world import Verb, worlds
 
-if TYPE_CHECKING:
-    from slipstream.worlds.world import WorldVerb
-
-Verb = Callable[[Sequence[str]], int]
-
-# By group: each verb, the function of slipstream.cli that does it, and what it is for. Worlds bring verbs of their own.
-GROUPS: dict[str, dict[str, tuple[str, str]]] = {
-    "run": {
-        "train": ("run.train", "train one or several scenarios"),
-        "resume": ("run.resume", "continue a run exactly where it stopped"),
-        "sweep": ("sweep.sweep", "try a scenario with many values, and find the best"),
-    },
-    "judge": {
-        "eval": ("judge.evaluate", "play a trained policy beside the scripted ones, with intervals"),
-        "certify": ("judge.certify", "show that a rate is above a bar, with a stated chance of error"),
-        "shift": ("shift.shift", "try policies in changed worlds, or on other scenarios, with paired intervals"),
-        "arena": ("arena.arena", "let policies play against each other: who is stronger, with Elo ratings"),
-        "compare": ("compare.compare", "compare runs by algorithm or setting, with intervals over seeds"),
-        "report": ("report.report", "write one HTML file about runs: curves, figures, replays, problem signs"),
-        "bench": ("bench.bench", "measure how fast a scenario's worlds step here, and what many of them bring"),
-        "check-world": ("judge.check_world", "check that a world keeps its contract"),
-    },
-    "share": {
-        "federate": ("federate.federate", "run several replicas that learn together, and watch over them"),
-        "export": ("export.export", "write a policy as ONNX for other programs, and check that it acts the same"),
-        "dataset": ("data.dataset", "record, describe, merge or import experience to learn from offline"),
-        "replay": ("replay.replay", "serve a replay that several runs share, or show how one stands"),
-    },
-    "look": {
-        "watch": ("watch.watch", "follow a run on the terminal, live or finished"),
-        "view": ("view.view", "show runs in a browser: curves, replays, comparisons, federations"),
-        "scenarios": ("scenarios.scenarios", "list or describe scenarios; make, check, draw and import them"),
-        "log": ("log.log", "write a run's metrics for TensorBoard or W&B, live or afterwards"),
-    },
+# Our own verbs, by group. Worlds bring verbs in the same form.
+GROUPS: dict[str, tuple[Verb, ...]] = {
+    "run": (
+        Verb("train", "train one or several scenarios", "slipstream.cli.run:train"),
+        Verb("resume", "continue a run exactly where it stopped", "slipstream.cli.run:resume"),
+        Verb("sweep", "try a scenario with many values, and find the best", "slipstream.cli.sweep:sweep"),
+    ),
+    "judge": (
+        Verb("eval", "evaluate a trained policy beside scripted ones, with intervals", "slipstream.cli.judge:evaluate"),
+        Verb("certify", "show that a success rate is above a bound, by a test", "slipstream.cli.judge:certify"),
+        Verb("shift", "try policies in changed worlds or other scenarios, in pairs", "slipstream.cli.shift:shift"),
+        Verb("arena", "let policies play against each other, with Elo ratings", "slipstream.cli.arena:arena"),
+        Verb("compare", "compare runs by algorithm or setting, over seeds", "slipstream.cli.compare:compare"),
+        Verb("report", "write an HTML file about runs: curves, figures, replays", "slipstream.cli.report:report"),
+        Verb("bench", "measure how fast the worlds of a scenario step here", "slipstream.cli.bench:bench"),
+        Verb("check-world", "check that a world keeps its contract", "slipstream.cli.judge:check_world"),
+    ),
+    "share": (
+        Verb("federate", "run and supervise replicas that learn together", "slipstream.cli.federate:federate"),
+        Verb("export", "write a policy as ONNX, and check that it acts the same", "slipstream.cli.export:export"),
+        Verb("dataset", "record, describe, merge or import data for offline learning", "slipstream.cli.data:dataset"),
+        Verb("replay", "serve a replay buffer that several runs share", "slipstream.cli.replay:replay"),
+    ),
+    "look": (
+        Verb("watch", "follow a run in the terminal, live or finished", "slipstream.cli.watch:watch"),
+        Verb("view", "show runs in a browser: curves, replays, federations", "slipstream.cli.view:view"),
+        Verb(
+            "scenarios", "list, describe, make, check, draw and import scenarios", "slipstream.cli.scenarios:scenarios"
+        ),
+        Verb("log", "write the metrics of a run for TensorBoard or W&B", "slipstream.cli.log:log"),
+    ),
 }
 
 
@@ -61,72 +58,57 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 128 + getattr(stop, "number", signal.SIGINT)
 
 
-def function(name: str) -> Verb:
-    """The function of a verb; only now is what it needs imported, when signals are heard already."""
-    module, own = name.split(".")
-    return cast(Verb, getattr(import_module(f"slipstream.cli.{module}"), own))
+def dispatch(prog: str, about: str, groups: Mapping[str, Sequence[Verb]], words: Sequence[str], end: str = "") -> int:
+    """Run the verb that the first word names; without one, or for --help, list them."""
+    verbs = {verb.name: verb for group in groups.values() for verb in group}
+    if not words or words[0] in ("-h", "--help"):
+        width = max(map(len, verbs)) + 2
+        print(f"{about}\n\nusage: {prog} VERB …{' [--debug]' if prog == 'slipstream' else ''}\n")
+        for group, members in groups.items():
+            lines = [f"  {verb.name:<{width}}{verb.text}" for verb in members]
+            print("\n".join([f"{group}:", *lines, ""]))
+        print(f"{prog} VERB --help tells more{end}")
+        return 0
+    if words[0] not in verbs:
+        hint = suggest(words[0], verbs)
+        raise ScenarioError(f"there is no verb '{words[0]}'{hint} ({prog} --help lists them)")
+    return verbs[words[0]](words[1:])
 
 
-def _verbs_of_worlds() -> Iterator[WorldVerb]:
-    from slipstream.worlds.entry_points import worlds
-
-    own = {name for group in GROUPS.values() for name in group}
-    return (verb for world in worlds().values() for verb in world.verbs if verb.name not in own)
-
-
-def _verb_of_a_world(name: str) -> Verb | None:
-    return next((verb.run for verb in _verbs_of_worlds() if verb.name == name), None)
+def _groups() -> dict[str, tuple[Verb, ...]]:
+    """Our verbs, and those of worlds; ours come first where two have the same name."""
+    own = {verb.name for group in GROUPS.values() for verb in group}
+    return {
+        **GROUPS,
+        "worlds": tuple(verb for world in worlds().values() for verb in world.verbs if verb.name not in own),
+    }
 
 
 def _run(words: list[str]) -> int:
-    from slipstream.errors import SlipstreamError, suggest
-
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"]
-    verbs = {name: verb for group in GROUPS.values() for name, (verb, _) in group.items()}
-    if not words or words[0] in ("-h", "--help"):
-        print(_help())
-        return 0
-    if words[0] == "--version":
+    if words[:1] == ["--version"]:
         print(f"slipstream {__version__}")
         return 0
-    run = function(verbs[words[0]]) if words[0] in verbs else _verb_of_a_world(words[0])
-    if run is None:
-        known = [*verbs, *(verb.name for verb in _verbs_of_worlds())]
-        print(
-            f"slipstream: there is no verb '{words[0]}'{suggest(words[0], known)} (slipstream --help lists them)",
-            file=sys.stderr,
-        )
-        return 2
     try:
-        return run(words[1:])
+        about, end = "slipstream trains agents that share a world.", "; start with: slipstream train head_on"
+        return dispatch("slipstream", about, _groups(), words, end)
     except SlipstreamError as error:
         if debug:
             raise
-        print(f"slipstream: {error}", file=sys.stderr)
-        return 2
+        return _refuse(str(error))
     except BrokenPipeError:  # the reader of our output went away, as `head` does
         sys.stderr.close()
         return 0
     except OSError as error:  # a path that cannot be read or written
         if debug:
             raise
-        print(
-            f"slipstream: {error.filename}: {error.strerror}" if error.filename else f"slipstream: {error}",
-            file=sys.stderr,
-        )
-        return 2
+        return _refuse(f"{error.filename}: {error.strerror}" if error.filename else str(error))
 
 
-def _help() -> str:
-    lines = ["slipstream trains agents that share a world.", "", "usage: slipstream VERB … [--debug]", ""]
-    for group, members in GROUPS.items():
-        lines.append(f"{group}:")
-        lines += [f"  {name:<13}{text}" for name, (_, text) in members.items()]
-        lines.append("")
-    lines += ["worlds:", *[f"  {verb.name:<13}{verb.text}" for verb in _verbs_of_worlds()], ""]
-    lines.append("slipstream VERB --help tells more; start with: slipstream train head_on")
-    return "\n".join(lines)
+def _refuse(sentence: str) -> int:
+    print(f"slipstream: {sentence}", file=sys.stderr)
+    return 2
 
 
 if __name__ == "__main__":

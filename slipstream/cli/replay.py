@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from slipstream.cli.flags import make_parser
+from slipstream.cli.main import dispatch
+from slipstream.worlds.world import Verb
 
 if TYPE_CHECKING:
     from slipstream.replay.messages import Stats
@@ -14,50 +17,45 @@ if TYPE_CHECKING:
 
 def replay(argv: Sequence[str]) -> int:
     """Serve, show how a service stands, or try one out."""
-    parser = argparse.ArgumentParser(
-        "slipstream replay", description="A replay in a process of its own, for several runs.", allow_abbrev=False
+    verbs = (
+        Verb("serve", "serve until Ctrl+C, from the last snapshot", _serve),
+        Verb("stats", "show the tables, lanes and waits of a service", _stats),
+        Verb("smoke", "run workers and a service together for a while, and check their metrics", _smoke),
     )
-    verbs = parser.add_subparsers(dest="verb", required=True, metavar="{serve,stats,smoke}")
-    serve = verbs.add_parser("serve", help="serve until Ctrl+C, from the last snapshot", allow_abbrev=False)
-    add = serve.add_argument
+    about = "A replay buffer in its own process, which several runs can share."
+    return dispatch("slipstream replay", about, {"verbs": verbs}, argv)
+
+
+def _serve(argv: Sequence[str]) -> int:
+    parser = make_parser("replay serve", "Serve a replay buffer until Ctrl+C, starting from the last snapshot.")
+    add = parser.add_argument
     add("--address", default="ipc://replay.sock", help="ipc://PATH or tcp://HOST:PORT (default: ipc://replay.sock)")
-    add(
-        "--token-file", type=Path, help="file with a word of 16 characters or more that clients must know; tcp needs it"
-    )
-    add(
-        "--snapshot", type=Path, metavar="FOLDER", help="save there what to start from again; default: nothing is saved"
-    )
+    add("--token-file", type=Path, help="file with a token of 16 characters or more; required for tcp")
+    add("--snapshot", type=Path, metavar="FOLDER", help="where to save snapshots to restart from (default: none)")
     add("--every", type=float, default=30.0, metavar="SECONDS", help="between snapshots (default: 30)")
-    add("--memory", type=float, metavar="GB", help="for rows and windows (default: half of what is free)")
-    stats = verbs.add_parser("stats", help="show tables, lanes and waits of a service", allow_abbrev=False)
-    stats.add_argument("address", help="where it listens")
-    stats.add_argument("--token-file", type=Path, help="file with its token")
-    stats.add_argument("--json", action="store_true", help="print JSON instead")
-    smoke = verbs.add_parser(
-        "smoke", help="run workers and a service together for a while and check their metrics", allow_abbrev=False
-    )
-    smoke.add_argument("--seconds", type=float, default=60.0, help="of training (default: 60)")
-    smoke.add_argument("--collect-workers", type=int, default=2, metavar="N", help="workers (default: 2)")
+    add("--memory", type=float, metavar="GB", help="limit for rows and windows (default: half of what is free)")
     args = parser.parse_args(argv)
-    return {"serve": _serve, "stats": _stats, "smoke": _smoke}[args.verb](args)
-
-
-def _serve(args: argparse.Namespace) -> int:
-    from slipstream.replay.process import read_token, serve
+    from slipstream.replay.process import serve
     from slipstream.replay.service import ServiceLimits
+    from slipstream.runtime.address import read_token
 
     memory = None if args.memory is None else int(args.memory * 1e9)
-    rules = ServiceLimits(token=read_token(args.token_file), memory=memory, snapshot_s=args.every)
-    serve(args.address, rules, args.snapshot, say=lambda text: print(text, file=sys.stderr, flush=True))
+    limits = ServiceLimits(token=read_token(args.token_file), memory=memory, snapshot_s=args.every)
+    serve(args.address, limits, args.snapshot, log=lambda text: print(text, file=sys.stderr, flush=True))
     return 0
 
 
-def _stats(args: argparse.Namespace) -> int:
+def _stats(argv: Sequence[str]) -> int:
+    parser = make_parser("replay stats", "Show the tables, lanes and waits of a service.")
+    parser.add_argument("address", help="its address")
+    parser.add_argument("--token-file", type=Path, help="file with its token")
+    parser.add_argument("--json", action="store_true", help="print JSON instead")
+    args = parser.parse_args(argv)
     import msgspec
 
     from slipstream.replay.link import ask
     from slipstream.replay.messages import AskStatistics, Stats
-    from slipstream.replay.process import read_token
+    from slipstream.runtime.address import read_token
 
     stats = ask(args.address, read_token(args.token_file), AskStatistics(check=True))
     assert isinstance(stats, Stats)
@@ -68,7 +66,11 @@ def _stats(args: argparse.Namespace) -> int:
     return 0
 
 
-def _smoke(args: argparse.Namespace) -> int:
+def _smoke(argv: Sequence[str]) -> int:
+    parser = make_parser("replay smoke", "Run workers and a service together for a while, and check their metrics.")
+    parser.add_argument("--seconds", type=float, default=60.0, help="of training (default: 60)")
+    parser.add_argument("--collect-workers", type=int, default=2, metavar="N", help="number of workers (default: 2)")
+    args = parser.parse_args(argv)
     from slipstream.cli.smoke import smoke, table
 
     seen = smoke(args.seconds, args.collect_workers)
@@ -97,7 +99,7 @@ def _lines(stats: Stats) -> list[str]:
             notes += [f"{lane.lost:,} lost"] if lane.lost else []
             notes += [] if lane.connected else ["not connected"]
             lines.append(
-                f"  {lane.rows:>11,} rows  {lane.added:>13,} added  {share:6.1%} of draws  {lane.client}/{lane.agent}"
+                f"  {lane.rows:>11,} rows  {lane.added:>13,} added  {share:6.1%} of draws  {lane.client}/{lane.policy}"
                 f" ({', '.join(notes)})"
             )
         lines += [f"  waits: {wait}" for wait in table.waits]

@@ -13,20 +13,30 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slipstream.cli import collecting, debug, log, place, watch
+from slipstream.cli import log
+from slipstream.cli.flags import (
+    add_collect_flags,
+    add_run_flags,
+    cluster,
+    collect_changes,
+    make_parser,
+    split_help,
+    whole_number,
+)
 from slipstream.config.algos import KINDS
-from slipstream.config.federated import from_environment
 from slipstream.config.load import load, override
-from slipstream.config.overrides import cli_changes
+from slipstream.config.overrides import cli_changes, from_environment
 from slipstream.errors import ScenarioError, suggest
 
 if TYPE_CHECKING:
     from slipstream.config.scenario import Scenario
-    from slipstream.run.backends import Backends
     from slipstream.run.loop import Result
     from slipstream.run.parts.exporters import RunExporter
+    from slipstream.runtime.place import Cluster
     from slipstream.view.exporters import Target
 
+UIS = ("plain", "tui", "none", "debug")
+UI_HELP = "what is shown meanwhile: a bar or lines (plain), the views of slipstream watch (tui), nothing (none)"
 PUBLISHED = ("head_on", "parallel", "t_formation", "canonical_crossing", "converging")  # what `all` stands for
 
 
@@ -34,14 +44,14 @@ def train(argv: Sequence[str]) -> int:
     """Train every scenario named, with every algorithm named; ends with a table."""
     names, rest = _leading_words(argv)
     parser = _train_parser()
-    asks_help = "-h" in rest or "--help" in rest
+    rest, asks_help = split_help(rest)
     if asks_help and names in ([], ["all"]):
         parser.print_help()
         return 0
     if not names:
         raise ScenarioError(_name_it_first("train", rest))
     names = list(PUBLISHED) if names == ["all"] else names
-    known, fields = parser.parse_known_args([word for word in rest if word not in ("-h", "--help")])
+    known, fields = parser.parse_known_args(rest)
     algos = [_algorithm(word) for word in known.algo] if known.algo else [None]
     if known.out is not None and len(names) * len(algos) > 1:
         raise ScenarioError(f"--out {known.out}: one folder cannot hold {len(names) * len(algos)} runs; leave it out")
@@ -51,17 +61,21 @@ def train(argv: Sequence[str]) -> int:
         for scenario in scenarios:
             show_fields(scenario, "train")
         return 0
-    if known.ui in ("tui", "debug") and watch.is_terminal():
+    if known.ui in ("tui", "debug") and is_terminal():
         if len(scenarios) > 1:
             raise ScenarioError(f"--ui {known.ui}: shows one run, and {len(scenarios)} are asked for; leave it out")
         if known.ui == "debug" and known.on is not None:
             raise ScenarioError(f"--on {known.on}: --ui debug steps worlds of this process; leave one of them out")
         if known.ui == "debug":
-            return debug.debug(scenarios[0], runs=known.runs, models=known.models, out=known.out)
-        return watch.train_watched(["train", *argv], scenarios[0], known.runs, known.out)
+            from slipstream.cli.debug import debug
+
+            return debug(scenarios[0], runs=known.runs, models=known.models, out=known.out)
+        from slipstream.cli.watch import train_watched
+
+        return train_watched(["train", *argv], scenarios[0], known.runs, known.out)
     results: list[Result] = []
     went_well = True
-    with place.place(known, max(scenario.collect.workers for scenario in scenarios)) as where:
+    with cluster(known, max(scenario.collect.workers for scenario in scenarios)) as where:
         scenarios = [_for_place(scenario, where) for scenario in scenarios]
         for scenario in scenarios:
             results.append(_train_one(scenario, known, where))
@@ -79,7 +93,7 @@ def scenario_of(words: Sequence[str], environment: Mapping[str, str] = os.enviro
     if not names:
         raise ScenarioError(_name_it_first("federate", rest))
     if len(names) != 1:
-        raise ScenarioError(f"name one scenario first, as in head_on; here are {len(names)}")
+        raise ScenarioError(f"{' '.join(names)}: name one scenario first, as in head_on; here are {len(names)}")
     (name,) = names
     known, fields = _train_parser().parse_known_args(rest)
     return _scenario(name, known, _algorithm(known.algo[0]) if known.algo else None, fields, environment)
@@ -87,7 +101,7 @@ def scenario_of(words: Sequence[str], environment: Mapping[str, str] = os.enviro
 
 def show_fields(scenario: Scenario, verb: str) -> None:
     """The second half of a help page: what can be set in this scenario, and what is."""
-    from slipstream.config.fields_help import print_fields
+    from slipstream.config.help import print_fields
 
     print(f"\nfields of {scenario.name} with {scenario.algo.kind}, and their values:\n")
     print_fields(scenario, f"slipstream {verb} {scenario.name}")
@@ -95,9 +109,7 @@ def show_fields(scenario: Scenario, verb: str) -> None:
 
 def resume(argv: Sequence[str]) -> int:
     """Continue a run from its newest good checkpoint, or from the one that is named."""
-    parser = argparse.ArgumentParser(
-        "slipstream resume", description="Continue a run exactly where it stopped.", allow_abbrev=False
-    )
+    parser = make_parser("resume", "Continue a run exactly where it stopped.")
     parser.add_argument(
         "run",
         type=Path,
@@ -110,32 +122,39 @@ def resume(argv: Sequence[str]) -> int:
     )
     parser.add_argument("--timesteps", type=whole_number, help="new budget in steps, counted from the run's beginning")
     parser.add_argument("--models", type=Path, default=Path("models"), help="where the final model is written")
-    parser.add_argument("--ui", choices=watch.UIS[:3], default="plain", help=watch.UI_HELP)
-    place.add_run_flags(parser)
+    parser.add_argument("--ui", choices=UIS[:3], default="plain", help=UI_HELP)
+    add_run_flags(parser)
     log.add_flags(parser)
     args = parser.parse_args(argv)
-    if args.ui == "tui" and watch.is_terminal():
-        from slipstream.run.resuming import named
+    if args.ui == "tui" and is_terminal():
+        from slipstream.cli.watch import resume_watched
+        from slipstream.run.session import named_run
 
-        return watch.resume_watched(["resume", *argv], named(args.run)[0])
+        return resume_watched(["resume", *argv], named_run(args.run)[0])
     targets = log.asked_for(args)
-    from slipstream.run.loop import resume as continue_run
-    from slipstream.run.progress import Quiet, best_display
-    from slipstream.run.resuming import named
+    from slipstream.run.progress import best_display
+    from slipstream.run.session import named_run
+    from slipstream.run.session import resume as continue_run
 
-    display = Quiet() if args.ui == "none" else best_display()
-    workers = load(named(args.run)[0] / "scenario.yaml").collect.workers if args.on else 0
-    with place.place(args, workers) as where:
+    display = None if args.ui == "none" else best_display()
+    workers = load(named_run(args.run)[0] / "scenario.yaml").collect.workers if args.on else 0
+    with cluster(args, workers) as where:
         result = continue_run(
             args.run,
             timesteps=args.timesteps,
             force=args.force,
             models=args.models,
             display=display,
-            followers=_exporters(targets),
-            place=where,
+            exporters=_exporters(targets),
+            cluster=where,
         )
     return _code(result) if _show(result, load(result.run / "scenario.yaml")) else 1
+
+
+def is_terminal() -> bool:
+    """Whether a person sits there, with more than a teletype (views are drawn on stderr)."""
+    streams = sys.stdin, sys.stdout, sys.stderr
+    return all(stream.isatty() for stream in streams) and os.environ.get("TERM", "dumb") != "dumb"
 
 
 def _exporters(targets: Sequence[Target]) -> Sequence[RunExporter]:
@@ -149,7 +168,7 @@ def _exporters(targets: Sequence[Target]) -> Sequence[RunExporter]:
 
 def _code(result: Result) -> int:
     """Of the process: a run that waits for the others of its federation is neither done nor failed."""
-    from slipstream.run.stopping import StopKind
+    from slipstream.config.stopping import StopKind
 
     if result.ended.kind is not StopKind.PARKED:
         return 0
@@ -158,26 +177,26 @@ def _code(result: Result) -> int:
     return PARKED_CODE
 
 
-def _for_place(scenario: Scenario, where: Backends | None) -> Scenario:
+def _for_place(scenario: Scenario, where: Cluster | None) -> Scenario:
     """Where a cluster is to collect for a scenario that has no workers, a worker on every node does."""
-    if where is None or where.make_home is None or scenario.collect.workers:
+    if where is None or scenario.collect.workers:
         return scenario
     return override(scenario, {"collect.workers": min(where.nodes, scenario.collect.num_worlds)})
 
 
-def _train_one(scenario: Scenario, known: argparse.Namespace, where: Backends | None) -> Result:
+def _train_one(scenario: Scenario, known: argparse.Namespace, where: Cluster | None) -> Result:
     targets = log.asked_for(known)
-    from slipstream.run.loop import train as run
-    from slipstream.run.progress import Quiet, best_display
+    from slipstream.run.progress import best_display
+    from slipstream.run.session import train as run
 
     return run(
         scenario,
         root=known.runs,
         models=known.models,
         out=known.out,
-        display=Quiet() if known.ui == "none" else best_display(),
-        followers=_exporters(targets),
-        place=where,
+        display=None if known.ui == "none" else best_display(),
+        exporters=_exporters(targets),
+        cluster=where,
     )
 
 
@@ -208,12 +227,12 @@ def _judged(result: Result, scenario: Scenario, failures: list[str]) -> list[str
     """Judge the final policy beside scripts, and keep table and picture; each is tried, whatever became of others."""
     from slipstream.cli.judge import print_table
     from slipstream.data.disk import replace_file
-    from slipstream.evaluate.judge import as_plain, judge
-    from slipstream.run.folder import JUDGEMENT_FILE
+    from slipstream.data.run_folder import JUDGEMENT_FILE
+    from slipstream.judging.judge import as_plain, judge
     from slipstream.run.saved_cast import load_cast
-    from slipstream.worlds.registry import draw
+    from slipstream.worlds.world import tools_of
 
-    judgement, picture = None, None
+    judgement = None
     with _attempting("the judgement", failures):
         judgement = judge(*load_cast(result.run), episodes=100)
         print_table(judgement)
@@ -223,9 +242,11 @@ def _judged(result: Result, scenario: Scenario, failures: list[str]) -> list[str
             text = json.dumps(kept, indent=2, allow_nan=False).encode()
             replace_file(result.run / JUDGEMENT_FILE, text, durable=False)
         with _attempting("tracks.png", failures):
-            seen = judgement.frames, judgement.backdrop
-            picture = draw(judgement.kind, judgement.spec, *seen, result.run / "tracks.png", scenario.name)
-    return [f"tracks: {picture}"] if picture is not None else []
+            draw, path = tools_of(judgement.kind).drawings.picture, result.run / "tracks.png"
+            if draw is not None and judgement.frames is not None:
+                draw(judgement.spec, judgement.frames, judgement.backdrop, path, scenario.name)
+                return [f"tracks: {path}"]
+    return []
 
 
 @contextmanager
@@ -256,14 +277,11 @@ def _compare(scenarios: Sequence[Scenario], results: Sequence[Result]) -> None:
 
 
 def _train_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        "slipstream train",
+    parser = make_parser(
+        "train",
+        f"Train scenarios by name (see slipstream scenarios) or YAML file; 'all' trains {', '.join(PUBLISHED)}.",
         usage="slipstream train SCENARIO … [options] [--field.of.the.scenario VALUE]",
-        description="Train scenarios by name (see slipstream scenarios) or YAML file; 'all' trains "
-        + ", ".join(PUBLISHED)
-        + ".",
         epilog="slipstream train SCENARIO --help also shows that scenario's own fields with its values.",
-        allow_abbrev=False,
         add_help=False,
     )
     add = parser.add_argument
@@ -279,14 +297,14 @@ def _train_parser() -> argparse.ArgumentParser:
         metavar="N",
         help="threads that step the worlds (0 or 1: the learner's own); processes that collect are --collect-workers",
     )
-    collecting.add_flags(parser)
+    add_collect_flags(parser)
     add("--log-trajectories", action="store_true", help="write the track of every evaluation episode as CSV")
     add("--out", type=Path, help="folder of the run; must be new or empty")
-    add("--ui", choices=watch.UIS, default="plain", help=f"{watch.UI_HELP}; debug: step it by hand, look into worlds")
+    add("--ui", choices=UIS, default="plain", help=f"{UI_HELP}; debug: step it by hand, look into worlds")
     add("--runs", type=Path, default=Path("runs"), help="where run folders are made (default: runs)")
     add("--models", type=Path, default=Path("models"), help="where final models are written (default: models)")
     add("-h", "--help", action="store_true", help="show this page")
-    place.add_run_flags(parser)
+    add_run_flags(parser)
     log.add_flags(parser)
     return parser
 
@@ -328,7 +346,7 @@ def _scenario(
                 f"--num-workers {known.num_workers}: cannot be negative; 0 or 1 is the learner's own thread"
             )
         changes["collect.world_threads"] = max(1, known.num_workers)
-    changes |= dict(collecting.changes(known)) | from_environment(environment)
+    changes |= dict(collect_changes(known)) | from_environment(environment)
     if known.log_trajectories:
         changes["log.log_trajectories"] = True
     scenario = load(name, changes, preset=known.preset)
@@ -360,14 +378,3 @@ def _leading_words(argv: Sequence[str]) -> tuple[list[str], list[str]]:
     """Scenario names come first; everything from the first flag on is options."""
     count = next((i for i, word in enumerate(argv) if word.startswith("-")), len(argv))
     return list(argv[:count]), list(argv[count:])
-
-
-def whole_number(text: str) -> int:
-    """A whole number that may be written 1e6 or 100_000."""
-    try:
-        value = float(text.replace("_", ""))
-    except ValueError:
-        value = 0.0
-    if not 1 <= value < 2**63 or value != int(value):
-        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number of steps; try 100_000 or 1e5")
-    return int(value)

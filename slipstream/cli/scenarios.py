@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import inspect
 import json
 import re
@@ -12,23 +11,29 @@ import textwrap
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from slipstream.config.commented import commented
-from slipstream.config.idle import without_effect
+from slipstream.cli.flags import make_parser
+from slipstream.config.checks import without_effect
+from slipstream.config.help import commented
 from slipstream.config.load import dump, lay_over, load, start_from, to_plain
-from slipstream.config.names import check_name
 from slipstream.config.packaged import ScenarioInfo, find, list_scenarios
+from slipstream.config.records import check_name
 from slipstream.config.yaml import load_yaml, parse_yaml
 from slipstream.errors import ScenarioError, SlipstreamError, suggest
+from slipstream.worlds.world import tools_of, worlds
+
+if TYPE_CHECKING:
+    from slipstream.config.world import WorldConfig
+    from slipstream.worlds.tools import Renderer
 
 MAX_JSON_BYTES = 4_000_000  # of a file to import; the largest published one has a few thousand
 USAGE = """slipstream scenarios                   list them
-       slipstream scenarios NAME              describe one in full
-       slipstream scenarios new NAME …        write a file of your own
-       slipstream scenarios check FILE …      find every mistake
-       slipstream scenarios draw NAME         a picture of the scene
-       slipstream scenarios import FILE.json  take over one of another project"""
+       slipstream scenarios NAME              describe one
+       slipstream scenarios new NAME …        write your own
+       slipstream scenarios check FILE …      find all mistakes
+       slipstream scenarios draw NAME         draw the scene
+       slipstream scenarios import FILE.json  convert one of another project"""
 
 Values = dict[str, Any]
 
@@ -39,9 +44,7 @@ def scenarios(argv: Sequence[str]) -> int:
     tools: dict[str, Callable[[Sequence[str]], int]] = {"new": _new, "check": _check, "draw": _draw, "import": _import}
     if words and words[0] in tools:
         return tools[words[0]](words[1:])
-    parser = argparse.ArgumentParser(
-        "slipstream scenarios", usage=USAGE, description="Scenarios and tools for them.", allow_abbrev=False
-    )
+    parser = make_parser("scenarios", "Scenarios and tools for them.", usage=USAGE)
     parser.add_argument("name", nargs="?", help="a scenario's name or file")
     args = parser.parse_args(words)
     if args.name is None:
@@ -74,11 +77,9 @@ def listing(found: Sequence[ScenarioInfo], width: int | None) -> list[str]:
 
 
 def _describe_world(name: str) -> str:
-    from slipstream.worlds.registry import make_worlds
+    from slipstream.worlds.registry import spec_of
 
-    worlds = make_worlds(load(name).world, 1)
-    spec = worlds.spec
-    worlds.close()
+    spec = spec_of(load(name).world)
     action = spec.action
     what = "choices" if action.discrete else "axes"
     lines = [
@@ -97,11 +98,7 @@ def _describe_world(name: str) -> str:
 
 
 def _new(argv: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(
-        "slipstream scenarios new",
-        description="Write a scenario of your own as YAML, with what every key means.",
-        allow_abbrev=False,
-    )
+    parser = make_parser("scenarios new", "Write a scenario of your own as YAML, with what every key means.")
     add = parser.add_argument
     add("name", nargs="?", help="its name; the file is NAME.yaml")
     origin = parser.add_mutually_exclusive_group()
@@ -118,13 +115,11 @@ def _new(argv: Sequence[str]) -> int:
         _list_generators()
         return 0
     if args.name is None or (args.origin is None and args.generator is None):
-        raise ScenarioError(
-            "new: say a name and what to begin with, as in: slipstream scenarios new mine --from head_on"
-        )
+        raise ScenarioError("new: give a name and a start, as in: slipstream scenarios new mine --from head_on")
     check_name(args.name, "scenario")
     if args.origin is not None:
         if args.param:
-            raise ScenarioError(f"--param {args.param[0]}: belongs to --generator; change values with --set KEY=VALUE")
+            raise ScenarioError(f"--param {args.param[0]}: needs --generator; change values with --set KEY=VALUE")
         values, made = start_from(args.origin, args.set), f"from {args.origin}"
     else:
         values = lay_over(_generate(args.generator, args.param), args.set)
@@ -133,10 +128,13 @@ def _new(argv: Sequence[str]) -> int:
     return 0
 
 
-def _list_generators() -> None:
-    from slipstream.worlds.registry import generators
+def _generators() -> dict[str, Callable[..., Values]]:
+    """What makes scenarios from numbers, by name: functions whose keyword arguments have defaults."""
+    return {name: made for kind in worlds() for name, made in tools_of(kind).generators.items()}
 
-    for name, generator in generators().items():
+
+def _list_generators() -> None:
+    for name, generator in _generators().items():
         print(f"{name}: {inspect.getdoc(generator)}")
         types = typing.get_type_hints(generator)
         for key, parameter in inspect.signature(generator).parameters.items():
@@ -145,13 +143,9 @@ def _list_generators() -> None:
 
 
 def _generate(name: str, words: Sequence[str]) -> Values:
-    from slipstream.worlds.registry import generators
-
-    known = generators()
+    known = _generators()
     if name not in known:
-        raise ScenarioError(
-            f"--generator {name}: there is none of that name{suggest(name, known)} (there is {', '.join(known)})"
-        )
+        raise ScenarioError(f"there is no generator '{name}'{suggest(name, known)} (known: {', '.join(known)})")
     parameters = inspect.signature(known[name]).parameters
     types = typing.get_type_hints(known[name])
     given: Values = {}
@@ -184,7 +178,7 @@ def _write(name: str, out: Path | None, values: Values, made: str) -> None:
     """Write a new file, once it is known to load; what is there already stays."""
     path = out or Path(f"{name}.yaml")
     if path.exists():
-        raise ScenarioError(f"{path}: is there already, and may have been worked on; choose another name or --out")
+        raise ScenarioError(f"{path}: already exists; choose another name or --out")
     ordered = {key: values[key] for key in ("description", "includes") if values.get(key)}
     ordered |= {key: value for key, value in values.items() if key not in ("description", "includes", "name")}
     text = f"{name}, made {made}. Keys that are not here are as in the files it includes; slipstream scenarios {path} "
@@ -203,11 +197,10 @@ def _write(name: str, out: Path | None, values: Values, made: str) -> None:
 
 
 def _check(argv: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(
-        "slipstream scenarios check",
-        description="Find every mistake in scenario files, with file and line; also what does not go together, such as "
+    parser = make_parser(
+        "scenarios check",
+        "Find every mistake in scenario files, with file and line; also what does not go together, such as "
         "an algorithm that cannot act in the world.",
-        allow_abbrev=False,
     )
     parser.add_argument("files", nargs="+", metavar="FILE", help="files, or names of packaged scenarios")
     args = parser.parse_args(argv)
@@ -257,49 +250,59 @@ def _where(file: str, sentence: str) -> str:
 
 
 def _draw(argv: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(
-        "slipstream scenarios draw",
-        description="Draw what a scenario looks like before anybody has acted.",
-        allow_abbrev=False,
-    )
+    parser = make_parser("scenarios draw", "Draw what a scenario looks like before anybody has acted.")
     parser.add_argument("name", help="a scenario's name or file")
     parser.add_argument("--png", type=Path, metavar="FILE", help="where to write (default: NAME.png)")
     args = parser.parse_args(argv)
-    from slipstream.worlds.registry import sketch
-
     scenario = load(args.name)
     path = args.png or Path(f"{scenario.name}.png")
-    said = sketch(scenario.world, path, scenario.name)
-    if said is None:
-        raise ScenarioError(f"{scenario.name}: worlds of kind {scenario.world.kind} have no picture")
+    drawings = tools_of(scenario.world.kind).drawings
+    if drawings.sketch is not None:
+        said = drawings.sketch(scenario.world, path, scenario.name)
+    elif drawings.renderer is not None:
+        said = _draw_first_moment(scenario.world, drawings.renderer(scenario.world), path)
+    else:
+        raise ScenarioError(f"{scenario.name}: worlds of kind {scenario.world.kind} cannot be drawn")
     print(f"{path}: {said}")
     return 0
+
+
+def _draw_first_moment(config: WorldConfig, renderer: Renderer, path: Path) -> str:
+    from PIL import Image
+
+    from slipstream.worlds.registry import make_worlds
+    from slipstream.worlds.vec_env import EnvOptions
+
+    batch = make_worlds(config, 1, EnvOptions(seed=0))
+    batch.reset()
+    Image.fromarray(renderer(batch.spec, batch.frame(0)[None], batch.backdrop(0))).save(path)
+    batch.close()
+    return "the beginning of an episode"
 
 
 # --- import ---
 
 
 def _import(argv: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(
-        "slipstream scenarios import",
-        description="Write another project's scenario (the air-traffic project's JSON) as one of ours, with the same "
-        "numbers.",
-        allow_abbrev=False,
+    parser = make_parser(
+        "scenarios import",
+        "Write another project's scenario (the air-traffic project's JSON) as one of ours, with the same numbers.",
     )
     parser.add_argument("file", type=Path, help="the JSON file")
     parser.add_argument("--name", help="of the new scenario (default: the file's name)")
     parser.add_argument("--out", type=Path, metavar="FILE", help="another file than NAME.yaml")
     args = parser.parse_args(argv)
-    from slipstream.worlds.registry import import_scenario
-
     record = _read_json(args.file)
     try:
-        values = import_scenario(record)
+        asked = (tools_of(kind).import_scenario(record) for kind in worlds())
+        values = next((values for values in asked if values is not None), None)
     except ScenarioError as error:
         raise ScenarioError(f"{args.file}: {error}") from None
     if values is None:
         keys = ", ".join(list(record)[:6]) if isinstance(record, Mapping) else type(record).__name__
-        raise ScenarioError(f"{args.file}: is no scenario that we know (found {keys}; an air-traffic one has 'agents')")
+        raise ScenarioError(
+            f"{args.file}: is not a known kind of scenario (found {keys}; an air-traffic one has 'agents')"
+        )
     name = args.name or args.file.stem
     check_name(name, "scenario")
     _write(name, args.out, values, f"from {args.file.name}")

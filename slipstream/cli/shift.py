@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from slipstream.cli.judge import read_seeds
+from slipstream.cli.judge import load_subject, read_seeds
 from slipstream.config.load import load
 from slipstream.errors import ScenarioError, suggest
 
@@ -19,9 +19,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from slipstream.config.scenario import Scenario
-    from slipstream.data.checkpoint import Checkpoint
-    from slipstream.evaluate.shift import Effect, PolicyOnScenario
-    from slipstream.worlds.shift import Shift, SkippedShift
+    from slipstream.judging.shift import Effect, PolicyOnScenario
+    from slipstream.worlds.tools import Shift, SkippedShift
 
 
 def shift(argv: Sequence[str]) -> int:
@@ -53,27 +52,27 @@ def shift(argv: Sequence[str]) -> int:
     if args.matrix:
         return _matrix(args, seeds, argv, started)
     if len(args.subjects) > 1:
-        raise ScenarioError(f"{len(args.subjects)} policies: shifts are of one policy; several need --matrix SCENARIO")
+        raise ScenarioError(f"{len(args.subjects)} policies: shifts need one policy; for several use --matrix SCENARIO")
     return _study(args, seeds, argv, started)
 
 
 def _study(args: argparse.Namespace, seeds: list[int] | None, argv: Sequence[str], started: float) -> int:
-    from slipstream.evaluate.shift import UNSHIFTED, grouped, run, unshifted
-    from slipstream.evaluate.shift_files import write_study
-    from slipstream.worlds.registry import shift_figures
+    from slipstream.judging.shift import UNSHIFTED, grouped, run, unshifted
+    from slipstream.judging.shift_files import write_study
+    from slipstream.worlds.world import tools_of
 
-    scenario, saved = _load(args.subjects[0])
+    scenario, saved = load_subject(args.subjects[0])
     chosen, skipped = _choose(args, scenario)
     scripts = _scripts(args.scripts, scenario)
     seeds = seeds or [scenario.evaluate.seed]
     study = run(scenario, saved, chosen, skipped, scripts, args.episodes, seeds, _told)
-    shown = shift_figures(study.kind, study.spec)
+    shown = tools_of(study.kind).shift_figures_of(study.spec)
     print(
         f"{study.scenario}: {study.episodes} episodes per row, the same in every row; {study.distinct} of them start "
         f"differently; {len(chosen)} shifts, {len(skipped)} left out"
     )
     if study.distinct == 1 and study.episodes > 1:
-        print("all episodes are copies of one: give the world something to draw, such as world.position_jitter_nm")
+        print("all episodes are copies of one: let starts vary, with world.position_jitter_nm")
     on_screen = shown[:3]  # files have them all
     _print_effects([*unshifted(study, on_screen), *grouped(study, on_screen)], on_screen, UNSHIFTED)
     if args.out is not None:
@@ -83,14 +82,15 @@ def _study(args: argparse.Namespace, seeds: list[int] | None, argv: Sequence[str
 
 
 def _matrix(args: argparse.Namespace, seeds: list[int] | None, argv: Sequence[str], started: float) -> int:
-    from slipstream.evaluate.shift import matrix
-    from slipstream.evaluate.shift_files import write_matrix
+    from slipstream.judging.shift import matrix
+    from slipstream.judging.shift_files import write_matrix
     from slipstream.run.saved_cast import load_cast
-    from slipstream.worlds.registry import make_worlds, shift_figures
+    from slipstream.worlds.registry import spec_of
+    from slipstream.worlds.world import tools_of
 
     for flag in ("kinds", "who", "full"):
         if getattr(args, flag):
-            raise ScenarioError(f"--{flag}: chooses among shifts, of which --matrix plays none")
+            raise ScenarioError(f"--{flag}: chooses among shifts, and --matrix plays none")
     models = {}
     for subject in args.subjects:
         own, saved = load_cast(Path(subject))
@@ -104,9 +104,7 @@ def _matrix(args: argparse.Namespace, seeds: list[int] | None, argv: Sequence[st
     scripts = _scripts(args.scripts, first)
     seeds = seeds or [first.evaluate.seed]
     places = matrix(models, scenarios, scripts, args.episodes, seeds, _told)
-    one = make_worlds(first.world, 1)
-    shown = shift_figures(first.world.kind, one.spec)
-    one.close()
+    shown = tools_of(first.world.kind).shift_figures_of(spec_of(first.world))
     _print_matrix(places, shown[0], args.episodes * len(seeds))
     for place in places:
         if place.reason:
@@ -117,25 +115,14 @@ def _matrix(args: argparse.Namespace, seeds: list[int] | None, argv: Sequence[st
     return 0
 
 
-# --- what is played ---
-
-
-def _load(subject: str) -> tuple[Scenario, Checkpoint | None]:
-    from slipstream.run.saved_cast import load_cast
-
-    path, is_yaml = Path(subject), subject.endswith((".yaml", ".yml"))
-    if path.exists() and not is_yaml:
-        return load_cast(path)
-    if "/" in subject and not is_yaml:
-        raise ScenarioError(f"{path}: there is no such run, checkpoint or model; they lie under runs/ and models/")
-    return load(subject), None
+# --- what to play ---
 
 
 def _choose(args: argparse.Namespace, scenario: Scenario) -> tuple[list[Shift], list[SkippedShift]]:
     """The world's shifts that were asked for."""
-    from slipstream.worlds.registry import shifts
+    from slipstream.worlds.world import tools_of
 
-    found, skipped = shifts(scenario.world, args.full)
+    found, skipped = tools_of(scenario.world.kind).shifts(scenario.world, args.full)
     if not found:
         raise ScenarioError(f"{scenario.name}: {scenario.world.kind} worlds have no shifts; try --matrix")
     for flag, asked, known in (
@@ -156,22 +143,22 @@ def _choose(args: argparse.Namespace, scenario: Scenario) -> tuple[list[Shift], 
 
 
 def _scripts(asked: str | None, scenario: Scenario) -> tuple[str, ...]:
-    from slipstream.worlds.registry import beside, make_worlds
+    from slipstream.worlds.registry import spec_of
+    from slipstream.worlds.world import tools_of
 
-    one = make_worlds(scenario.world, 1)
-    one.close()
+    spec = spec_of(scenario.world)
     if asked is None:
-        return tuple(name for name in beside(scenario.world.kind, one.spec) if name in one.spec.scripts)
+        return tuple(name for name in tools_of(scenario.world.kind).scripts_of(spec) if name in spec.scripts)
     names = tuple(word for word in asked.split(",") if word)
     for name in names:
-        if name not in one.spec.scripts:
-            known = ", ".join(one.spec.scripts) or "none"
-            raise ScenarioError(f"--scripts {name}: {one.spec.name} has {known}{suggest(name, one.spec.scripts)}")
+        if name not in spec.scripts:
+            known = ", ".join(spec.scripts) or "none"
+            raise ScenarioError(f"--scripts {name}: {spec.name} has {known}{suggest(name, spec.scripts)}")
     return names
 
 
 def _about(argv: Sequence[str], subjects: Sequence[str], seeds: Sequence[int], started: float) -> dict[str, object]:
-    """What a result came from."""
+    """What was run, for the files."""
     from slipstream.run.folder import describe_run
 
     told = describe_run(seed=seeds[0], command=list(argv), now=datetime.now(UTC))
@@ -185,17 +172,17 @@ def _about(argv: Sequence[str], subjects: Sequence[str], seeds: Sequence[int], s
     }
 
 
-# --- what is said ---
+# --- output ---
 
 
 def _told(done: int, total: int) -> None:
-    """How far it is, on a terminal."""
+    """Progress, on a terminal."""
     if sys.stderr.isatty():
         print(f"\r{done} of {total} played", end="" if done < total else "\r" + " " * 30 + "\r", file=sys.stderr)
 
 
 def _print_effects(effects: Sequence[Effect], shown: Sequence[str], base: str) -> None:
-    """A table of all figures; with too little room, one for each of them."""
+    """A table of all figures, or one for each if that is too wide."""
     from slipstream.cli.tables import fits, make_console, plain
     from slipstream.draw.page import interval
 

@@ -34,10 +34,9 @@ class SeenMetric(NamedTuple):
 def smoke(seconds: float, workers: int) -> list[SeenMetric]:
     """Train SAC on a tiny world for that long, with workers and a replay service, and look at what was reported."""
     from slipstream.config.load import load
-    from slipstream.run.folder import METRICS_FILE
-    from slipstream.run.loop import train
+    from slipstream.data.run_folder import METRICS_FILE
     from slipstream.run.metrics import read_rows
-    from slipstream.run.progress import Quiet
+    from slipstream.run.session import train
 
     changes: dict[str, Any] = {
         "algo": "sac",
@@ -52,7 +51,7 @@ def smoke(seconds: float, workers: int) -> list[SeenMetric]:
         "evaluate.evaluation_interval": None,
     }
     with tempfile.TemporaryDirectory(prefix="slipstream-smoke-") as folder:
-        result = train(load(SCENARIO, changes), out=Path(folder) / "run", models=Path(folder), display=Quiet())
+        result = train(load(SCENARIO, changes), out=Path(folder) / "run", models=Path(folder))
         rows = list(read_rows(result.run / METRICS_FILE))
     return look_at(rows, expectations(rows, seconds, workers))
 

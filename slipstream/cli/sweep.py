@@ -1,61 +1,68 @@
-"""Many runs of a scenario with different values: which are best, with a table, a picture and a scenario at the end."""
+"""`slipstream sweep`: runs a scenario with many values and shows which are best."""
 
 from __future__ import annotations
 
 import argparse
 import math
-import secrets
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Sequence
+from contextlib import closing, nullcontext
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slipstream.cli import collecting, place
+from slipstream.cli.flags import (
+    HELP,
+    add_cluster_flags,
+    add_collect_flags,
+    add_several_flags,
+    cluster,
+    collect_changes,
+    first_seed,
+    make_parser,
+    split_help,
+)
 from slipstream.errors import ScenarioError
 
 if TYPE_CHECKING:
     from rich.console import Console, Group
 
     from slipstream.config.scenario import Scenario
-    from slipstream.config.sweep import LoadedSweep, Sweep
-    from slipstream.runtime.process import Launch
-    from slipstream.scale.cluster import Cluster
-    from slipstream.scale.sweep import State, TrialRow, Work
+    from slipstream.config.sweep import Sweep
+    from slipstream.scale.ray_place import RayCluster
+    from slipstream.scale.results import TrialRow
+    from slipstream.scale.sweep import State, Work
 
 HOME = Path("sweeps")
 MOST_ROWS = 30  # of the table on the screen
 USAGE = """slipstream sweep SWEEP [options] [--field.of.the.scenario VALUE]
-       slipstream sweep FOLDER               go on with a sweep that was stopped"""
+       slipstream sweep FOLDER               continue a sweep that was stopped"""
 
 
 def sweep(argv: Sequence[str]) -> int:
-    """Try a scenario with many values, or go on with a sweep's folder."""
+    """Try a scenario with many values, or continue a sweep in its folder."""
     words = list(argv)
-    if not words or words[0] in ("-h", "--help"):
+    if not words or words[0] in HELP:
         _parser().print_help()
         return 0
     if words[0].startswith("-"):
-        raise ScenarioError("name a sweep first: its file, or the name of one that comes with Slipstream")
+        raise ScenarioError("name a sweep first: a file, or the name of one that comes with Slipstream")
     if (Path(words[0]) / "sweep.yaml").is_file():
         return _go_on(Path(words[0]), words[1:])
-    asks_help = bool({"-h", "--help"} & set(words))
-    known, fields = _parser().parse_known_args([word for word in words[1:] if word not in ("-h", "--help")])
-    return _begin(words[0], known, fields, asks_help)
+    rest, asks_help = split_help(words[1:])
+    return _begin(words[0], *_parser().parse_known_args(rest), asks_help)
 
 
-def _begin(name: str, known: argparse.Namespace, fields: Sequence[str], asks_help: bool = False) -> int:
+def _begin(name: str, known: argparse.Namespace, fields: Sequence[str], asks_help: bool) -> int:
     from slipstream.config.load import override
     from slipstream.config.overrides import cli_overrides
-    from slipstream.config.sweep import check_budget, load_sweep
+    from slipstream.config.sweep import check_budget, check_parameters, load_sweep
     from slipstream.scale import clients
 
-    given = {key: getattr(known, key) for key in ("repeat", "seed_base", "seed_step", "max_parallel")}
-    if known.auto_seed and known.seed_base is None:
-        given["seed_base"] = secrets.randbelow(2**31)
+    given = {key: getattr(known, key) for key in ("repeat", "seed_step", "max_parallel")}
+    given["seed_base"] = first_seed(known)
     read = load_sweep(name, {key: value for key, value in given.items() if value is not None})
-    if shorthands := dict(collecting.changes(known)):
+    if shorthands := dict(collect_changes(known)):
         read = read._replace(base=override(read.base, shorthands))
     if fields:
         read = read._replace(base=cli_overrides(read.base, fields, prog=f"slipstream sweep {name}"))
@@ -66,7 +73,7 @@ def _begin(name: str, known: argparse.Namespace, fields: Sequence[str], asks_hel
         show_fields(read.base, "sweep")
         return 0
     check_budget(read)
-    _check_values(read)
+    check_parameters(read)
     clients.check(read.sweep, read.base)
     now = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
     root = (known.root or HOME / f"{read.sweep.name}_{now}").absolute()
@@ -74,72 +81,56 @@ def _begin(name: str, known: argparse.Namespace, fields: Sequence[str], asks_hel
         return _describe(read.sweep, read.base)
     from slipstream.scale.sweep import begin
 
-    with place.cluster(known, read.sweep.max_parallel or 0) as found:  # before anything is written: there may be none
+    with cluster(known, read.sweep.max_parallel or 0) as found:  # before anything is written: there may be none
         return _run(begin(root, read.sweep, read.base), found)
 
 
 def _go_on(root: Path, words: Sequence[str]) -> int:
     from slipstream.scale.sweep import Work, reopen
 
-    parser = argparse.ArgumentParser("slipstream sweep FOLDER", allow_abbrev=False)
-    parser.add_argument("--max-parallel", type=int, metavar="N", help="runs at a time from here on")
-    place.add_flags(parser)
+    parser = make_parser("sweep FOLDER")
+    parser.add_argument("--max-parallel", type=int, metavar="N", help="how many run at a time from now on")
+    add_cluster_flags(parser)
     known, other = parser.parse_known_args(words)
     if other:
         raise ScenarioError(
-            f"{other[0]}: a sweep goes on as it was begun, but for --max-parallel and --on; leave it out"
+            f"{other[0]}: a sweep continues with the settings it started with, except --max-parallel and --on"
         )
     work = reopen(root.absolute())
     if known.max_parallel is not None:
         work = Work(work.root, work.sweep.model_copy(update={"max_parallel": known.max_parallel}), work.base)
-    with place.cluster(known, work.sweep.max_parallel or 0) as found:
+    with cluster(known, work.sweep.max_parallel or 0) as found:
         return _run(work, found)
 
 
-def _check_values(read: LoadedSweep) -> None:
-    from slipstream.config.sweep import check_parameters
-    from slipstream.scale.suggest import probes
-
-    check_parameters(read, {path: probes(parameter) for path, parameter in read.sweep.parameters.items()})
-
-
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        "slipstream sweep",
+    parser = make_parser(
+        "sweep",
+        "Train a scenario with many values and find out which are best. A sweep is a YAML file (docs/sweeps.md), or "
+        "the name of one that comes with Slipstream: convoy_lock_td3_sweep.",
         usage=USAGE,
-        description="Train a scenario with many values and find out which are best. A sweep is a YAML file "
-        "(docs/sweeps.md), or one of those that come with Slipstream by name: convoy_lock_td3_sweep.",
-        allow_abbrev=False,
     )
-    add = parser.add_argument
-    add("--repeat", type=int, metavar="N", help="runs of each trial, with seeds of their own (default: the file's)")
-    add("--max-parallel", type=int, metavar="N", help="runs at a time (default: the file's, or one for each CPU)")
-    add("--auto-seed", action="store_true", help="draw the first seed, unless --seed-base gives it")
-    add("--seed-base", type=int, metavar="SEED", help="seed of a trial's first run (default: the file's)")
-    add("--seed-step", type=int, metavar="N", help="distance between the seeds of a trial's runs (default: the file's)")
-    add("--root", type=Path, help=f"folder for everything (default: {HOME}/SWEEP_TIME)")
-    add("--dry-run", action="store_true", help="say what would be tried and start nothing")
-    collecting.add_flags(parser)
-    place.add_flags(parser)
+    defaults = dict.fromkeys(("repeat", "seed_base", "seed_step"), "the file's")
+    several = {**defaults, "max_parallel": "the file's, or one for each CPU"}
+    add_several_flags(parser, "runs of each trial, each with its own seed", f"{HOME}/SWEEP_TIME", **several)
+    add_collect_flags(parser)
+    add_cluster_flags(parser)
     return parser
 
 
 def _describe(sweep: Sweep, base: Scenario) -> int:
     """What would be done: how many runs, and the first trials as far as they are known."""
-    from slipstream.config.sweep import Grid, Pbt
-    from slipstream.scale.suggest import drawn, grid
+    from slipstream.scale.results import text_of
+    from slipstream.scale.suggest import first_values
 
-    method = sweep.method
-    everything = grid(sweep.parameters) if isinstance(method, Grid) else []
-    many = len(everything) or (method.population if isinstance(method, Pbt) else getattr(method, "trials", 0))
+    method, first = sweep.method, first_values(sweep)
+    many = method.trials if method.kind == "tpe" else len(first)
     print(
-        f"{sweep.name}: {method.kind}, {many} trials of {_each(sweep, base)}, {base.timesteps:,} steps each at most, "
+        f"{sweep.name}: {method.kind}, {many} trials of {_each(sweep, base)}, at most {base.timesteps:,} steps each, "
         f"of {base.name}"
     )
-    first = everything or [drawn(sweep.parameters, sweep.seed, number) for number in range(many)]
-    if method.kind != "tpe":
-        for number, values in enumerate(first[:MOST_ROWS]):
-            print(f"  {number}: " + ", ".join(f"{path} {_text(value)}" for path, value in values.items()))
+    for number, values in enumerate(first[:MOST_ROWS]):
+        print(f"  {number}: " + ", ".join(f"{path} {text_of(value)}" for path, value in values.items()))
     return 0
 
 
@@ -156,14 +147,16 @@ def _each(sweep: Sweep, base: Scenario) -> str:
 # --- at work ---
 
 
-def _run(work: Work, cluster: Cluster | None) -> int:
-    """Work until all is done, on a cluster if there is one; returns the exit code."""
+def _run(work: Work, cluster: RayCluster | None) -> int:
+    """Run until all trials are done, on a cluster if there is one; returns the exit code."""
     from rich.console import Console
     from rich.live import Live
 
     from slipstream.runtime import platform
+    from slipstream.runtime.fork_server import Forks
     from slipstream.scale.pool import ProcessPool
-    from slipstream.scale.sweep import LOGS, run, table
+    from slipstream.scale.results import table
+    from slipstream.scale.sweep import LOGS, run
 
     cores = platform.cores() if cluster is None else cluster.cpus
     parallel = work.sweep.max_parallel or cores
@@ -172,7 +165,9 @@ def _run(work: Work, cluster: Cluster | None) -> int:
         f"{work.sweep.name}: {work.sweep.method.kind}, {parallel} runs at a time, in {work.root}", highlight=False
     )
     if work.base.federated.enabled and not work.base.federated.has_others:
-        print("federated: every run is the only client of its federation, so no rounds are held; set federated.clients")
+        print(
+            "federated: every run is the only client of its federation, so there are no rounds; set federated.clients"
+        )
     threads = max(1, cores // parallel) if cluster is None else 1  # an actor has one CPU
     live = Live(console=console, refresh_per_second=2, transient=True)  # what stays is printed at the end
 
@@ -180,8 +175,8 @@ def _run(work: Work, cluster: Cluster | None) -> int:
         live.update(_table(work, table(work, now, names), console.width))
 
     try:
-        with _launching(cluster) as launch:
-            pool = ProcessPool(work.root / LOGS, parallel, launch)
+        with nullcontext(cluster) if cluster is not None else closing(Forks()) as where:
+            pool = ProcessPool(work.root / LOGS, parallel, where)
             if console.is_terminal:
                 with live:
                     state = run(work, pool, threads, show)
@@ -190,27 +185,13 @@ def _run(work: Work, cluster: Cluster | None) -> int:
                 state = run(work, pool, threads, lambda now, names: _say_new(work, now, said))
     except KeyboardInterrupt:
         console.print(live.get_renderable())
-        print(f"stopped; every run has saved what it has. Go on with: slipstream sweep {work.root}")
+        print(f"stopped; every run has saved its state. Continue with: slipstream sweep {work.root}")
         raise
     return _finish(work, state, console)
 
 
-@contextmanager
-def _launching(cluster: Cluster | None) -> Iterator[Launch]:
-    """How runs are started: as forks here, or on nodes."""
-    if cluster is None:
-        from slipstream.scale.pool import ForkLauncher
-
-        with closing(ForkLauncher()) as launch:
-            yield launch
-    else:
-        from slipstream.scale.process_actors import launch_on_node
-
-        yield launch_on_node
-
-
 def _say_new(work: Work, state: State, said: set[int]) -> None:
-    """Where there is no terminal: a line for every run that is over."""
+    """Without a terminal: print a line for every run that has ended."""
     from slipstream.cli.tables import counted
 
     for result in state.results[len(said) :] if len(state.results) > len(said) else ():
@@ -224,32 +205,20 @@ def _say_new(work: Work, state: State, said: set[int]) -> None:
 
 def _finish(work: Work, state: State, console: Console) -> int:
     """The table, its files, the picture and the best scenario."""
-    import json
-
-    from slipstream.config.load import dump
-    from slipstream.data.disk import replace_file
-    from slipstream.evaluate.sweep import write_csv
-    from slipstream.scale.picture import draw
-    from slipstream.scale.sweep import best_scenario, table
+    from slipstream.scale.results import table, write_best, write_table
 
     rows, root = table(work, state), work.root
     console.print(_table(work, rows, console.width))
-    federated = any(row.rounds for row in rows)
-    write_csv(root / "table.csv", [_cells(row, federated, _text) for row in rows])
-    named = [{key: None if value != value else value for key, value in _cells(row, federated).items()} for row in rows]
-    head = {"format": "slipstream.sweep_table", "version": 1, "metric": work.sweep.metric.name}
-    replace_file(root / "table.json", json.dumps({**head, "trials": named}, indent=1).encode() + b"\n")
-    draw(root / "sweep.png", work.sweep, rows)
+    write_table(work, rows)
     failed = [row for row in rows if row.state == "failed"]
     for row in failed[:5]:
         print(f"trial {row.trial} failed: {row.problem}", file=sys.stderr)
     if len(failed) == len(rows):
         print(f"all {len(rows)} trials failed; their logs are in {root / 'logs'}", file=sys.stderr)
         return 1
-    best = best_scenario(work, rows[0], len(rows))
-    replace_file(root / "best.yaml", dump(best).encode())
+    best = write_best(work, rows)
     print(f"table:   {root / 'table.csv'} (and .json)\npicture: {root / 'sweep.png'}\nbest:    {root / 'best.yaml'}")
-    print("the best of many is flattering; judge it with a seed of its own:")
+    print("the best of many trials looks better than it is; train it with a new seed to judge it:")
     print(f"  {_fresh(work, best)}")
     return _say_rounds(rows)
 
@@ -314,21 +283,7 @@ def _short(names: Sequence[str]) -> list[str]:
 
 
 def _brief(value: Any) -> str:
-    """A value on the screen, with four figures that matter; files have all of them."""
-    return f"{value:.4g}" if isinstance(value, float) else str(_text(value)).replace(", ", ",")
+    """A value on the screen, with four significant digits; files have all of them."""
+    from slipstream.scale.results import text_of
 
-
-def _cells(row: TrialRow, with_rounds: bool, written: Callable[[Any], Any] = lambda value: value) -> dict[str, Any]:
-    """A row as named cells, for files; nothing in it depends on the clock."""
-    score, low, high = row.score
-    figures = {"score": score, "low": low, "high": high}
-    values = {path: written(value) for path, value in row.values.items()}
-    about: dict[str, Any] = {"state": row.state, "steps": row.steps, "runs": row.runs}
-    if with_rounds:
-        about["rounds_closed"] = min(row.rounds, default=None)
-    return {"trial": row.trial, **values, **about, **figures, "problem": row.problem}
-
-
-def _text(value: Any) -> Any:
-    """A value as it stands in a table: numbers as they are, lists as YAML writes them."""
-    return "[" + ", ".join(map(str, value)) + "]" if isinstance(value, list) else str(value)
+    return f"{value:.4g}" if isinstance(value, float) else text_of(value).replace(", ", ",")

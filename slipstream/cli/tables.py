@@ -12,29 +12,29 @@ if TYPE_CHECKING:
     from rich.measure import Measurement
     from rich.table import Table
 
-    from slipstream.stats import Interval
+    from slipstream.stats.intervals import Interval
 
 PIPED = 160  # columns where there is no terminal
 
-Cell = tuple[str, ...]  # what stands in a cell, in parts: an estimate, its interval
+Cell = tuple[str, ...]  # the parts of a cell: an estimate, its interval
 
 
 def make_console() -> Console:
-    """Where tables are printed."""
+    """The console for tables."""
     from rich.console import Console
 
     return Console(width=None if sys.stdout.isatty() else PIPED, highlight=False, markup=False, emoji=False)
 
 
 def show(title: str, forms: Sequence[Table], console: Console | None = None) -> None:
-    """Print a title as a line of its own, and of the forms of a table the first that fits."""
+    """Print a title on its own line, and the first form of a table that fits."""
     console = console or make_console()
     console.print(title)
     console.print(fitting(forms, console.width))
 
 
 def fitting(forms: Sequence[Table], width: int) -> Table:
-    """The first that fits this width, or the last one: its words wrap, and if that is not enough it has no frame."""
+    """The first form that fits this width, or the last one, whose words wrap; it loses its frame if need be."""
     for form in forms:
         if fits(form, width):
             return form
@@ -44,7 +44,7 @@ def fitting(forms: Sequence[Table], width: int) -> Table:
 
 
 def fits(table: Table, width: int) -> bool:
-    """Whether a table has room without breaking a cell."""
+    """Whether a table fits without breaking a cell."""
     return _room(table).maximum <= width
 
 
@@ -55,7 +55,7 @@ def _room(table: Table) -> Measurement:
 
 
 def plain(columns: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1, text: int = 0) -> Table:
-    """A table as it is; the first `left` columns and the last `text` ones hold words, and only the latter may wrap."""
+    """A table whose first `left` and last `text` columns hold words; only the latter may wrap."""
     from rich.table import Table
     from rich.text import Text
 
@@ -82,7 +82,7 @@ def matrix(
     corner: str, names: Sequence[str], heads: Sequence[str], cells: Sequence[Sequence[Cell]], parts: Sequence[str],
     down: str = "figure",
 ) -> list[Table]:  # fmt: skip
-    """Rows by columns; and, where that is too wide, a line for each cell with its parts in columns of their own.
+    """Two forms: rows by columns, and a line for each cell with its parts in columns.
 
     `down` is what the columns are called together once they go down the page.
     """
@@ -96,13 +96,18 @@ def matrix(
 
 
 def interval(value: Interval) -> Cell:
-    """An estimate, and its interval where it has one."""
+    """An estimate, and its interval if it has one."""
     if value.low != value.low:
         return (f"{value.estimate:.3g}",)
     digits = 2 if abs(value.estimate) < 100 else 1
     return f"{value.estimate:.{digits}f}", f"[{value.low:.{digits}f}, {value.high:.{digits}f}]"
 
 
+def number(value: object, digits: int = 2) -> str:
+    """A figure with thousands separated; a dash where there is none."""
+    return f"{value:,.{digits}f}" if isinstance(value, int | float) else "–"
+
+
 def counted(number: int, what: str) -> str:
-    """A number of things, in words: 1 round, 2 rounds."""
+    """A number of things: 1 round, 2 rounds."""
     return f"{number:,} {what}" + ("" if number == 1 else "s")

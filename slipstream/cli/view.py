@@ -27,7 +27,7 @@ def view(argv: Sequence[str]) -> int:
     parser.add_argument(
         "paths", nargs="*", type=Path, help="runs, or folders of them (default: runs/, federations/ and sweeps/)"
     )
-    parser.add_argument("--port", type=int, default=8765, help="of 127.0.0.1; the next free one where it is taken")
+    parser.add_argument("--port", type=int, default=8765, help="of 127.0.0.1; the next free one if it is in use")
     parser.add_argument("--no-open", action="store_true", help="print the address and open no browser")
     args = parser.parse_args(argv)
     if not 1 <= args.port <= 65535:
@@ -61,7 +61,7 @@ def _serve(roots: Sequence[Path], port: int, opens: bool) -> int:
     got = listening.getsockname()[1]
     address = f"http://127.0.0.1:{got}/"
     if got != port:
-        print(f"port {port} is taken, so it is another")
+        print(f"port {port} is in use, so another one is")
     print(f"{address}  {len(catalogue)} runs; Ctrl+C ends it", flush=True)
     if opens and _has_screen():
         webbrowser.open(address)
@@ -71,5 +71,5 @@ def _serve(roots: Sequence[Path], port: int, opens: bool) -> int:
 
 
 def _has_screen() -> bool:
-    """Where there is none, a browser of the terminal would be opened over our own lines."""
+    """Whether there is a display; without one, a text browser would open in this terminal."""
     return sys.platform == "darwin" or bool({"DISPLAY", "WAYLAND_DISPLAY"} & set(os.environ))

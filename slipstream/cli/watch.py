@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
-import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime
@@ -12,13 +10,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from slipstream.cli.run import is_terminal
 from slipstream.errors import SlipstreamError
 
 if TYPE_CHECKING:
     from slipstream.config.scenario import Scenario
-
-UIS = ("plain", "tui", "none", "debug")
-UI_HELP = "what is shown meanwhile: a bar or lines (plain), the views of slipstream watch (tui), nothing (none)"
 
 
 def watch(argv: Sequence[str]) -> int:
@@ -36,12 +32,12 @@ def watch(argv: Sequence[str]) -> int:
     parser.add_argument("--plain", action="store_true", help="plain lines, on a terminal too")
     parser.add_argument("--every", type=_seconds, default=5.0, metavar="S", help="seconds between lines (default: 5)")
     args = parser.parse_args(argv)
-    from slipstream.run.folder import check_is_run
+    from slipstream.data.run_folder import check_is_run
 
     run = newest_run(args.run)
     check_is_run(run)
     if args.plain or not is_terminal():
-        from slipstream.view.tui.lines import follow
+        from slipstream.view.tui.views import follow
 
         follow(run, args.every, lambda line: print(line, flush=True))
         return 0
@@ -55,7 +51,7 @@ def watch(argv: Sequence[str]) -> int:
 
 def newest_run(path: Path) -> Path:
     """The run, or the newest one in a folder of runs: that which was written to last."""
-    from slipstream.run.folder import METRICS_FILE
+    from slipstream.data.run_folder import METRICS_FILE
     from slipstream.view.run import find_runs
 
     found = find_runs(path)
@@ -94,10 +90,11 @@ def _watched(words: Sequence[str], run: Path) -> int:
 
     What becomes of it is asked when the view is left. What it says at its end is printed where the view was.
     """
+    from slipstream.runtime.place import Job
     from slipstream.runtime.process import Child
     from slipstream.view.tui.watch import WatchApp
 
-    training = Child("slipstream", words, on_parent_end="live_on", output="kept")
+    training = Child(Job("slipstream", tuple(words), output="kept", on_parent_end="live_on"))
     WatchApp(run, training).run()
     if not training.is_over():
         print(f"training goes on as process {training.pid}")
@@ -107,12 +104,6 @@ def _watched(words: Sequence[str], run: Path) -> int:
         return 0
     print(training.said(), end="")
     return training.ended().code or 0
-
-
-def is_terminal() -> bool:
-    """Whether a person sits there, with more than a teletype (views are drawn on stderr)."""
-    streams = sys.stdin, sys.stdout, sys.stderr
-    return all(stream.isatty() for stream in streams) and os.environ.get("TERM", "dumb") != "dumb"
 
 
 def need_textual() -> None:

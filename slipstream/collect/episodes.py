@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from slipstream.collect.serial import Episode, finished_episodes
 from slipstream.collect.teams import Seat, Team, judged_agents
-from slipstream.worlds.recorded import Recorded
-from slipstream.worlds.vec_env import F32, F64, U8, Backdrop, VecEnv
+from slipstream.types import F32, F64, U8
+from slipstream.worlds.vec_env import Backdrop, Recorded, VecEnv
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,8 @@ def play(env: VecEnv, teams: Sequence[Team], episodes: int, seed: int, first: in
     for begin in range(0, episodes, env.num_worlds):
         count = min(env.num_worlds, episodes - begin)
         _begin(env, seed, first + begin)
+        for seat in seats:
+            seat.forget()
         if env.spec.frame_fields:
             openings += [env.frame(i).tobytes() for i in range(count)]
         batch, recorded = _play_batch(env, seats, count, max(0, record - begin), judged[0])
@@ -139,6 +141,8 @@ def _play_batch(
         for seat in seats:
             seat.act_quietly()
         env.step(active)
+        for seat in seats:
+            seat.forget_ended()
         for track in tracks:
             if active[track.world]:
                 track.note(env)

@@ -1,8 +1,8 @@
 """Memory that a run shares with its workers: made by descriptor, so that nothing can be left behind.
 
-A shelf belongs to one worker: what it is doing, and slots for the slabs it collects. A slot is free, then filling, then
+`WorkerBuffers` belong to one worker: what it is doing, and slots for its slabs. A slot is free, then filling, then
 ready; the worker that fills it writes its own number (owner) and the slab's (generation), so that a slab is never taken
-twice or half. The board is the learner's: the newest weights, and those before them that somebody may still need.
+twice or half. `WeightStore` is the learner's: the newest weights, and those before them that a worker may still need.
 """
 
 from __future__ import annotations
@@ -17,20 +17,57 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load, save
 
-from slipstream.data.layout import ArrayLayout, aligned
+from slipstream.types import Arrays
 
-Arrays = dict[str, NDArray[Any]]
+ALIGN = 64  # bytes: no two arrays share a cache line
+
+
+class ArrayPlace(msgspec.Struct, frozen=True):
+    """Where an array lies, and what it is."""
+
+    offset: int
+    dtype: str
+    shape: tuple[int, ...]
+
+
+class ArrayLayout(msgspec.Struct, frozen=True):
+    """Places by name."""
+
+    places: dict[str, ArrayPlace]
+    size: int  # bytes
+
+    def views(self, memory: Any, offset: int = 0) -> dict[str, NDArray[Any]]:
+        """The arrays in this memory from an offset on; what is written to them is written there."""
+        return {
+            name: np.ndarray(place.shape, place.dtype, memory, offset + place.offset)
+            for name, place in self.places.items()
+        }
+
+
+def layout_of(arrays: Mapping[str, NDArray[Any]]) -> ArrayLayout:
+    """A layout for arrays like these."""
+    places, offset = {}, 0
+    for name, array in arrays.items():
+        places[name] = ArrayPlace(offset, array.dtype.str, array.shape)
+        offset += aligned(array.nbytes)
+    return ArrayLayout(places, offset)
+
+
+def aligned(size: int) -> int:
+    """The next multiple of ALIGN."""
+    return -(-size // ALIGN) * ALIGN
+
 
 PHASES = ("starting", "waiting", "loading", "acting", "stepping", "writing")  # what a worker may be doing
 FREE, FILLING, READY = 0, 1, 2
 
-# Words of a shelf's header, and of a slot's.
+# Words of the buffers' header, and of a slot's.
 PHASE, BEATS, STATE_BYTES, HEADER_WORDS = 0, 1, 2, 8
 STATUS, OWNER, GENERATION, VERSION, EXTRA_BYTES, SLOT_WORDS = 0, 1, 2, 3, 4, 8
 
 
-class ShelfPlan(msgspec.Struct, frozen=True):
-    """What lies where on a shelf."""
+class BufferPlan(msgspec.Struct, frozen=True):
+    """What lies where in a worker's buffers."""
 
     worlds: int
     rollouts: dict[str, ArrayLayout]  # by policy
@@ -58,7 +95,7 @@ class ShelfPlan(msgspec.Struct, frozen=True):
 class Slot:
     """Room for one slab."""
 
-    def __init__(self, memory: mmap.mmap, offset: int, plan: ShelfPlan) -> None:
+    def __init__(self, memory: mmap.mmap, offset: int, plan: BufferPlan) -> None:
         self.words = np.ndarray(SLOT_WORDS, np.int64, memory, offset)
         self._bytes = np.ndarray(plan.slot_size, np.uint8, memory, offset)
         self._fixed = plan.slot_size - aligned(plan.extra_bytes)
@@ -109,7 +146,7 @@ class Slot:
 class WorkerBuffers:
     """One worker's memory, as both sides see it."""
 
-    def __init__(self, memory: mmap.mmap, plan: ShelfPlan) -> None:
+    def __init__(self, memory: mmap.mmap, plan: BufferPlan) -> None:
         self.memory, self.plan = memory, plan
         self._words = np.ndarray(HEADER_WORDS, np.int64, memory, 0)
         offset = aligned(8 * HEADER_WORDS)
@@ -146,21 +183,21 @@ class WorkerBuffers:
 class WeightStore:
     """Weights by version in a ring of buffers; one side writes, the others read."""
 
-    def __init__(self, memory: mmap.mmap, layout: ArrayLayout, buffers: int) -> None:
-        self.memory, self.layout, self.buffers = memory, layout, buffers
-        words = np.ndarray(1 + 2 * buffers, np.int64, memory, 0)
-        self._newest, self._before, self._after = words[:1], words[1 : 1 + buffers], words[1 + buffers :]
+    def __init__(self, memory: mmap.mmap, layout: ArrayLayout, versions: int) -> None:
+        self.memory, self.layout, self.versions = memory, layout, versions
+        words = np.ndarray(1 + 2 * versions, np.int64, memory, 0)
+        self._newest, self._before, self._after = words[:1], words[1 : 1 + versions], words[1 + versions :]
         start = aligned(words.nbytes)
-        self._arrays = [layout.views(memory, start + i * layout.size) for i in range(buffers)]
+        self._arrays = [layout.views(memory, start + i * layout.size) for i in range(versions)]
 
     @staticmethod
-    def size(layout: ArrayLayout, buffers: int) -> int:
-        """Bytes that a board needs."""
-        return aligned(8 * (1 + 2 * buffers)) + buffers * layout.size
+    def size(layout: ArrayLayout, versions: int) -> int:
+        """Bytes that it needs."""
+        return aligned(8 * (1 + 2 * versions)) + versions * layout.size
 
     def write(self, version: int, weights: Mapping[str, NDArray[Any]]) -> None:
         """Publish; the oldest version makes room."""
-        place = version % self.buffers
+        place = version % self.versions
         self._before[place] = version + 1  # readers of what stood there see that it is being replaced
         for name, array in self._arrays[place].items():
             array[...] = weights[name]
@@ -171,13 +208,13 @@ class WeightStore:
         """A copy of these weights, or of the newest; the version was the same before and after it was made."""
         while True:
             wanted = int(self._newest[0]) if version is None else version + 1
-            place = (wanted - 1) % self.buffers
+            place = (wanted - 1) % self.versions
             first = int(self._after[place])
             copy = {name: array.copy() for name, array in self._arrays[place].items()}
             if first == int(self._before[place]) == wanted:
                 return wanted - 1, copy
             if version is not None:
-                raise RuntimeError(f"version {version} of the weights is not on the board: it holds {first - 1} there")
+                raise RuntimeError(f"version {version} of the weights is not in the store: it holds {first - 1} there")
 
 
 def shares(worlds: int, workers: int) -> Sequence[range]:

@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from slipstream.collect.memory import Arrays
 from slipstream.collect.serial import Episode
 from slipstream.collect.slab import rollout_arrays, rollout_from
 from slipstream.data.rollout import Ends, Rollout
+from slipstream.types import Arrays
 from slipstream.worlds.vec_env import VecEnv
 
 BY_WORLD = ("last_obs", "last_state", "last_mask", "reward_sums")  # fields with a row per world; others: per tick first

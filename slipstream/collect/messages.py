@@ -6,10 +6,10 @@ import socket
 
 import msgspec
 
-from slipstream.config.records import from_json
 from slipstream.runtime import packets
+from slipstream.runtime.frames import MessageProtocol, MessageSet
 
-MAX_BYTES = 100_000
+MAX_BYTES = 200_000
 MAX_TRACE = 20_000  # characters of a traceback that are passed on: its end tells most
 
 
@@ -50,6 +50,8 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
 Message = Collect | Restart | Begun | Ready | Failed
 Order = Collect | Restart
 
+MESSAGES: MessageSet[Message] = MessageSet(MessageProtocol.WORKERS, MAX_BYTES, msgspec.msgpack.Decoder(Message))
+
 
 class Channel:
     """One end of a local socket, for whole messages."""
@@ -64,22 +66,21 @@ class Channel:
     def send(self, message: Message) -> bool:
         """Say something; False where nobody is there any more."""
         try:
-            packets.send(self._end, msgspec.json.encode(message))
+            packets.send(self._end, MESSAGES, message)
         except OSError:
             return False
         return True
 
     def receive(self) -> Message | None:
-        """The next message; None where nobody is there any more."""
+        """The next message; None where nobody is there any more, or stands still in the middle of a message."""
         try:
-            data, _ = packets.receive(self._end, MAX_BYTES)
+            return packets.receive(self._end, MESSAGES)[0]
         except ConnectionResetError:
             # It went with messages unread, of which the system tells once, before what it had said itself: a slab that
             # was delivered must not be taken for lost.
             return self.receive()
         except OSError:
             return None
-        return from_json(data, Message) if data else None
 
     def close(self) -> None:
         """The other side hears of it."""

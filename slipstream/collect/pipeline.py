@@ -26,8 +26,9 @@ from typing import Any, Literal, Protocol, Self, runtime_checkable
 import numpy as np
 
 from slipstream.collect.serial import CollectingStopped, Collector
-from slipstream.collect.slab import Arrays, Slab, copy_rollout, slab_arrays, slab_from, under
-from slipstream.data.rollout import F32, U8, Blocks
+from slipstream.collect.slab import Slab, copy_rollout, slab_arrays, slab_from, under
+from slipstream.data.rollout import Blocks
+from slipstream.types import F32, U8, Arrays
 
 Weights = Mapping[str, Arrays]  # by policy
 
@@ -170,7 +171,8 @@ class Pipeline:
             if ready():
                 return
             if self._stop.is_set() or self._thread is None or not self._thread.is_alive():
-                raise RuntimeError("nothing is being collected: the pipeline was not started, or it was closed")
+                state = "closed" if self._stop.is_set() else "not started" if self._thread is None else "ended"
+                raise RuntimeError(f"nothing is being collected; the pipeline is {state}")
             self._changed.wait(WATCH_S)
 
     def _raise_failure(self) -> None:

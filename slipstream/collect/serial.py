@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 
 from slipstream.collect.shaping import Shaper, Shaping
 from slipstream.collect.teams import Seat, Team, judged_agents
-from slipstream.data.rollout import F32, U8, Blocks, Ends, Rollout, allocate_rollout
-from slipstream.spec import WorldSpec
+from slipstream.data.rollout import Blocks, Ends, Rollout, allocate_rollout
+from slipstream.spec import MEMORY, WorldSpec
+from slipstream.types import F32, U8
 from slipstream.worlds.vec_env import VecEnv
 
 
@@ -33,7 +34,7 @@ class Episode:
     world: int
     index: int  # which episode of that world
     returns: tuple[float, ...]  # per agent, undiscounted, without shaping
-    length: int
+    length: int  # ticks
     stats: tuple[float, ...]  # the world's own figures in the order of spec.stats, of the first agent that is judged
     decisions: tuple[int, ...] = ()  # per agent
     step: int = 0  # of its world since the run began: the one that ended it
@@ -71,20 +72,20 @@ class RolloutRecorder:
 
     def begin(self) -> None:
         """Move decisions that are still open to row 0 and forget the rest."""
-        slab = self.rollout
+        rollout = self.rollout
         worlds, agents = np.nonzero(self._open_row >= 0)
         rows = self._open_row[worlds, agents]
-        slab.decided[:] = 0
-        slab.paid[:] = 0
-        slab.reward_sums[:] = 0
+        rollout.decided[:] = 0
+        rollout.paid[:] = 0
+        rollout.reward_sums[:] = 0
         self._shaper.begin()
-        for array in (*slab.obs.values(), slab.state, slab.action, slab.mask, slab.logp):
+        for array in (*rollout.obs.values(), rollout.state, rollout.action, rollout.mask, rollout.logp):
             if array is not None:
                 still_open = array[rows, worlds, agents]
                 if array.dtype.kind == "f":
-                    array[0] = 0  # what stood there may not be finite, and would be held against this slab
+                    array[0] = 0  # what stood there may not be finite, and would be held against this rollout
                 array[0, worlds, agents] = still_open
-        slab.decided[0, worlds, agents] = 1
+        rollout.decided[0, worlds, agents] = 1
         self._open_row[worlds, agents] = 0
         self._end_rows.clear()
         self._end_obs.clear()
@@ -92,32 +93,41 @@ class RolloutRecorder:
         self._end_mask.clear()
 
     def forget(self) -> None:
-        """Wait for no outcome any more."""
+        """Wait for no outcome any more, and clear the team's memory."""
         self._open_row[:] = -1
+        self.seat.forget()
 
     def decide(self, row: int, step: int, version: int) -> None:
-        """Choose for every agent of the team that acts now, and write the choice down."""
-        env, seat, slab = self._env, self.seat, self.rollout
+        """Run the policy for all of the team's agents and hand their actions to the worlds.
+
+        Observations, actions and log-probabilities go into this row of the rollout; `decided` marks those whose action
+        the worlds read. Noise is keyed by `step`, counted by every world since the run began.
+        """
+        env, seat, rollout = self._env, self.seat, self.rollout
         assert seat.team.player is not None
         obs = {}
         for name, block in env.obs.items():
-            slab.obs[name][row] = block[:, seat.columns]
-            obs[name] = slab.obs[name][row].reshape(-1, *block.shape[2:])
-        if slab.state is not None and env.state is not None:
-            slab.state[row] = env.state[:, None]
+            rollout.obs[name][row] = block[:, seat.columns]
+            obs[name] = rollout.obs[name][row].reshape(-1, *block.shape[2:])
+        if seat.memory is not None:
+            rollout.obs[MEMORY][row] = seat.memory
+            obs[MEMORY] = rollout.obs[MEMORY][row].reshape(-1, seat.memory.shape[-1])
+        if rollout.state is not None and env.state is not None:
+            rollout.state[row] = env.state[:, None]
         mask = None
-        if slab.mask is not None:
+        if rollout.mask is not None:
             allowed = seat.mask()
             assert allowed is not None
-            slab.mask[row] = allowed
-            mask = slab.mask[row].reshape(-1, slab.mask.shape[-1])
+            rollout.mask[row] = allowed
+            mask = rollout.mask[row].reshape(-1, rollout.mask.shape[-1])
         acted = seat.team.player.act(obs, mask, seat.noise(step))
-        slab.action[row] = acted.action.reshape(slab.action.shape[1:])
-        slab.logp[row] = acted.logp.reshape(slab.logp.shape[1:])
+        rollout.action[row] = acted.action.reshape(rollout.action.shape[1:])
+        rollout.logp[row] = acted.logp.reshape(rollout.logp.shape[1:])
         acting = env.acting[:, seat.columns]
-        slab.decided[row] = acting
-        slab.version[row] = version
-        seat.write(slab.action[row])
+        seat.remember(acting, acted)
+        rollout.decided[row] = acting
+        rollout.version[row] = version
+        seat.write(rollout.action[row])
         if self._shaper.is_on:
             self._shaper.decided(acting)
         if env.spec.has_durations:
@@ -125,27 +135,28 @@ class RolloutRecorder:
 
     def outcome(self, row: int) -> None:
         """Write down what the tick brought."""
-        env, slab, cols = self._env, self.rollout, self.seat.columns
+        env, rollout, cols = self._env, self.rollout, self.seat.columns
         terminated, truncated = env.terminated[:, cols], env.truncated[:, cols]
         ended = terminated | truncated
         paid = env.alive[:, cols] & (env.acting[:, cols] | ended)
-        slab.paid[row] = paid
-        slab.reward[row] = env.rewards[:, cols]
-        slab.duration[row] = env.duration[:, cols]
-        slab.terminated[row] = terminated
-        slab.truncated[row] = truncated
-        is_open = self._open_row >= 0 if env.spec.has_durations else slab.decided[row] != 0
+        rollout.paid[row] = paid
+        rollout.reward[row] = env.rewards[:, cols]
+        rollout.duration[row] = env.duration[:, cols]
+        rollout.terminated[row] = terminated
+        rollout.truncated[row] = truncated
+        is_open = self._open_row >= 0 if env.spec.has_durations else rollout.decided[row] != 0
         finished = is_open & (paid != 0)
-        slab.reward_sums[:, 0] += finished.sum(axis=1)  # world by world: the bits do not depend on who is beside whom
-        slab.reward_sums[:, 1] += slab.reward[row].sum(axis=1, where=finished, dtype=np.float64)
+        rollout.reward_sums[:, 0] += finished.sum(axis=1)  # world by world: bits do not depend on who is beside whom
+        rollout.reward_sums[:, 1] += rollout.reward[row].sum(axis=1, where=finished, dtype=np.float64)
         if self._shaper.is_on:
-            shaping = self._shaper.paid(slab.duration[row], terminated, truncated)
-            slab.reward_sums[:, 2] += shaping.sum(axis=1, where=finished, dtype=np.float64)
-            np.add(slab.reward[row], shaping, out=slab.reward[row], where=finished)
+            shaping = self._shaper.paid(rollout.duration[row], terminated, truncated)
+            rollout.reward_sums[:, 2] += shaping.sum(axis=1, where=finished, dtype=np.float64)
+            np.add(rollout.reward[row], shaping, out=rollout.reward[row], where=finished)
         if env.spec.has_durations:
             self._open_row[paid != 0] = -1
         if truncated.any():
             self._keep_ends(row, truncated & ~terminated)
+        self.seat.forget_ended()
 
     def _keep_ends(self, row: int, truncated: NDArray[np.uint8]) -> None:
         """Remember the observation of every episode cut off in this tick; the learner bootstraps from it."""
@@ -154,22 +165,27 @@ class RolloutRecorder:
         columns = np.asarray(self.seat.team.agents)[agents]
         count = len(self.seat.team.agents)
         self._end_rows.append((row * env.num_worlds + worlds) * count + agents)
-        self._end_obs.append({name: block[worlds, columns] for name, block in env.final_obs.items()})
+        obs = {name: block[worlds, columns] for name, block in env.final_obs.items()}
+        if self.seat.memory is not None:
+            obs[MEMORY] = self.seat.memory[worlds, agents]
+        self._end_obs.append(obs)
         if env.final_state is not None:
             self._end_state.append(env.final_state[worlds])
         if self.rollout.mask is not None and env.final_mask is not None:
             self._end_mask.append(env.final_mask[worlds, columns])
 
     def finish(self) -> Rollout:
-        """The complete slab; valid until the next `begin`."""
-        env, slab = self._env, self.rollout
+        """The complete rollout; valid until the next `begin`."""
+        env, rollout = self._env, self.rollout
         for name, block in env.obs.items():
-            slab.last_obs[name][:] = block[:, self.seat.columns]
-        if slab.last_state is not None and env.state is not None:
-            slab.last_state[:] = env.state[:, None]
-        if slab.last_mask is not None and env.action_mask is not None:
-            slab.last_mask[:] = env.action_mask[:, self.seat.columns]
-        names = list(env.obs)
+            rollout.last_obs[name][:] = block[:, self.seat.columns]
+        if self.seat.memory is not None:
+            rollout.last_obs[MEMORY][:] = self.seat.memory
+        if rollout.last_state is not None and env.state is not None:
+            rollout.last_state[:] = env.state[:, None]
+        if rollout.last_mask is not None and env.action_mask is not None:
+            rollout.last_mask[:] = env.action_mask[:, self.seat.columns]
+        names = list(rollout.obs)
         ends = None
         if self._end_rows:
             ends = Ends(
@@ -178,35 +194,50 @@ class RolloutRecorder:
                 state=np.concatenate(self._end_state) if self._end_state else None,
                 mask=np.concatenate(self._end_mask) if self._end_mask else None,
             )
-        return replace(slab, ends=ends)
+        return replace(rollout, ends=ends)
 
     def state_arrays(self) -> dict[str, NDArray[Any]]:
-        """What must be saved between rollouts: open decisions and the potential they started from."""
+        """What must be saved between rollouts: open decisions and the potential they started from.
+
+        This ends the present rollout: its `decided`, `paid` and `reward_sums` are zero afterwards.
+        """
         self.begin()  # open decisions now stand in row 0
-        slab = self.rollout
-        state = {**self._shaper.state_arrays(), "open": slab.decided[0].copy()}
+        rollout = self.rollout
+        state = {**self._shaper.state_arrays(), "open": rollout.decided[0].copy()}
         if self._env.spec.has_durations:
-            state |= {f"obs.{name}": block[0].copy() for name, block in slab.obs.items()}
-            state |= {"action": slab.action[0].copy(), "logp": slab.logp[0].copy()}
-            if slab.mask is not None:
-                state["mask"] = slab.mask[0].copy()
-            if slab.state is not None:
-                state["state"] = slab.state[0].copy()
-        return state
+            state |= {f"obs.{name}": block[0].copy() for name, block in rollout.obs.items()}
+            state |= {"action": rollout.action[0].copy(), "logp": rollout.logp[0].copy()}
+            if rollout.mask is not None:
+                state["mask"] = rollout.mask[0].copy()
+            if rollout.state is not None:
+                state["state"] = rollout.state[0].copy()
+        return state | memory_state(self.seat)
 
     def load_state(self, state: dict[str, NDArray[Any]]) -> None:
         """Go on from saved open decisions."""
-        slab = self.rollout
+        rollout = self.rollout
         self._shaper.load_state(state)
+        load_memory(self.seat, state, self._env)
         self._open_row[:] = np.where(state["open"] != 0, 0, -1)
         if self._env.spec.has_durations:
-            for name, block in slab.obs.items():
+            for name, block in rollout.obs.items():
                 block[0] = state[f"obs.{name}"]
-            slab.action[0], slab.logp[0] = state["action"], state["logp"]
-            if slab.mask is not None:
-                slab.mask[0] = state["mask"]
-            if slab.state is not None:
-                slab.state[0] = state["state"]
+            rollout.action[0], rollout.logp[0] = state["action"], state["logp"]
+            if rollout.mask is not None:
+                rollout.mask[0] = state["mask"]
+            if rollout.state is not None:
+                rollout.state[0] = state["state"]
+
+
+def memory_state(seat: Seat) -> dict[str, NDArray[Any]]:
+    """What a checkpoint must hold of what a team remembers."""
+    return {} if seat.memory is None else {MEMORY: seat.memory.copy()}
+
+
+def load_memory(seat: Seat, state: dict[str, NDArray[Any]], env: VecEnv) -> None:
+    """Load it; where worlds begin new episodes, nothing is remembered."""
+    if seat.memory is not None:
+        seat.memory[:] = state[MEMORY] if env.exact_resume else 0.0
 
 
 class Collector:
@@ -238,35 +269,38 @@ class Collector:
         env.reset()
 
     def collect(
-        self, version: int, stop: Event | None = None, tell: Callable[[str], None] | None = None
+        self, version: int, stop: Event | None = None, on_tick: Callable[[str], None] | None = None
     ) -> tuple[dict[str, Rollout], list[Episode]]:
-        """One rollout for every learning team, and the episodes that ended meanwhile; Stopped once `stop` is set.
+        """One rollout for every learning team, and the episodes that ended meanwhile.
 
-        `tell` hears what is being done, in every tick: acting, stepping.
+        `version` is that of the weights that act. Once `stop` is set, CollectingStopped is raised. `on_tick` is called
+        in every tick, with what comes next: "acting", "stepping".
         """
         episodes: list[Episode] = []
         self.passed = 0
         recorders = list(self.recorders.values())
         for recorder in recorders:
             recorder.begin()
-        for row in range(1, self.ticks + 1):
+        for row in range(1, self.ticks + 1):  # row 0: decisions carried over (`RolloutRecorder.begin`)
             if stop is not None and stop.is_set():
                 raise CollectingStopped
             start = time.perf_counter()
-            if tell is not None:
-                tell("acting")
+            if on_tick is not None:
+                on_tick("acting")
             for recorder in recorders:
                 recorder.decide(row, self.steps, version)
             for seat in self._others:
                 seat.act_quietly()
             acted = time.perf_counter()
-            if tell is not None:
-                tell("stepping")
+            if on_tick is not None:
+                on_tick("stepping")
             self.env.step()
             stepped = time.perf_counter()
             self.passed += int(self.env.ticks.sum())
             for recorder in recorders:
                 recorder.outcome(row)
+            for seat in self._others:
+                seat.forget_ended()
             episodes += finished_episodes(self.env, self.first_world, self.steps, self._judged)
             self.steps += 1
             self.clock.act += acted - start
@@ -279,27 +313,37 @@ class Collector:
         self.env.reset()
         for recorder in self.recorders.values():
             recorder.forget()
+        for seat in self._others:
+            seat.forget()
 
     def state_arrays(self) -> dict[str, NDArray[Any]]:
         """What must be saved between rollouts, beside the counters: worlds and open decisions."""
         state: dict[str, NDArray[Any]] = {"worlds": np.frombuffer(self.env.snapshot(), np.uint8)}
         for name, recorder in self.recorders.items():
             state |= {f"{name}.{key}": value for key, value in recorder.state_arrays().items()}
+        for seat in self._others:
+            state |= {f"{seat.team.policy}.{key}": value for key, value in memory_state(seat).items()}
         return state
 
     def load_state(self, state: dict[str, NDArray[Any]], steps: int) -> None:
         """Go on exactly where `state_arrays` was taken."""
         self.env.restore(state["worlds"].tobytes())
         for name, recorder in self.recorders.items():
-            prefix = name + "."
-            recorder.load_state({k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)})
+            recorder.load_state(_of(name, state))
+        for seat in self._others:
+            load_memory(seat, _of(seat.team.policy, state), self.env)
         self.steps = steps
+
+
+def _of(policy: str, state: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    prefix = policy + "."
+    return {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
 
 
 def team_rollout(team: Team, spec: WorldSpec, ticks: int, worlds: int) -> Rollout:
     """An empty rollout of a team's decisions."""
     choices = team.choices(spec) if spec.masked and not team.table else 0
-    return allocate_rollout(spec, ticks, worlds, len(team.agents), team.discrete, choices)
+    return allocate_rollout(spec, ticks, worlds, len(team.agents), team.discrete, choices, team.memory)
 
 
 def finished_episodes(env: VecEnv, first_world: int = 0, step: int = 0, agent: int = 0) -> list[Episode]:

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slipstream.collect.teams import Seat
-from slipstream.data.rollout import F32, Blocks
+from slipstream.data.rollout import Blocks
+from slipstream.types import F32
 from slipstream.worlds.vec_env import VecEnv
 
 
@@ -94,6 +95,11 @@ class Shaper:
 
     def load_state(self, state: dict[str, NDArray[Any]]) -> None:
         """Go on exactly; with another model rewards would mean something else from here on."""
-        if not np.array_equal(self.state_arrays().get("model", []), state.get("model", [])):
-            raise ValueError("shaping.evaluator is not the model this run was shaped with; put that one back")
+        here, saved = (
+            one["model"].tobytes().hex() if "model" in one else "none" for one in (self.state_arrays(), state)
+        )
+        if here != saved:
+            raise ValueError(
+                f"shaping.evaluator is {here:.12}, and this run was shaped with {saved:.12}; put that back"
+            )
         self._before[:] = state["phi"]

@@ -7,12 +7,10 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from slipstream.collect.serial import Episode
 from slipstream.data.rollout import Ends, Rollout
-
-Arrays = dict[str, NDArray[Any]]  # flat names, as they stand in checkpoints
+from slipstream.types import Arrays
 
 
 @dataclass(frozen=True)
@@ -26,7 +24,8 @@ class Slab:
     ticks: int = 0  # of all worlds
     health: Mapping[str, float] = field(default_factory=dict)  # of workers: metrics by name
     is_broken: bool = False  # some worlds could not go on where the slab before ended, and began new episodes
-    blocks: Sequence[int] = ()  # first world of each block of worlds side by side; empty: all worlds, in their order
+    # Where workers go their own pace: the first world of each group of neighbours. Empty: all worlds, in their order.
+    first_worlds: Sequence[int] = ()
 
 
 def copy_rollout(rollout: Rollout) -> Rollout:
@@ -38,28 +37,28 @@ def slab_arrays(slab: Slab) -> Arrays:
     """A slab as named arrays, which are its own."""
     numbers = {"version": np.array(slab.version, np.int64), "ticks": np.array(slab.ticks, np.int64)}
     arrays = {**numbers, **episode_arrays(slab.episodes)}
-    if slab.blocks:
-        arrays["blocks"] = np.array(slab.blocks, np.int64)
+    if slab.first_worlds:
+        arrays["blocks"] = np.array(slab.first_worlds, np.int64)
     for number, rollout in enumerate(slab.rollouts.values()):
         arrays |= {f"rollout.{number}.{name}": array for name, array in rollout_arrays(rollout).items()}
     return arrays
 
 
-def slab_from(arrays: Arrays, policies: Sequence[str], blocks: Sequence[str]) -> Slab:
-    """The slab that `slab_arrays` was given; `policies` and observation `blocks` in the order they had in it.
+def slab_from(arrays: Arrays, policies: Sequence[str], obs_names: Sequence[str]) -> Slab:
+    """The slab that `slab_arrays` was given; `policies` and observation blocks (`obs_names`) in the order they had.
 
     A checkpoint keeps arrays by name and in no order, and a network reads blocks in theirs.
     """
-    found = {name: arrays[name] for name in sorted(arrays, key=lambda name: _place(name, blocks))}
+    found = {name: arrays[name] for name in sorted(arrays, key=lambda name: _place(name, obs_names))}
     rollouts = {policy: rollout_from(under(found, f"rollout.{i}.")) for i, policy in enumerate(policies)}
-    blocks = arrays["blocks"].tolist() if "blocks" in arrays else ()
+    first_worlds = arrays["blocks"].tolist() if "blocks" in arrays else ()
     ticks = int(arrays.get("ticks", 0))
-    return Slab(int(arrays["version"]), rollouts, episodes_from(arrays), {}, ticks, blocks=blocks)
+    return Slab(int(arrays["version"]), rollouts, episodes_from(arrays), {}, ticks, first_worlds=first_worlds)
 
 
-def _place(name: str, blocks: Sequence[str]) -> int:
+def _place(name: str, obs_names: Sequence[str]) -> int:
     """Of an array among others: that of its observation block, where it is of one."""
-    return next((i for i, block in enumerate(blocks) if name.endswith(f"obs.{block}")), -1)
+    return next((i for i, block in enumerate(obs_names) if name.endswith(f"obs.{block}")), -1)
 
 
 def under(arrays: Arrays, prefix: str) -> Arrays:

@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slipstream import _core
-from slipstream.data.rollout import F32, U8, Blocks
-from slipstream.spec import WorldSpec
+from slipstream.data.rollout import Blocks
+from slipstream.spec import MEMORY, WorldSpec
+from slipstream.types import F32, U8
 from slipstream.worlds.vec_env import VecEnv
 
 
@@ -26,9 +27,16 @@ class Decision(Protocol):
     def logp(self) -> F32:
         """Log-probability of each action, [rows]."""
 
+    @property
+    def memory(self) -> F32 | None:
+        """What is remembered after the decision, [rows, state]; None without a memory."""
+
 
 class Player(Protocol):
-    """A network that acts: a learning algorithm, or a policy loaded from a file."""
+    """A network that acts: a learning algorithm, or a policy loaded from a file.
+
+    One with a memory is given it as the block MEMORY of the observation.
+    """
 
     def act(self, obs: Blocks, mask: U8 | None, noise: F32 | None) -> Decision:
         """Choose for every row; without noise, the most likely action."""
@@ -46,6 +54,7 @@ class Team:
     discrete: bool = False
     table: tuple[tuple[float, ...], ...] = ()  # continuous axes of each choice, for a discrete policy on them
     noise_hold: int = 1  # steps for which its agents keep the noise they explore with
+    memory: int = 0  # numbers that the player remembers for each agent
     rival: bool = False  # there to be learned against: what it earns is not what a run is judged by
 
     def choices(self, spec: WorldSpec) -> int:
@@ -75,6 +84,8 @@ class Seat:
         self._seed, self._first_world = seed, first_world
         self._fill = _core.fill_uniform if team.discrete else _core.fill_normal
         width = team.choices(env.spec) if team.player is not None else 1
+        shape = (env.num_worlds, len(team.agents), team.memory)
+        self.memory = np.zeros(shape, np.float32) if team.memory else None  # of every agent, before its next decision
         self._noise = np.empty((env.num_worlds, env.spec.num_agents, width), np.float32)
 
     def noise(self, step: int) -> F32:
@@ -97,6 +108,23 @@ class Seat:
             action = np.where(np.isfinite(action), action, 0.0)
         self._env.actions[:, self.columns] = action
 
+    def remember(self, acting: U8, decision: Decision) -> None:
+        """Keep what agents that decide now [N, A'] remember after it; the others' memory stays as it is."""
+        if self.memory is not None:
+            assert decision.memory is not None
+            np.copyto(self.memory, decision.memory.reshape(self.memory.shape), where=acting[..., None] != 0)
+
+    def forget_ended(self) -> None:
+        """Clear the memory of agents whose episode ended in the last step."""
+        if self.memory is not None:
+            env = self._env
+            self.memory[(env.terminated[:, self.columns] | env.truncated[:, self.columns]) != 0] = 0.0
+
+    def forget(self) -> None:
+        """Clear everybody's memory: all worlds begin new episodes."""
+        if self.memory is not None:
+            self.memory[:] = 0.0
+
     def act_quietly(self) -> None:
         """Act without exploration and without recording: evaluation, frozen and scripted policies."""
         team, env = self.team, self._env
@@ -108,8 +136,13 @@ class Seat:
         if not len(asked[0]):
             return
         obs = {name: block[:, self.columns][asked] for name, block in env.obs.items()}
+        if self.memory is not None:
+            obs[MEMORY] = self.memory[asked]
         mask = self.mask()
-        chosen = team.player.act(obs, None if mask is None else mask[asked], None).action
+        decision = team.player.act(obs, None if mask is None else mask[asked], None)
+        if self.memory is not None:
+            self.memory[asked] = decision.memory
+        chosen = decision.action
         action = np.zeros((env.num_worlds, len(team.agents), *chosen.shape[1:]), chosen.dtype)
         action[asked] = chosen
         self.write(action)

@@ -1,4 +1,4 @@
-"""A worker's own loop: wait for an order, load the weights it names, collect a slab, put it on the shelf, say so."""
+"""A worker's own loop: wait for an order, load the weights it names, collect a slab into the buffers, say so."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from slipstream.collect.memory import Arrays, WeightStore, WorkerBuffers
+from slipstream.collect.memory import WeightStore, WorkerBuffers
 from slipstream.collect.messages import MAX_TRACE, Begun, Channel, Collect, Failed, Message, Ready
 from slipstream.collect.serial import CollectingStopped, Collector
 from slipstream.collect.slab import episode_arrays, rollout_arrays
+from slipstream.types import Arrays
 
 
-class Crew(NamedTuple):
+class WorkerParts(NamedTuple):
     """What collects in a worker."""
 
     collector: Collector
@@ -26,25 +27,25 @@ class Crew(NamedTuple):
 
 def serve(
     channel: Channel,
-    shelf: WorkerBuffers,
-    board: WeightStore,
+    buffers: WorkerBuffers,
+    store: WeightStore,
     owner: int,
-    make: Callable[[WorkerBuffers], Crew],
+    make: Callable[[WorkerBuffers], WorkerParts],
     stop: Event,
 ) -> None:
     """Work until the other side hangs up; whatever goes wrong is told it."""
     try:
-        shelf.tell("starting")
-        crew = make(shelf)
+        buffers.tell("starting")
+        parts = make(buffers)
         try:
-            _begin(crew.collector, shelf, owner)
-            shelf.tell("waiting")  # before it is heard of: from then on a sign is expected
+            _begin(parts.collector, buffers, owner)
+            buffers.tell("waiting")  # before it is heard of: from then on a sign is expected
             channel.send(Begun())
             while (order := channel.receive()) is not None:
-                channel.send(_fulfil(crew, shelf, board, owner, order, stop))
-                shelf.tell("waiting")
+                channel.send(_fulfil(parts, buffers, store, owner, order, stop))
+                buffers.tell("waiting")
         finally:
-            crew.collector.env.close()
+            parts.collector.env.close()
     except CollectingStopped:
         pass
     except BaseException as error:
@@ -54,32 +55,34 @@ def serve(
         channel.close()
 
 
-def _begin(collector: Collector, shelf: WorkerBuffers, owner: int) -> None:
+def _begin(collector: Collector, buffers: WorkerBuffers, owner: int) -> None:
     """Go on from the state that was left; where none was, leave the first one."""
-    state = shelf.get_state()
+    state = buffers.get_state()
     if state is not None:
         collector.load_state(state, int(state.pop("steps")))
         return
-    shelf.slots[0].begin(owner, -1, -1)
-    shelf.slots[0].finish(_state(collector))
+    buffers.slots[0].begin(owner, -1, -1)
+    buffers.slots[0].finish(_state(collector))
 
 
-def _fulfil(crew: Crew, shelf: WorkerBuffers, board: WeightStore, owner: int, order: Message, stop: Event) -> Ready:
+def _fulfil(
+    parts: WorkerParts, buffers: WorkerBuffers, store: WeightStore, owner: int, order: Message, stop: Event
+) -> Ready:
     start = perf_counter()
-    shelf.tell("loading")
-    collector = crew.collector
-    collector.env.phases = shelf.world_phases.tolist()
+    buffers.tell("loading")
+    collector = parts.collector
+    collector.env.phases = buffers.world_phases.tolist()
     if not isinstance(order, Collect):
         collector.restart()
-        shelf.slots[0].begin(owner, -1, -1)
-        shelf.slots[0].finish(_state(collector))
+        buffers.slots[0].begin(owner, -1, -1)
+        buffers.slots[0].finish(_state(collector))
         return Ready(-1, 0)
-    slot = shelf.slots[order.slot]
-    version, weights = board.read(order.version)
-    crew.prepare(weights, order.progress)
+    slot = buffers.slots[order.slot]
+    version, weights = store.read(order.version)
+    parts.prepare(weights, order.progress)
     slot.begin(owner, order.number, version)
-    rollouts, episodes = collector.collect(version, stop, shelf.tell)
-    shelf.tell("writing")
+    rollouts, episodes = collector.collect(version, stop, buffers.tell)
+    buffers.tell("writing")
     extra = episode_arrays(episodes)
     for number, (policy, rollout) in enumerate(rollouts.items()):
         for name, array in rollout_arrays(replace(rollout, ends=None)).items():

@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, model_validator
+from pydantic_core import PydanticCustomError
+
+from slipstream.config.records import NAME_PATTERN
+from slipstream.own_code import OWN_NAME, as_name
+
+Name = Annotated[str, Field(pattern=NAME_PATTERN)]
+Count = Annotated[int, Field(ge=1)]
+Positive = Annotated[float, Field(gt=0)]
+
+Problem = tuple[tuple[str, ...], str]  # the path of a key, and what is wrong there
 
 
 class Config(BaseModel):
@@ -18,6 +29,17 @@ class Config(BaseModel):
         return {key: _strict(value) for key, value in data.items()} if isinstance(data, dict) else data
 
 
+# Names of the user's code; in Python, the class or function itself.
+OwnName = Annotated[str, BeforeValidator(as_name), Field(pattern=OWN_NAME, max_length=256)]
+
+
+class OwnCode(Config):
+    """A class, or a function, of the user's: what makes something."""
+
+    target: OwnName = Field(description="module:name; the module may be a file in the current folder.")
+    kwargs: dict[str, JsonValue] = Field(default_factory=dict, description="Its keyword arguments (plain values only).")
+
+
 def _strict(value: Any) -> Any:
     """Turns what YAML has (lists, 1e6) into what strict fields want (tuples, whole numbers)."""
     if isinstance(value, list):
@@ -25,3 +47,32 @@ def _strict(value: Any) -> Any:
     if isinstance(value, float) and value.is_integer():
         return int(value)  # a float field turns it back; an int field would refuse 1e6
     return value
+
+
+def refuse_problems(problems: Iterable[Problem]) -> None:
+    """Raises, in a validator of a config class, all problems between its fields; their paths begin at that class."""
+    found = list(problems)
+    if found:
+        text = "; ".join(f"{dotted(path)}: {sentence}" for path, sentence in found)
+        raise PydanticCustomError("cross_field", "{text}", {"text": text, "problems": found})
+
+
+def plain(value: Any) -> Any:
+    """Configs, tuples and numpy values as what JSON and YAML have: mappings, lists, numbers, text, null."""
+    if isinstance(value, BaseModel):
+        return {name: plain(getattr(value, name)) for name in type(value).model_fields}
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+def flag_of(path: str) -> str:
+    """A dotted path as a flag of the command line."""
+    return f"--{path.replace('_', '-')}"
+
+
+def dotted(path: Iterable[str | int]) -> str:
+    """A path as people write it: world.aircraft.0.speed_kt."""
+    return ".".join(map(str, path))

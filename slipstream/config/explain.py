@@ -1,4 +1,4 @@
-"""What pydantic found wrong, in sentences: where, what was found, what is allowed, what was likely meant."""
+"""What pydantic found wrong, in sentences: where, what was found, what is allowed, what was probably meant."""
 
 from __future__ import annotations
 
@@ -8,24 +8,26 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from slipstream.config.names import NAME_PATTERN
-from slipstream.config.renamed import replacement
-from slipstream.config.scenario import Scenario, dotted
+from slipstream.config.base import dotted, flag_of
+from slipstream.config.records import NAME_PATTERN
+from slipstream.config.scenario import Scenario
 from slipstream.config.schema import annotation_at, inner, keys, kinds, members, pick
+from slipstream.config.words import replacement
 from slipstream.config.yaml import KeyPath
-from slipstream.errors import closest, suggest
+from slipstream.errors import ScenarioError, closest, suggest
 
 
 def explain(
     error: ValidationError, tree: Any, where: Callable[[KeyPath], str], schema: type[BaseModel] = Scenario
-) -> str:
-    """One line per mistake; `tree` was validated as a `schema`, `where` gives the file and line of a path."""
+) -> ScenarioError:
+    """The error for these mistakes, one line each; `tree` was validated as a `schema`, `where` says where a path is."""
     sentences: dict[KeyPath, list[str]] = {}
     wants: dict[KeyPath, list[str]] = {}  # a value that fails every member of a union gets one sentence
     for item in error.errors(include_url=False):
         if item["type"] == "cross_field":
+            around = _locate(item["loc"], tree, missing=False)
             for path, sentence in item["ctx"]["problems"]:
-                sentences.setdefault(path, []).append(sentence)
+                sentences.setdefault((*around, *path), []).append(sentence)
             continue
         path = _locate(item["loc"], tree, missing=item["type"] == "missing")
         said = _sentence(item, path, tree, schema)
@@ -38,7 +40,7 @@ def explain(
             said_here.append(_found(_value_at(tree, path), wants[path]))
         prefix = "".join(f"{part}: " for part in (where(path), dotted(path)) if part)
         lines += [prefix + sentence for sentence in said_here]
-    return "\n".join(lines)
+    return ScenarioError("\n".join(lines), keys=tuple(map(dotted, sentences)))
 
 
 def meaning(path: KeyPath, tree: Mapping[str, Any]) -> str | None:
@@ -96,14 +98,14 @@ def _sentence(item: Any, path: KeyPath, tree: Any, schema: type[BaseModel]) -> s
 def _unknown_kind(path: KeyPath, found: str, known: list[str]) -> str:
     what = {"policies": "policy", "parameters": "parameter"}.get(str(path[0]), str(path[-1]))
     what = {"algo": "algorithm"}.get(str(path[-1]), what)
-    return f"there is no {what} of kind '{found}' (there is {', '.join(known)}){suggest(found, known)}"
+    return f"there is no {what} of kind '{found}' (known: {', '.join(known)}){suggest(found, known)}"
 
 
 def unknown_key(path: KeyPath, tree: Any, schema: type[BaseModel], as_flag: bool = False) -> str:
     """What to write instead of a key that is not there, as a key or as a flag of the command line.
 
-    In this order: the key that replaced a former word or stands for another library's, the kind that has such a key,
-    the same key elsewhere, the closest key here, all keys here.
+    In this order: the key that stands for another library's word, the kind that has such a key, the same key elsewhere,
+    the closest key here, all keys here.
     """
     key, spell = str(path[-1]), flag_of if as_flag else _quoted
     around, value = annotation_at(tree, path[:-1], schema)
@@ -130,11 +132,6 @@ def unknown_key(path: KeyPath, tree: Any, schema: type[BaseModel], as_flag: bool
     return f"the keys here are {', '.join(own)}" if own else "there are no keys here"
 
 
-def flag_of(path: str) -> str:
-    """A dotted path as the command line has it."""
-    return f"--{path.replace('_', '-')}"
-
-
 def _quoted(path: str) -> str:
     return f"'{path}'"
 
@@ -158,7 +155,9 @@ def _of_another_kind(path: KeyPath, tree: Any, schema: type[BaseModel], spell: C
         if having:
             kind = value.get("kind") if isinstance(value, Mapping) else None
             now = f"; this is {kind}" if kind else ""
-            return f"{spell(dotted(path))} is there with {spell(dotted((*path[:cut], 'kind')))} {_either(having)}{now}"
+            return (
+                f"{spell(dotted(path))} exists only with {spell(dotted((*path[:cut], 'kind')))} {_either(having)}{now}"
+            )
     return ""
 
 

@@ -1,27 +1,39 @@
-"""The `federated:` block of a scenario, and the environment variables that stand for its fields."""
+"""The `federated:` block of a scenario."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Annotated, Any, Literal
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field, field_validator, model_validator
 
-from slipstream.config.aggregators import AGGREGATORS, is_own_rule
-from slipstream.config.base import Config
-from slipstream.config.federated_checks import first_problem
-from slipstream.config.names import NAME_PATTERN
-from slipstream.config.transports import TransportName
-from slipstream.errors import ScenarioError, suggest
+from slipstream.config.aggregators import AGGREGATORS, is_own_rule, traits_of, usable_rule, with_fallbacks
+from slipstream.config.base import Config, Count, Name, Positive, Problem, refuse_problems
+from slipstream.errors import suggest
 
-Name = Annotated[str, Field(pattern=NAME_PATTERN)]
-Count = Annotated[int, Field(ge=1)]
-Positive = Annotated[float, Field(gt=0)]
 NAMES = " or ".join(", ".join(AGGREGATORS).rsplit(", ", 1))
+
+TransportName = Literal["files", "tcp", "ring", "gossip"]
+
+
+class TransportTraits(NamedTuple):
+    """What the other fields of a scenario must fit, and what `slipstream federate` gives replicas."""
+
+    has_folder: bool = False  # clients meet in a folder: one of them may be away, and several policies can be shared
+    needs_address: bool = False  # of a coordinator, which `slipstream federate` starts
+    needs_peers: bool = False  # an address of every client; nobody sees all updates, so only the mean is possible
+
+
+TRANSPORTS: dict[TransportName, TransportTraits] = {
+    "files": TransportTraits(has_folder=True),
+    "tcp": TransportTraits(needs_address=True),
+    "ring": TransportTraits(needs_peers=True),
+    "gossip": TransportTraits(needs_peers=True),
+}
 
 
 class ServerConfig(Config):
-    """A step from the last aggregate towards the new one, instead of the new one itself."""
+    """Server optimiser: a step from the last aggregate towards the new one, instead of the new one itself."""
 
     kind: Literal["fedadam", "fedyogi", "reptile"] = Field(
         description="fedadam, fedyogi: Adam or Yogi on the difference; reptile: a fraction of the difference."
@@ -29,7 +41,7 @@ class ServerConfig(Config):
     rate: Positive = Field(0.1, description="Step size; for reptile, the fraction of the difference that is applied.")
     tau: Positive = Field(
         1e-3,
-        description="fedadam and fedyogi: added to the root of the second moment, to keep small differences small.",
+        description="fedadam and fedyogi: added to the root of the second moment; keeps small differences small.",
     )
 
 
@@ -45,7 +57,9 @@ class DefenceConfig(Config):
     min_cosine: Annotated[float, Field(ge=-1, lt=1)] | None = Field(
         -0.3, description="Refuse a change whose cosine to the median change is below this; null: never."
     )
-    quarantine_rounds: int = Field(5, ge=0, description="Rounds for which a client is excluded after a refused update.")
+    quarantine_rounds: int = Field(
+        5, ge=0, description="Rounds for which a client is excluded after a refused update; 0: none."
+    )
 
 
 class DistillConfig(Config):
@@ -60,7 +74,7 @@ class DistillConfig(Config):
         16, description="Episodes that each policy plays for observations, and again for the comparison."
     )
     epochs: Count = Field(
-        20, description="Largest number of passes over the observations; a fifth of them is held out."
+        20, description="Maximum number of passes over the observations, of which a fifth is held out."
     )
     learning_rate: Positive = Field(1e-3, description="Adam's step size.")
     margin: float = Field(0.0, ge=0, description="Mean return by which the distilled policy must beat the aggregate.")
@@ -71,7 +85,7 @@ class PrivacyConfig(Config):
 
     clip_norm: Positive = Field(1.0, description="Largest norm of the change that a client sends.")
     noise_multiplier: Positive = Field(
-        1.0, description="Standard deviation of the noise in the sum over clients, in units of clip_norm."
+        1.0, description="Standard deviation of the noise in the sum over clients, as a multiple of clip_norm."
     )
     delta: Annotated[float, Field(gt=0, lt=1)] = Field(
         1e-5, description="Probability with which the bound epsilon may fail."
@@ -83,7 +97,7 @@ class DpSgdConfig(Config):
 
     clip_norm: Positive = Field(1.0, description="Largest norm of one row's gradient.")
     noise_multiplier: Positive = Field(
-        1.0, description="Standard deviation of the noise in the sum over a batch, in units of clip_norm."
+        1.0, description="Standard deviation of the noise in the sum over a batch, as a multiple of clip_norm."
     )
     delta: Annotated[float, Field(gt=0, lt=1)] = Field(
         1e-5, description="Probability with which the bound epsilon may fail."
@@ -104,7 +118,12 @@ class FederatedConfig(Config):
     agents: tuple[Name, ...] | None = Field(
         None, description="Policies to share, or agents or roles they act for; null: all learning policies."
     )
-    root: str = Field("federations/shared", min_length=1, description="Folder in which clients meet (transport files).")
+    root: str = Field(
+        "federations/shared",
+        min_length=1,
+        description="Folder of the rounds: clients meet in it (transport files), or the coordinator keeps its rounds "
+        "there (tcp).",
+    )
     transport: TransportName = Field(
         "files",
         description="How weights travel: a shared folder (files), a coordinator (tcp), a ring of peers, or gossip.",
@@ -120,12 +139,16 @@ class FederatedConfig(Config):
         "matching",
         description="Partners of a client in a round (transport gossip): one other, both neighbours, or everybody.",
     )
-    token_file: str | None = Field(None, description="File with the token that the coordinator or the peers require.")
+    token_file: str | None = Field(
+        None, description="File with the token that the coordinator or the peers require; null: no token."
+    )
     aggregator: str = Field(
         "mean",
         description=f"Rule that merges the clients' weights: {NAMES}; or your own function, as module:function.",
     )
-    liars: int = Field(0, ge=0, description="Number of malicious or broken clients that the aggregator must withstand.")
+    liars: int = Field(
+        0, ge=0, description="Number of malicious or broken clients that the aggregator must withstand; 0: none."
+    )
     weights: Literal["samples", "reward_delta"] | dict[Name, Annotated[float, Field(ge=0)]] | None = Field(
         None,
         description="weighted_mean: weigh clients by samples or reward_delta (at most twice the round's median), or "
@@ -139,10 +162,10 @@ class FederatedConfig(Config):
         description="After every round, distil the clients' policies into one, play it against the aggregate, and "
         "continue with the better; null: always the aggregate.",
     )
-    timeout_s: Positive = Field(600.0, description="Time from the first update of a round to its deadline.")
+    timeout_s: Positive = Field(600.0, description="Seconds from the first update of a round to its deadline.")
     quorum: Count | None = Field(
         None,
-        description="Fewest accepted updates for a round to close at its deadline; null: more than half.",
+        description="Accepted updates that a round needs to close at its deadline; null: more than half.",
     )
     staleness: Annotated[float, Field(ge=0, le=1)] = Field(
         0.0, description="Weight of a stale update, multiplied once per missed round; 0 refuses stale updates."
@@ -151,20 +174,22 @@ class FederatedConfig(Config):
         "local", description="Optimiser moments after a round: kept by each client, averaged, or reset to zero."
     )
     proximal_mu: float = Field(
-        0.0, ge=0, description="FedProx: weight of the penalty on the distance to the last aggregate."
+        0.0, ge=0, description="FedProx: weight of the penalty on the distance to the last aggregate; 0: no penalty."
     )
     maml: Annotated[float, Field(gt=0, lt=1)] | None = Field(
         None,
-        description="First-order MAML: fraction of an interval's episodes in which a client adapts; only the change "
-        "learned in the rest is sent, applied to where the interval began; null: everything learned is sent.",
+        description="First-order MAML: fraction of an interval's episodes that a client only adapts in. It sends the "
+        "change learned in the rest, applied to the weights the interval began with; null: it sends all changes.",
     )
     merge_mu: Positive | None = Field(
-        None, description="Continue from (own + mu aggregate) / (1 + mu); null: from the aggregate."
+        None, description="Continue from (own weights + mu × aggregate) / (1 + mu); null: continue from the aggregate."
     )
     checkpoint_after_sync: bool = Field(
         True, description="Save a checkpoint after every round, and keep the aggregate with the best mean return."
     )
-    park: bool = Field(False, description="Save and exit instead of waiting for a round to close; resume afterwards.")
+    park: bool = Field(
+        False, description="Save and exit instead of waiting for a round to close; resume the run afterwards."
+    )
     defence: DefenceConfig = Field(
         default_factory=DefenceConfig, description="Checks that an update must pass before it is merged."
     )
@@ -185,8 +210,8 @@ class FederatedConfig(Config):
         if name not in AGGREGATORS and not is_own_rule(name):
             known = ", ".join(AGGREGATORS)
             raise ValueError(
-                f"there is no such aggregator{suggest(name, AGGREGATORS)} (there is {known}; a function of yours is "
-                "named module:function)"
+                f"there is no such aggregator{suggest(name, AGGREGATORS)} (known: {known}; your own function is named "
+                "module:function)"
             )
         return name
 
@@ -203,13 +228,12 @@ class FederatedConfig(Config):
 
     @model_validator(mode="after")
     def _fits_together(self) -> FederatedConfig:
-        if problem := first_problem(self):
-            raise ValueError(problem)
+        refuse_problems(problems(self))
         return self
 
     @property
     def has_others(self) -> bool:
-        """Whether there is anybody to learn together with."""
+        """Whether there are other clients to exchange weights with."""
         return self.enabled and self.clients > 1
 
     @property
@@ -218,86 +242,113 @@ class FederatedConfig(Config):
         return self.clients // 2 + 1 if self.quorum is None else self.quorum
 
 
-# --- the environment ---
+# --- which fields do not fit together ---
 
 
-def _flag(text: str) -> bool:
-    if text.lower() in ("1", "true", "yes", "on"):
-        return True
-    if text.lower() in ("0", "false", "no", "off"):
-        return False
-    raise ValueError("is neither 1 nor 0")
+def problems(config: FederatedConfig) -> Iterator[Problem]:
+    """Every problem between the fields of the block."""
+    for check in (_sharing, _closing, _transport, _own_rule, _secure, _distill, _privacy):
+        yield from check(config)
 
 
-def _whole(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise ValueError("is not a whole number") from None
+def _sharing(config: FederatedConfig) -> Iterator[Problem]:
+    if config.agents == ():
+        yield ("agents",), "an empty list shares nothing; name policies, or leave it out to share all"
+    if config.weights is not None and not traits_of(config.aggregator).reads_weights:
+        yield ("weights",), f"only weighted_mean uses weights, but the aggregator is {config.aggregator}"
 
 
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise ValueError("is not a number") from None
+def _closing(config: FederatedConfig) -> Iterator[Problem]:
+    """A federation in which no round could ever close."""
+    if config.quorum is not None and config.quorum > config.clients:
+        yield ("quorum",), f"{config.quorum} updates can never come from {config.clients} clients"
+    if not config.has_others:
+        return
+    if usable_rule(config.aggregator, config.liars, config.clients) is None:
+        fewest = min(traits_of(name).needed(config.liars) for name in with_fallbacks(config.aggregator))
+        against = f" against {config.liars} liars" if config.liars else ""
+        yield (
+            ("aggregator",),
+            f"{config.aggregator}{against} needs at least {fewest} clients, but there are {config.clients}, so no "
+            "round could close; use more clients, or the aggregator mean",
+        )
+    if isinstance(config.weights, dict):
+        if config.client not in config.weights or len(config.weights) < config.clients:
+            known = ", ".join(config.weights) or "none"
+            yield ("weights",), f"each of the {config.clients} clients needs a number; given for: {known}"
+        elif not any(config.weights.values()):
+            yield ("weights",), "all are 0; at least one must be above 0"
 
 
-def _names(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",") if name.strip()]
+def _transport(config: FederatedConfig) -> Iterator[Problem]:
+    """What the transport needs, and what it cannot do."""
+    name, traits = config.transport, TRANSPORTS[config.transport]
+    if config.has_others and traits.needs_address and config.address is None:
+        yield ("address",), f"transport {name} needs one, such as tcp://127.0.0.1:7777 or ipc://fed.sock"
+    if config.has_others and traits.needs_peers and len(config.peers) != config.clients:
+        yield (
+            ("peers",),
+            f"transport {name} needs the address of each of {config.clients} clients, as in {{'0': "
+            f"'tcp://127.0.0.1:7000', '1': 'tcp://127.0.0.1:7001'}}; there are {len(config.peers)}",
+        )
+    if traits.needs_peers and config.aggregator != "mean":
+        yield ("aggregator",), f"transport {name} can only compute the mean"
+    if traits.needs_peers and config.server is not None:
+        yield ("server",), f"transport {name} has no server; leave it out"
+    if config.park and not traits.has_folder:
+        yield ("park",), f"needs transport files, where a client may be away; this is {name}"
 
 
-def _weights(text: str) -> dict[str, float] | str:
-    """samples, reward_delta, "0.5,0.5" by index or "a:2,b:1" by name."""
-    if text in ("samples", "reward_delta"):
-        return text
-    found = {}
-    for index, part in enumerate(_names(text)):
-        client, _, weight = part.rpartition(":")
-        found[client or str(index)] = _number(weight)
-    return found
+def _own_rule(config: FederatedConfig) -> Iterator[Problem]:
+    """What cannot be asked of a function of the user's."""
+    if is_own_rule(config.aggregator) and config.liars:
+        yield ("liars",), f"nobody knows how many liars {config.aggregator} withstands; leave it 0"
+    if config.optimizer_strategy == "average" and not traits_of(config.aggregator).merges_moments:
+        yield (
+            ("optimizer_strategy",),
+            f"{config.aggregator} merges weights, but not optimiser moments; set it to local or reset",
+        )
 
 
-def _peers(text: str) -> dict[str, str]:
-    """0=ipc://a.sock,1=tcp://host:7001"""
-    pairs = [part.partition("=") for part in _names(text)]
-    if not all(address for _, _, address in pairs):
-        raise ValueError("is not a list of NAME=ADDRESS")
-    return {name: address for name, _, address in pairs}
+def _secure(config: FederatedConfig) -> Iterator[Problem]:
+    """What secure aggregation excludes."""
+    if not config.secure:
+        return
+    only = "with secure, only the sum of all updates can be read"
+    if not traits_of(config.aggregator).is_mean:
+        yield ("aggregator",), f"{config.aggregator} compares single updates, but {only}; use mean"
+    for name in ("clip_norm", "max_norm", "min_cosine"):
+        if getattr(config.defence, name) is not None:
+            yield ("defence", name), f"looks at single updates, but {only}; set it to null"
+    if not TRANSPORTS[config.transport].has_folder:
+        yield ("transport",), f"secure aggregation needs transport files; this is {config.transport}"
+    if config.optimizer_strategy == "average":
+        yield ("optimizer_strategy",), "secure aggregation sums weights only; set it to local or reset"
+    if config.server is not None:
+        yield ("server",), "secure aggregation uses the sum itself; leave server out"
+    if config.weights == "reward_delta":
+        yield ("weights",), "secure aggregation needs weights above 0, which a change of reward need not be"
+    if config.staleness or config.park:
+        yield ("park" if config.park else "staleness",), "secure aggregation cannot use updates that come late"
+    if config.has_others and config.clients < 3:
+        yield ("clients",), "secure aggregation needs at least 3: of a sum of two, each client knows the other's part"
 
 
-VARIABLES: dict[str, tuple[str, Callable[[str], Any]]] = {
-    "FED_ENABLED": ("enabled", _flag),
-    "FED_TOTAL_CLIENTS": ("clients", _whole),
-    "FED_CLIENT_ID": ("client", str),
-    "FED_ROOT": ("root", str),
-    "FED_INTERVAL": ("interval", _whole),
-    "FED_ROUND_INTERVAL": ("interval", _whole),  # the older name wins where both are set
-    "FED_ROUND": ("first_round", _whole),
-    "FED_CHECKPOINT_AFTER_SYNC": ("checkpoint_after_sync", _flag),
-    "FED_OPTIMIZER_STRATEGY": ("optimizer_strategy", str),
-    "FED_TIMEOUT": ("timeout_s", _number),
-    "FED_WEIGHTS": ("weights", _weights),
-    "FED_AGENTS": ("agents", _names),
-    "FED_ADDRESS": ("address", str),
-    "FED_PEERS": ("peers", _peers),
-}
+def _distill(config: FederatedConfig) -> Iterator[Problem]:
+    """What distillation excludes."""
+    if config.distill is None:
+        return
+    if TRANSPORTS[config.transport].needs_peers:
+        yield ("distill",), f"needs all clients' policies in one place, but transport {config.transport} passes on sums"
+    if config.secure or config.privacy is not None:
+        yield ("distill",), "needs single clients' policies, which secure and privacy hide; choose one of them"
 
 
-def from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
-    """What FED_… variables change in a scenario, by dotted path; the command line is applied after them."""
-    return dict(_changes(environment))
-
-
-def _changes(environment: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
-    for variable, (field, read) in VARIABLES.items():
-        text = environment.get(variable, "")
-        if not text:
-            continue
-        try:
-            value = read(text)
-        except ValueError as error:
-            raise ScenarioError(f"{variable}={text}: {error}; it sets federated.{field}") from None
-        yield f"federated.{field}", value
-        if field == "weights":  # as users of the variable expect; the aggregator `mean` has no weights
-            yield "federated.aggregator", "weighted_mean"
+def _privacy(config: FederatedConfig) -> Iterator[Problem]:
+    """What differential privacy excludes."""
+    if config.privacy is not None and config.optimizer_strategy == "average":
+        yield ("optimizer_strategy",), "privacy adds no noise to optimiser moments; set it to local or reset"
+    if (config.privacy is not None or config.dp_sgd is not None) and isinstance(config.weights, str):
+        yield ("weights",), f"{config.weights} would reveal what a client saw; give numbers, or leave weights out"
+    elif config.privacy is not None and config.weights is not None and config.secure:
+        yield ("weights",), "clients share the noise of a secure sum equally; leave weights out"

@@ -1,4 +1,4 @@
-"""From a name or file to a frozen Scenario: includes merged, overrides applied, all mistakes told at once."""
+"""From a name or file to a frozen Scenario: includes merged, overrides applied, all mistakes reported at once."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
-from slipstream.config.explain import explain
-from slipstream.config.names import is_name, name_from
+from slipstream.config.base import dotted, plain
 from slipstream.config.packaged import find, find_preset, label, list_scenarios, preset_folders
-from slipstream.config.renamed import with_new_names
-from slipstream.config.scenario import Scenario, dotted
+from slipstream.config.records import is_name, name_from
+from slipstream.config.scenario import Scenario
 from slipstream.config.schema import child, inner, is_list, pick
 from slipstream.config.yaml import KeyPath, dump_yaml, load_yaml, parse_yaml
 from slipstream.errors import ScenarioError, suggest
@@ -88,7 +87,7 @@ def _own_values(path: Path) -> dict[str, Any]:
     """A file's values over those of the files it includes, but for presets, which anybody can include."""
     values = load_yaml(path, label(path)).value
     if not isinstance(values, dict):
-        raise ScenarioError(f"{label(path)}:1: a scenario maps keys to values")
+        raise ScenarioError(f"{label(path)}:1: a scenario must map keys to values")
     includes: list[str] = []
     tree = Tree({}, {})
     for item in values.pop("includes", []):
@@ -99,6 +98,15 @@ def _own_values(path: Path) -> dict[str, Any]:
         includes += inner.pop("includes", [])
         tree = _merge(tree, Tree(inner, {}))
     return {"includes": includes, **_merge(tree, Tree(values, {})).values}
+
+
+def prepare(scenario: str | os.PathLike[str] | Scenario, overrides: Overrides, preset: str | None = None) -> Scenario:
+    """A scenario by name or path, or one that is loaded already, with some values changed."""
+    if not isinstance(scenario, Scenario):
+        return load(scenario, overrides, preset)
+    if preset is not None:
+        raise ScenarioError(f"preset {preset}: is laid over a scenario while it is loaded; give load(…, preset=…) it")
+    return override(scenario, overrides)
 
 
 def override(scenario: Scenario, overrides: Overrides) -> Scenario:
@@ -113,8 +121,8 @@ def from_plain(values: Mapping[str, Any], source: str = "") -> Scenario:
 
 def to_plain(scenario: Scenario) -> dict[str, Any]:
     """A scenario as plain values: dictionaries, lists, numbers, text, null."""
-    plain: dict[str, Any] = _plain(scenario)
-    return plain
+    values: dict[str, Any] = plain(scenario)
+    return values
 
 
 def dump(scenario: Scenario) -> str:
@@ -140,11 +148,11 @@ def _read(path: Path, root: Path, parents: tuple[Path, ...], seen: list[Path]) -
     document = load_yaml(path, shown)
     values = {} if document.value is None else document.value
     if not isinstance(values, dict):
-        raise ScenarioError(f"{shown}:1: a scenario maps keys to values, found a {type(values).__name__}")
+        raise ScenarioError(f"{shown}:1: a scenario must map keys to values, found a {type(values).__name__}")
     own = Tree(values, {key: f"{shown}:{line}" for key, line in document.lines.items() if key})
     includes = values.pop("includes", [])
     if not isinstance(includes, list) or not all(isinstance(item, str) for item in includes):
-        raise ScenarioError(f"{own.where(('includes',))}: includes: must be a list of file names")
+        raise ScenarioError(f"{own.where(('includes',))}: includes: must be a list of files, found {includes!r:.80}")
     parents = (*parents, path.resolve())
     tree = Tree({}, {})
     for i, item in enumerate(includes):
@@ -152,7 +160,7 @@ def _read(path: Path, root: Path, parents: tuple[Path, ...], seen: list[Path]) -
         target = _included(item, path, root, where)
         seen.append(target)
         if target in parents:
-            raise ScenarioError(f"{where}: '{item}' leads back to itself; a file cannot include its includer")
+            raise ScenarioError(f"{where}: '{item}' includes itself, directly or through other files")
         if len(seen) > MAX_INCLUDES:
             raise ScenarioError(f"{where}: more than {MAX_INCLUDES} files are included")
         tree = _merge(tree, _read(target, root, parents, seen))
@@ -166,21 +174,18 @@ def _included(item: str, path: Path, root: Path, where: str) -> Path:
     try:
         targets = [((limit.parent if is_preset else path.resolve().parent) / item).resolve() for limit in limits]
     except (OSError, ValueError):
-        raise ScenarioError(f"{where}: {item!r} cannot be the name of a file") from None
+        raise ScenarioError(f"{where}: {item!r} is not a valid file name") from None
     inside = [target for target, limit in zip(targets, limits, strict=True) if target.is_relative_to(limit)]
     if Path(item).is_absolute() or not inside:
         raise ScenarioError(
-            f"{where}: '{item}' is outside {'presets' if is_preset else label(root)}; an included file is named "
-            "relative to the file that includes it and lies in the scenario's own folder or below, or is one of "
-            "presets/..."
+            f"{where}: '{item}' is outside {'presets' if is_preset else label(root)}; name a file in the scenario's "
+            "folder or below, relative to the file that includes it, or one of presets/..."
         )
     found = next((target for target in inside if target.is_file()), None)
     if found is None:
         hint = suggest(inside[0].name, [other.name for target in inside for other in target.parent.glob("*.yaml")])
         if not hint and any(info.name == inside[0].stem for info in list_scenarios()):
-            hint = (
-                f"; `slipstream scenarios {inside[0].stem}` prints the packaged one, as a start for a file of your own"
-            )
+            hint = f"; `slipstream scenarios {inside[0].stem}` prints the packaged one, to start your own file from"
         raise ScenarioError(f"{where}: there is no file '{item}'{hint}")
     return found
 
@@ -221,17 +226,17 @@ def _read_preset(preset: str, kind: str, device: object) -> Tree:
     """The values of a preset; plain `published` is the CPU or the GPU column, by device."""
     if preset not in PRESETS:
         known = ", ".join(PRESETS)
-        raise ScenarioError(f"there is no preset '{preset}' (there is {known}){suggest(preset, PRESETS)}")
+        raise ScenarioError(f"there is no preset '{preset}' (known: {known}){suggest(preset, PRESETS)}")
     if preset == "published":
         if device == "auto":
             raise ScenarioError(
-                "preset 'published' is chosen by device, and device is 'auto'; say device cpu or cuda, "
-                "or preset published_cpu or published_gpu"
+                "preset 'published' depends on the device, and device is 'auto'; set device to cpu or cuda, or use "
+                "preset published_cpu or published_gpu"
             )
         preset = "published_gpu" if device == "cuda" else "published_cpu"
     path = find_preset(f"{kind}_{preset}")
     if path is None:
-        raise ScenarioError(f"preset '{preset}': nothing was published for {kind}; leave the preset out")
+        raise ScenarioError(f"preset '{preset}': there are no published values for {kind}; leave the preset out")
     return _read(path, path.parent, (), [])
 
 
@@ -243,7 +248,7 @@ def _together(overrides: Overrides) -> dict[str, Any]:
     pairs = overrides.items() if isinstance(overrides, Mapping) else map(_split, overrides)
     together: dict[str, Any] = {}
     for key, value in pairs:
-        value = _plain(value)
+        value = plain(value)
         if key == "algo" and isinstance(value, str):
             value = {"kind": value.lower()}  # train(..., algo="ppo")
         put(together, str(key).replace("__", ".").split("."), value)
@@ -319,7 +324,7 @@ def _number(name: str, entries: list[Any], path: KeyPath) -> int:
     """Which entry of a list is meant; the number after the last one adds an entry."""
     index = int(name)
     if index > len(entries):
-        there = f"there is 0 to {len(entries) - 1}, and {len(entries)} adds one" if entries else "0 adds the first"
+        there = f"0 to {len(entries) - 1} exist, {len(entries)} adds one" if entries else "0 adds the first"
         raise ScenarioError(f"override: {dotted((*path, name))}: there is no entry {index} ({there})")
     if index == len(entries):
         entries.append(None)
@@ -336,18 +341,42 @@ def _as_laid(path: KeyPath, values: Any) -> KeyPath:
 
 
 def _validate(tree: Tree) -> Scenario:
-    values = with_new_names(tree.values)
+    values = _with_new_names(tree.values)
     try:
         return Scenario.model_validate(values)
     except ValidationError as error:
-        raise ScenarioError(explain(error, values, tree.where)) from None
+        from slipstream.config.explain import explain
+
+        raise explain(error, values, tree.where) from None
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, BaseModel):
-        return {name: _plain(getattr(value, name)) for name in type(value).model_fields}
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    return value.tolist() if hasattr(value, "tolist") else value  # numpy scalars and arrays in overrides
+def _with_new_names(values: dict[str, Any]) -> dict[str, Any]:
+    """Plain values of a scenario with every old key under its new name; what is wrong with them is said later."""
+    return _detect_alerts(_shaping_coef(values))
+
+
+def _detect_alerts(values: dict[str, Any]) -> dict[str, Any]:
+    """`evaluate.enable_hallucination_detection` became `world.detect_alerts`, in the worlds that have alerts."""
+    evaluate, world = values.get("evaluate"), values.get("world")
+    if (
+        not isinstance(evaluate, dict)
+        or "enable_hallucination_detection" not in evaluate
+        or not isinstance(world, dict)
+    ):
+        return values
+    rest = {key: value for key, value in evaluate.items() if key != "enable_hallucination_detection"}
+    wanted = evaluate["enable_hallucination_detection"]
+    if wanted is not False or "detect_alerts" in world:
+        world = {**world, "detect_alerts": wanted}
+    return {**values, "evaluate": rest, "world": world}
+
+
+def _shaping_coef(values: dict[str, Any]) -> dict[str, Any]:
+    """`collect.shaping_coef`, of which 0 meant none, became `shaping.kappa` and `.use_potential_shaping`."""
+    collect, shaping = values.get("collect"), values.get("shaping", {})
+    if not isinstance(collect, dict) or "shaping_coef" not in collect or not isinstance(shaping, dict):
+        return values
+    kappa = collect["shaping_coef"]
+    new = {"use_potential_shaping": False} if kappa == 0 else {"use_potential_shaping": True, "kappa": kappa}
+    rest = {key: value for key, value in collect.items() if key != "shaping_coef"}
+    return {**values, "collect": rest, "shaping": {**shaping, **new}}

@@ -1,9 +1,12 @@
-"""Dotted overrides on the command line: the flags are a scenario's own fields, its values their defaults.
+"""What the command line and the environment change in a scenario.
+
+Dotted overrides on the command line: the flags are a scenario's own fields, its values their defaults.
 
 `--algo.learning-rate 1e-3`, `--algo.hidden 32 16`, `--world.cars.0.mass-scale 1.1` (entries of lists by number),
-`--policies.main.algo.kind sac` (of mappings by key), `--stop.bands None`, `--algo.no-normalize-observation`. A value
-that is itself a mapping or list may be written as YAML: `--federated.weights '{0: 2, 1: 1}'`. Words become values by
-the types of the schema; whether they are allowed is said by `override`, in the sentences that files and Python get.
+`--policies.main.algo.kind sac` (of mappings by key), `--stop.bands None`, `--algo.no-normalize-observation`. A kind
+may stand alone: `--algo.network conv` is `--algo.network.kind conv`. A value that is itself a mapping or list may be
+written as YAML: `--federated.weights '{0: 2, 1: 1}'`. Words become values by the types of the schema; whether they are
+allowed is said by `override`, in the sentences that files and Python get.
 """
 
 from __future__ import annotations
@@ -12,12 +15,12 @@ import itertools
 import re
 import types
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-from slipstream.config.explain import flag_of, unknown_key
+from slipstream.config.base import dotted, flag_of
 from slipstream.config.load import override, put, to_plain
-from slipstream.config.scenario import Scenario, dotted
+from slipstream.config.scenario import Scenario
 from slipstream.config.schema import (
     alternatives,
     annotation_at,
@@ -33,6 +36,10 @@ from slipstream.config.yaml import KeyPath, parse_yaml
 from slipstream.errors import ScenarioError
 
 _FLAG = re.compile(r"--?[A-Za-z]")
+_FORMER_FLAGS = {
+    "--evaluate.enable-hallucination-detection": "--world.detect-alerts",
+    "--evaluate.no-enable-hallucination-detection": "--world.no-detect-alerts",
+}
 
 
 def cli_overrides(scenario: Scenario, argv: Sequence[str], prog: str | None = None) -> Scenario:
@@ -43,7 +50,7 @@ def cli_overrides(scenario: Scenario, argv: Sequence[str], prog: str | None = No
     asks_help = {"-h", "--help"} & set(argv)
     changed = override(scenario, cli_changes(scenario, [word for word in argv if word not in ("-h", "--help")]))
     if asks_help:
-        from slipstream.config.fields_help import print_fields
+        from slipstream.config.help import print_fields
 
         print_fields(changed, prog)
         raise SystemExit(0)
@@ -52,8 +59,8 @@ def cli_overrides(scenario: Scenario, argv: Sequence[str], prog: str | None = No
 
 def cli_changes(scenario: Scenario, argv: Sequence[str]) -> dict[str, Any]:
     """What flags change in a scenario, as `override` and `load` take it; all that are unknown are told at once."""
-    flags = list(_flags(argv))
-    tree = _with_kinds(to_plain(scenario), flags)
+    tree = to_plain(scenario)
+    flags = _with_kinds(tree, list(_flags(argv)))
     changes: dict[str, Any] = {}
     problems = []
     for flag in flags:
@@ -81,28 +88,35 @@ def _flags(argv: Sequence[str]) -> Iterator[_Flag]:
     """Flags with the words that follow them."""
     words = list(argv)
     if words and not _FLAG.match(words[0]):
-        raise ScenarioError(f"'{words[0]}' follows no flag; fields are set as in --algo.learning-rate 1e-3")
+        raise ScenarioError(f"'{words[0]}' does not follow a flag; set fields as in --algo.learning-rate 1e-3")
     starts = [i for i, word in enumerate(words) if _FLAG.match(word)]
     for start, end in itertools.pairwise([*starts, len(words)]):
         name, equals, value = words[start].partition("=")
+        name = _FORMER_FLAGS.get(name.replace("_", "-"), name)
         given = (*([value] if equals else []), *words[start + 1 : end])
         yield _Flag("--algo.kind", tuple(map(str.lower, given))) if name == "--algo" else _Flag(name, given)
 
 
-def _with_kinds(tree: dict[str, Any], flags: Sequence[_Flag]) -> dict[str, Any]:
-    """The scenario's values with the kinds that flags ask for, by which their other flags are known."""
-    asked = [flag for flag in flags if flag.parts[-1] == "kind" and len(flag.words) == 1]
-    for flag in sorted(asked, key=lambda flag: len(flag.parts)):  # that of a world before that of its track
+def _with_kinds(tree: dict[str, Any], flags: Sequence[_Flag]) -> list[_Flag]:
+    """The flags with `.kind` where a kind stands alone, as in `--algo.network conv`.
+
+    The scenario's values get the kinds that flags ask for, by which their other flags are known.
+    """
+    found = list(flags)
+    parts = [flag.parts[:-1] if flag.parts[-1] == "kind" else flag.parts for flag in flags]
+    for number in sorted(range(len(flags)), key=lambda number: len(parts[number])):  # a world's before its track's
+        flag = flags[number]
         path: list[str | int] = []
         annotation, value = Scenario, tree
-        for name in flag.parts[:-1]:
+        for name in parts[number]:
             if (part := _part(annotation, value, name)) is None:
                 break
             path.append(part)
             annotation, value = inner(annotation, value, part), child(value, part)
-        if len(path) == len(flag.parts) - 1 and flag.words[0] in kinds(annotation):
+        if len(path) == len(parts[number]) and len(flag.words) == 1 and flag.words[0] in kinds(annotation):
             put(tree, [*path, "kind"], flag.words[0])
-    return tree
+            found[number] = flag if len(flag.parts) > len(path) else _Flag(f"{flag.name}.kind", flag.words)
+    return found
 
 
 def _read_flag(flag: _Flag, tree: dict[str, Any]) -> tuple[KeyPath, Any]:
@@ -147,14 +161,16 @@ def _unknown(flag: _Flag, around: KeyPath, tree: dict[str, Any]) -> str:
     annotation, value = annotation_at(tree, around, Scenario)
     many = kinds(annotation)
     if len(list(members(annotation))) > 1 and pick(annotation, value) is None:
-        return f"say first what it is: {flag_of(dotted(around))}.kind {' or '.join(many)}"
+        return f"set its kind first: {flag_of(dotted(around))}.kind {' or '.join(many)}"
     name = flag.parts[len(around)]
     if is_list(annotation) and not is_mapping(annotation):
         many_entries = len(value) if isinstance(value, list) else 0
         entries = f"{flag_of(dotted(around))}.0" + (f" to .{many_entries - 1}" if many_entries > 1 else "")
-        return f"'{name}' is no number; entries of this list are {entries}, as in {flag_of(dotted(around))}.0"
+        return f"'{name}' is not a number; entries of this list are {entries}, as in {flag_of(dotted(around))}.0"
     if around and pick(annotation, value) is None:
-        return f"{flag_of(dotted(around))} is one value and has no field '{name}'"
+        return f"{flag_of(dotted(around))} is a single value and has no field '{name}'"
+    from slipstream.config.explain import unknown_key
+
     return f"unknown flag; {unknown_key((*around, name.replace('-', '_')), tree, Scenario, as_flag=True)}"
 
 
@@ -230,3 +246,88 @@ def whole(text: str) -> int:
         if not number.is_integer():
             raise ValueError(f"{text} is not a whole number") from None
         return int(number)
+
+
+# --- FED_… variables ---
+
+
+def _flag(text: str) -> bool:
+    if text.lower() in ("1", "true", "yes", "on"):
+        return True
+    if text.lower() in ("0", "false", "no", "off"):
+        return False
+    raise ValueError("must be 1 or 0")
+
+
+def _count(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError("must be a whole number") from None
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError("must be a number") from None
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _weights(text: str) -> dict[str, float] | str:
+    """samples, reward_delta, "0.5,0.5" by index or "a:2,b:1" by name."""
+    if text in ("samples", "reward_delta"):
+        return text
+    found = {}
+    for index, part in enumerate(_names(text)):
+        client, _, weight = part.rpartition(":")
+        found[client or str(index)] = _number(weight)
+    return found
+
+
+def _peers(text: str) -> dict[str, str]:
+    """0=ipc://a.sock,1=tcp://host:7001"""
+    pairs = [part.partition("=") for part in _names(text)]
+    if not all(address for _, _, address in pairs):
+        raise ValueError("must be a list NAME=ADDRESS,…")
+    return {name: address for name, _, address in pairs}
+
+
+VARIABLES: dict[str, tuple[str, Callable[[str], Any]]] = {
+    "FED_ENABLED": ("enabled", _flag),
+    "FED_TOTAL_CLIENTS": ("clients", _count),
+    "FED_CLIENT_ID": ("client", str),
+    "FED_ROOT": ("root", str),
+    "FED_INTERVAL": ("interval", _count),
+    "FED_ROUND_INTERVAL": ("interval", _count),  # the older name wins where both are set
+    "FED_ROUND": ("first_round", _count),
+    "FED_CHECKPOINT_AFTER_SYNC": ("checkpoint_after_sync", _flag),
+    "FED_OPTIMIZER_STRATEGY": ("optimizer_strategy", str),
+    "FED_TIMEOUT": ("timeout_s", _number),
+    "FED_WEIGHTS": ("weights", _weights),
+    "FED_AGENTS": ("agents", _names),
+    "FED_ADDRESS": ("address", str),
+    "FED_PEERS": ("peers", _peers),
+}
+
+
+def from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
+    """What FED_… variables change in a scenario, by dotted path; the command line is applied after them."""
+    return dict(_changes(environment))
+
+
+def _changes(environment: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
+    for variable, (field, read) in VARIABLES.items():
+        text = environment.get(variable, "")
+        if not text:
+            continue
+        try:
+            value = read(text)
+        except ValueError as error:
+            raise ScenarioError(f"{variable}={text}: {error}; it sets federated.{field}") from None
+        yield f"federated.{field}", value
+        if field == "weights":  # as users of the variable expect; the aggregator `mean` has no weights
+            yield "federated.aggregator", "weighted_mean"

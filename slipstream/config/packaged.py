@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from slipstream.config.names import check_name
+from slipstream.config.records import check_name
 from slipstream.config.yaml import load_yaml
 from slipstream.errors import ScenarioError, suggest
-from slipstream.worlds.entry_points import worlds
+from slipstream.worlds.world import worlds
 
 PACKAGE = Path(__file__).resolve().parents[1]
 COMMON_PRESETS = Path(__file__).resolve().with_name("presets")  # of algorithms, for all worlds
@@ -56,7 +56,7 @@ def find_packaged(name: str) -> Path:
     if name not in names:
         raise ScenarioError(
             f"there is no scenario '{name}'{suggest(name, names)} (`slipstream scenarios` lists them; "
-            "a file of yours is given by its path, ending in .yaml)"
+            "your own file is given by its path, ending in .yaml)"
         )
     return names[name]
 

@@ -1,4 +1,4 @@
-"""What every world's config class is made from, and the questions a scenario asks it."""
+"""The base classes of worlds' own config classes: the world's block, and its kinds of networks."""
 
 from __future__ import annotations
 
@@ -21,6 +21,10 @@ class WorldConfig(Config):
         """Name and role of every agent, where the config alone determines them."""
         return ()
 
+    def analyses_evaluations(self) -> bool:
+        """Whether every evaluation also reports the figures of the world's own analysis."""
+        return False
+
     def gymnasium_id(self) -> str | None:
         """The id it is registered under, where it is an environment of Gymnasium's."""
         return None
@@ -38,3 +42,19 @@ class WorldConfig(Config):
         """What is wrong between these phases and a curriculum of this order: the key's path, and a sentence."""
         del order
         yield from ()
+
+
+class NetworkConfig(Config):
+    """`algo.network`: a class narrows `kind` to a Literal and adds the settings of its kinds.
+
+    Settings reach the networks through `NetworkKind.layout`.
+    """
+
+    implementation: ClassVar[str]  # "module:attribute" of its `nets.torso.NetworkKind`, imported when one is built
+    reads_raw_inputs: ClassVar[bool] = False  # observations are not standardised for it
+    for_placements: ClassVar[bool] = False  # the choices are scored one by one: there is no critic of actions
+    reads_hidden: ClassVar[bool] = True  # built from `algo.hidden` and `algo.activation`
+    remembers: ClassVar[bool] = False  # it has a memory
+    shares_torso: ClassVar[bool] = False  # by actor and critic, where `algo.shared_torso` is null
+
+    kind: str

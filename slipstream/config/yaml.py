@@ -159,7 +159,7 @@ class _Builder:
         try:
             return scalar(event.value)
         except ValueError:
-            raise self.error(event, "is a number with too many digits") from None
+            raise self.error(event, f"is a number with {len(event.value)} digits, too many") from None
 
     def sequence(self, path: KeyPath) -> list[Any]:
         items: list[Any] = []
@@ -173,7 +173,9 @@ class _Builder:
             self.count(event, 1)
             key = self.scalar(event) if isinstance(event, yaml.ScalarEvent) and event.tag is None else None
             if not isinstance(key, str):
-                raise self.error(event, "has a key that is not text; quote a key that looks like a number")
+                simple = isinstance(event, yaml.ScalarEvent)
+                what = f"the key {event.value:.40}" if simple else "a list or mapping as a key"
+                raise self.error(event, f"has {what}, which is not text; quote a key that looks like a number")
             if key in items:
                 first = self.lines[(*path, key)]
                 raise self.error(event, f"has the key '{key}' again (first on line {first}); keep one of them")

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from slipstream.data.disk import open_regular
 from slipstream.errors import CheckpointError
+from slipstream.types import Arrays
 
 # The limits hold for writing too, so that what was saved can always be loaded.
 MAX_HEADER_BYTES = 2 * 2**20
@@ -43,8 +44,6 @@ DTYPES = {
     "F64": np.dtype("<f8"),
 }
 CODES = {dtype: code for code, dtype in DTYPES.items()}
-
-Arrays = dict[str, NDArray[Any]]
 
 
 class ArrayEntry(NamedTuple):

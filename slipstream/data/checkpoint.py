@@ -22,10 +22,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from slipstream.config.names import is_name
-from slipstream.data.arrays_file import Arrays, array_chunks, parse_object, read_arrays, refuse_unsavable
+from slipstream.config.records import is_name
+from slipstream.data.arrays_file import array_chunks, parse_object, read_arrays, refuse_unsavable
 from slipstream.data.disk import TEMP_PREFIX, open_regular, sync_folder, write_synced
 from slipstream.errors import CheckpointError
+from slipstream.types import Arrays
 
 FORMAT = "slipstream.checkpoint"
 VERSION = 1

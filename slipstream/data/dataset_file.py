@@ -17,16 +17,15 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from slipstream.config.names import check_name
-from slipstream.config.records import from_value
+from slipstream.config.records import check_name, from_value
 from slipstream.data import checkpoint
 from slipstream.data.arrays_file import not_finite
 from slipstream.data.checkpoint import ARRAYS_FILE, META_FILE, Checkpoint
-from slipstream.data.rollout import U8
-from slipstream.data.transitions import I64, TERMINATED, TRUNCATED, Fields, Transitions, from_fields, to_fields
+from slipstream.data.transitions import TERMINATED, TRUNCATED, Fields, Transitions, from_fields, to_fields
 from slipstream.errors import CheckpointError, ScenarioError
 from slipstream.replay.buffer import check_memory
 from slipstream.spec import WorldSpec
+from slipstream.types import I64, U8
 
 VERSION = 1
 
@@ -122,7 +121,7 @@ def allocate(record: DatasetRecord) -> Fields:
 def from_arrays(record: DatasetRecord, arrays: Fields) -> Dataset:
     """A dataset from its arrays; ValueError in one sentence where they are not what the record says."""
     if record.rows < 1:
-        raise ValueError("there are no rows")
+        raise ValueError(f"there are {record.rows} rows")
     found = {name: (array.dtype, array.shape) for name, array in arrays.items()}
     expected = {name: (dtype, (record.rows, *shape)) for name, (dtype, shape) in record.types.items()}
     if wrong := sorted(name for name in found.keys() | expected if found.get(name) != expected.get(name)):
@@ -133,10 +132,12 @@ def from_arrays(record: DatasetRecord, arrays: Fields) -> Dataset:
     action, end, discount = arrays["action"], arrays["end"], arrays["discount"]
     if record.discrete and not 0 <= action.min() <= action.max() < record.choices:
         raise ValueError(f"choices from {action.min()} to {action.max()}, and there are {record.choices}")
-    if (end > TRUNCATED).any() or discount[end == TERMINATED].any() or (np.abs(discount - 0.5) > 0.5).any():
-        raise ValueError("ends and discounts contradict each other")
-    if sum(part.rows for part in record.parts) != record.rows:
-        raise ValueError("its parts do not have as many rows as it has")
+    odd = (end > TRUNCATED) | ((end == TERMINATED) & (discount != 0)) | (np.abs(discount - 0.5) > 0.5)
+    if odd.any():
+        row = int(odd.argmax())
+        raise ValueError(f"row {row}: end {end[row]} and discount {discount[row]:g} contradict each other")
+    if (rows := sum(part.rows for part in record.parts)) != record.rows:
+        raise ValueError(f"its parts have {rows} rows, and it has {record.rows}")
     blocks = [block.name for block in record.world.obs]
     return Dataset(record, from_fields({name: array for name, array in arrays.items() if name != "end"}, blocks), end)
 
@@ -278,8 +279,8 @@ def _refuse_different(names: Sequence[str], records: Sequence[DatasetRecord]) ->
             )
         if record.shaping_model != first.shaping_model:
             raise ScenarioError(
-                f"{names[0]} and {name} were shaped by different models (shaping.evaluator), so their rewards do not "
-                "mean the same; record one of them again"
+                f"{names[0]} was shaped by {first.shaping_model!s:.12} and {name} by {record.shaping_model!s:.12} "
+                "(shaping.evaluator), so their rewards do not mean the same; record one of them again"
             )
         if (record.gamma, record.shaping_coef) != (first.gamma, first.shaping_coef):
             raise ScenarioError(

@@ -6,10 +6,13 @@ it before any one of them.
 
 from __future__ import annotations
 
+import csv
 import errno
+import io
+import math
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 # No space, file size limit reached, quota used up: the user can clear these while training goes on.
@@ -79,3 +82,34 @@ def open_regular(path: Path) -> int:
         os.close(fd)
         raise OSError(errno.EINVAL, "not an ordinary file", str(path))
     return fd
+
+
+# --- tables ---
+
+Cell = str | int | float
+
+
+def write_csv(path: Path, rows: Sequence[Mapping[str, Cell]]) -> None:
+    """A table of named cells; what is unknown is empty."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({name: _written(cell) for name, cell in row.items()} for row in rows)
+    replace_file(path, text.getvalue().encode())
+
+
+def _written(cell: Cell) -> Cell:
+    """Nothing where it is unknown, and whole numbers without a point."""
+    if not isinstance(cell, float):
+        return cell
+    return "" if math.isnan(cell) else int(cell) if cell.is_integer() else cell
+
+
+def write_parquet(path: Path, rows: Sequence[Mapping[str, Cell]]) -> None:
+    """The same table with types; needs pyarrow (the extra `data`)."""
+    import pyarrow
+    from pyarrow import parquet
+
+    sink = io.BytesIO()
+    parquet.write_table(pyarrow.Table.from_pylist([dict(row) for row in rows]), sink)
+    replace_file(path, sink.getvalue())

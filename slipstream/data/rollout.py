@@ -1,4 +1,4 @@
-"""Typed data that travels from collectors to learners."""
+"""Rollouts: what collectors record and learners learn from."""
 
 from __future__ import annotations
 
@@ -8,12 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from slipstream.spec import WorldSpec
+from slipstream.spec import MEMORY, ObsBlock, WorldSpec
+from slipstream.types import F32, F64, I32, U8
 
-F32 = NDArray[np.float32]
-F64 = NDArray[np.float64]
-U8 = NDArray[np.uint8]
-I32 = NDArray[np.int32]
 Blocks = dict[str, NDArray[Any]]
 
 
@@ -29,11 +26,13 @@ class Ends:
 
 @dataclass(frozen=True)
 class Rollout:
-    """A slab [R, N, A] of decisions and what they led to; arrays are allocated once and reused.
+    """One team's decisions [R, N, A] and what they led to; arrays are allocated once and reused.
 
-    Row 0 holds decisions carried over from the slab before, because their outcome was still open (worlds with
-    durations); rows 1..T are this slab's ticks. `decided` marks a decision of a learning agent; its outcome stands on
-    the first row at or after it with `paid`.
+    R = T + 1 rows in time, N worlds, A agents of the team.
+
+    Row 0 holds decisions carried over from the rollout before, because their outcome was still open (worlds with
+    durations); rows 1..T are this rollout's ticks. `decided` marks a decision of a learning agent; its outcome stands
+    on the first row at or after it with `paid`.
     """
 
     obs: Blocks  # per block [R, N, A, ...], at the decision
@@ -52,7 +51,7 @@ class Rollout:
     last_state: F32 | None  # [N, A, S]
     last_mask: U8 | None  # [N, A, M], allowed after the last tick
     reward_sums: F64  # [N, 3], of the decisions finished here: how many; what the world paid; what shaping added
-    ends: Ends | None = None  # filled when the slab is complete
+    ends: Ends | None = None  # filled when the rollout is complete
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -62,7 +61,7 @@ class Rollout:
 
     @property
     def reward_means(self) -> dict[str, float]:
-        """What a decision finished here brought on average: from the world, by shaping, and both together."""
+        """Mean reward of a finished decision: the world's, the shaping's, and their sum."""
         decisions, world, shaping = (float(total) for total in self.reward_sums.reshape(-1, 3).sum(axis=0))
         if not decisions:
             return {}
@@ -70,15 +69,19 @@ class Rollout:
         return {"r_env": r_env, "r_shape": r_shape, "r_total": r_env + r_shape}
 
 
-def allocate_rollout(spec: WorldSpec, ticks: int, worlds: int, agents: int, discrete: bool, choices: int) -> Rollout:
-    """An empty slab for `ticks` steps; `choices` is the width of a mask, 0 for none."""
+def allocate_rollout(
+    spec: WorldSpec, ticks: int, worlds: int, agents: int, discrete: bool, choices: int, memory: int = 0
+) -> Rollout:
+    """An empty rollout for `ticks` steps; `choices` is the width of masks and `memory` that of memories, 0 for none."""
     shape = (ticks + 1, worlds, agents)
+    remembered = (ObsBlock(MEMORY, "float32", (memory,), -1.0, 1.0),) if memory else ()
+    blocks = (*spec.obs, *remembered)
 
     def flags() -> U8:
         return np.zeros(shape, np.uint8)
 
     return Rollout(
-        obs={b.name: np.zeros((*shape, *b.shape), b.dtype) for b in spec.obs},
+        obs={b.name: np.zeros((*shape, *b.shape), b.dtype) for b in blocks},
         state=np.zeros((*shape, spec.state_size), np.float32) if spec.state_size else None,
         action=np.zeros(shape, np.int32) if discrete else np.zeros((*shape, spec.action.size), np.float32),
         mask=np.ones((*shape, choices), np.uint8) if choices else None,
@@ -90,7 +93,7 @@ def allocate_rollout(spec: WorldSpec, ticks: int, worlds: int, agents: int, disc
         duration=np.zeros(shape, np.int32),
         terminated=flags(),
         truncated=flags(),
-        last_obs={b.name: np.zeros((worlds, agents, *b.shape), b.dtype) for b in spec.obs},
+        last_obs={b.name: np.zeros((worlds, agents, *b.shape), b.dtype) for b in blocks},
         last_state=np.zeros((*shape[1:], spec.state_size), np.float32) if spec.state_size else None,
         last_mask=np.ones((*shape[1:], choices), np.uint8) if choices else None,
         reward_sums=np.zeros((worlds, 3)),

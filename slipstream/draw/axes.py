@@ -42,7 +42,7 @@ def _span(axis: Axis, values: Sequence[float]) -> tuple[float, float]:
         ends = [math.log10(value) for value in ends if value > 0]
     low, high = min(ends, default=0.0), max(ends, default=0.0)
     if low == high == 0 and not axis.log:
-        high = 1.0  # a count or a share that is still nothing was never below it
+        high = 1.0  # counts and shares that are all 0 are drawn at the bottom
     margin = axis.margin * (high - low) or (0.0 if high > low else 0.5 * abs(high) or 1.0)
     return low - margin, high + margin
 

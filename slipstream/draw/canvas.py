@@ -12,11 +12,11 @@ from functools import lru_cache
 from typing import Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from PIL import Image, ImageColor, ImageDraw, ImageFont
 
-F64 = NDArray[np.float64]
-U8 = NDArray[np.uint8]
+from slipstream.types import F64, U8
+
 Size = tuple[int, int]  # width and height in pixels
 Paint = tuple[int, int, int, int]  # red, green, blue, opacity
 Anchor = Literal["lm", "mm", "rm"]  # left end, middle or right end, half way up
@@ -55,7 +55,7 @@ class View(NamedTuple):
 
 
 class Canvas:
-    """What is drawn on; shapes take points of the world, texts take pixels of the picture."""
+    """A picture to draw on; shapes take points of the world, texts take pixels."""
 
     def __init__(self, size: Size, view: View, ground: str | Image.Image) -> None:
         fine = (FINE * size[0], FINE * size[1])
@@ -64,13 +64,13 @@ class Canvas:
         self._draw = ImageDraw.Draw(self._image, "RGBA")  # opacity blends
 
     def line(self, points: ArrayLike, color: Paint, width: float = 1.0) -> None:
-        """A line through points [n, 2]; nothing where there are fewer than two."""
+        """A line through points [n, 2]; nothing for fewer than two."""
         if len(np.asarray(points)) < 2:
             return
         self._draw.line(self._fine(points), color, max(1, round(FINE * width)), joint="curve")
 
     def dashes(self, start: ArrayLike, end: ArrayLike, color: Paint, width: float = 1.0, dash_px: float = 5.0) -> None:
-        """A line of dashes, as long as the gaps between them; nothing where an end is nowhere (NaN)."""
+        """A line of dashes, as long as the gaps between them; nothing if an end is NaN."""
         a, b = np.asarray(start, np.float64), np.asarray(end, np.float64)
         if not np.isfinite([a, b]).all():
             return
@@ -138,7 +138,7 @@ def round_length(most: float) -> float:
 
 
 def _printable(words: str) -> str:
-    """The same in letters that Pillow's own font has."""
+    """The text in characters that Pillow's own font has."""
     plain = (c for c in unicodedata.normalize("NFKD", words.translate(PLAIN)) if not unicodedata.combining(c))
     return "".join(c if c < "\x7f" or c in "°±·" else "?" for c in plain)
 

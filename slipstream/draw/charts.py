@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 WIDTH, HEIGHT = 360, 180  # of a chart, in units of the SVG; a PNG has SCALE pixels for each
 LEFT, RIGHT, TOP, BOTTOM = 46, 8, 8, 24  # margins
-MOST_POINTS = 400  # of a line: more than there is room for
-DOTTED = 60  # a line of no more points than this shows each of them
+MOST_POINTS = 400  # of a line
+DOTTED = 60  # a line of up to so many points shows each of them
 LETTER = 5.8  # width of a letter, about
 SCALE = 2
 
@@ -29,7 +29,7 @@ Mark = Literal["line", "dot", "ring", "cross", "dash"]
 
 @dataclass(frozen=True)
 class ChartLine:
-    """Values of one thing: a curve, or marks of their own."""
+    """One series: a curve, or separate marks."""
 
     name: str  # "": not in the legend
     steps: Sequence[float]  # along x
@@ -194,7 +194,7 @@ def _marks(line: ChartLine, color: str, x: Place, y: Place) -> Iterator[Shape]:
 
 
 def _finite(line: ChartLine) -> ChartLine:
-    """Without what is not a number, and with no more points than can be told apart."""
+    """The line without NaN, and with no more points than MOST_POINTS."""
     every = max(1, math.ceil(len(line.steps) / MOST_POINTS))
     keep = [k for k in range(len(line.steps)) if math.isfinite(line.values[k])]
     keep = sorted({*keep[::every], *keep[-1:]})

@@ -93,12 +93,12 @@ def _left(column: int, labels: int) -> str:
 
 
 def facts(values: Mapping[str, object]) -> str:
-    """Names and what they are, one below the other."""
+    """Names and values, one below the other."""
     return '<dl class="facts">' + "".join(f"<dt>{text(k)}</dt><dd>{text(v)}</dd>" for k, v in values.items()) + "</dl>"
 
 
 def tiles(values: Mapping[str, str]) -> str:
-    """Names and their figures, side by side."""
+    """Names and values, side by side."""
     shown = (f"<div><dt>{text(name)}</dt><dd>{text(value)}</dd></div>" for name, value in values.items())
     return f'<dl class="tiles">{"".join(shown)}</dl>'
 

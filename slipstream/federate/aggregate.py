@@ -17,14 +17,13 @@ from slipstream.config.aggregators import traits_of, usable_rule
 from slipstream.data.merge_rules import Rule
 from slipstream.errors import FederationError
 from slipstream.federate import moments
-from slipstream.federate.blocks import Clients, combine_arrays, weighted_rows
-from slipstream.federate.distances import distances_to
+from slipstream.federate.blocks import Clients, combine_arrays, distances_to, weighted_rows
 from slipstream.federate.distill import DistilledComparison
-from slipstream.federate.rules import Known, Merged, MergePlan, equal_shares, find_rule, shares_of
+from slipstream.federate.rules import Known, Merged, MergePlan, aggregator_rule, equal_shares, shares_of
 from slipstream.federate.rules.mean import mean as mean  # part of the API: docs/flower.md
 from slipstream.federate.server_optim import STATE, ServerStep, server_step
-from slipstream.federate.update import Arrays, ClientUpdate
-from slipstream.federate.weights import Weights, claimed_weights, given_weights
+from slipstream.federate.update import ClientUpdate
+from slipstream.types import Arrays
 
 Optimiser = Literal["local", "average", "reset"]
 
@@ -85,10 +84,11 @@ def aggregate(
     networks = {client: moments.networks(arrays, rules, targets) for client, arrays in clients.items()}
     last = None if base is None else moments.networks(base.arrays, rules, targets)
     facts = {update.client: dict(update.facts) for update in updates}
-    merged = find_rule(used).merge(networks, Known(facts, last, settings.liars, shares, settings.select))
+    merged = aggregator_rule(used).merge(networks, Known(facts, last, settings.liars, shares, settings.select))
     if last is not None and last.keys() != merged.arrays.keys():
         odd = sorted(last.keys() ^ merged.arrays.keys())[0]
-        raise FederationError(f"{odd}: only one of the last aggregate and the clients has it; they are other networks")
+        where = "the last aggregate" if odd in last else f"the updates of {', '.join(sorted(clients))}"
+        raise FederationError(f"{odd}: in {where} only; clients and the last aggregate are other networks")
     result: Arrays = dict(merged.arrays)
     if settings.server is not None:
         state = {} if base is None else {n: a for n, a in base.arrays.items() if n.startswith(STATE)}
@@ -133,7 +133,7 @@ def _report(
 def _usable(settings: MergeSettings, clients: int) -> str:
     """The rule that so many clients are enough for: the one asked for, or a fallback."""
     asked, liars = settings.rule, settings.liars
-    find_rule(asked)  # there may be none of this name
+    aggregator_rule(asked)  # there may be none of this name
     used = usable_rule(asked, liars, clients)
     if used is None or not clients:
         raise FederationError(
@@ -209,3 +209,52 @@ def proximal(own: Arrays, aggregate: Arrays, mu: float) -> Arrays:
         name: combine_arrays([array, aggregate[name]], partial(weighted_rows, shares=(1.0 - share, share)))
         for name, array in own.items()
     }
+
+
+# --- how much each client counts ---
+
+
+Weights = Literal["custom", "samples", "reward_delta"]
+
+MOST_WEIGHT = 2.0  # of the round's median: what a claimed weight may count at most
+
+
+def given_weights(updates: Sequence[ClientUpdate], weights: Mapping[str, float]) -> dict[str, float]:
+    """Weights that nobody claims, as they are part of the settings: not clipped, but complete."""
+    ids = sorted(update.client for update in updates)
+    if missing := [client for client in ids if client not in weights]:
+        raise FederationError(f"client {missing[0]}: there are weights for {', '.join(sorted(weights))} only")
+    return {client: float(weights[client]) for client in ids}
+
+
+def claimed_weights(updates: Sequence[ClientUpdate], by: Weights) -> dict[str, float]:
+    """What each client counts in a weighted mean, clipped to twice the round's median, whatever it claims.
+
+    custom is the update's own weight, samples its fact of that name. reward_delta is how much its mean return has
+    risen since the last round: three median deviations above the round's median count double, three below nothing.
+    """
+    claims: dict[str, float] = {}
+    for update in sorted(updates, key=lambda update: update.client):
+        if by != "custom" and by not in update.facts:
+            raise FederationError(f"client {update.client}: weights are by {by}, but the update does not say its {by}")
+        claims[update.client] = float(update.weight if by == "custom" else update.facts[by])
+    for client, claim in claims.items():
+        if not np.isfinite(claim) or (claim < 0 and by != "reward_delta"):
+            raise FederationError(f"client {client}: {by} of {claim} cannot be a weight")
+    if by == "reward_delta":
+        rise = np.array(list(claims.values()))
+        middle = np.median(rise)
+        spread = 3.0 * np.median(np.abs(rise - middle))
+        score = np.sign(rise - middle) if spread == 0 else np.clip((rise - middle) / spread, -1.0, 1.0)
+        claims = dict(zip(claims, (1.0 + score).tolist(), strict=True))
+    return clip_weights(claims)
+
+
+def clip_weights(weights: Mapping[str, float]) -> dict[str, float]:
+    """Nobody counts more than twice the median of those who count at all.
+
+    Of an even number the lower median, so that one of two cannot raise it.
+    """
+    counting = sorted(weight for weight in weights.values() if weight > 0)
+    most = MOST_WEIGHT * counting[(len(counting) - 1) // 2] if counting else 0.0
+    return {client: min(weight, most) for client, weight in weights.items()}

@@ -10,12 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slipstream.errors import FederationError
-from slipstream.federate.update import Arrays
+from slipstream.types import F64, Arrays
 
 Clients = Mapping[str, Arrays]  # by id
-F64 = NDArray[np.float64]
-Rows = Sequence[NDArray[Any]]  # a stretch of the same array, of each client
-Combine = Callable[[Rows], F64]
+Rows = Sequence[NDArray[Any]]  # a stretch of the same array, of each client in the order of ids, in its own dtype
+Combine = Callable[[Rows], F64]  # raises FloatingPointError where a number of any row is not finite
 
 BLOCK = 1 << 14  # numbers; those of eight clients fit a core's cache
 
@@ -105,5 +104,67 @@ def refuse_not_finite(clients: Clients, name: str) -> NoReturn:
     """Name who sent what is not finite."""
     for client in sorted(clients):
         if name in clients[client] and not np.isfinite(clients[client][name]).all():
-            raise FederationError(f"client {client}: {name} has numbers that are not finite")
-    raise FederationError(f"{name}: the clients' numbers are too large to be added up")
+            raise FederationError(f"client {client}: {stray_number(name, clients[client][name])}")
+    refuse_too_large(clients, name)
+
+
+def refuse_too_large(clients: Clients, name: str) -> NoReturn:
+    """Name an array whose numbers are finite while their sum is not."""
+    largest = max(float(np.abs(arrays[name]).max(initial=0.0)) for arrays in clients.values() if name in arrays)
+    raise FederationError(f"{name}: the clients' numbers, up to {largest:g}, are too large to be added up")
+
+
+def stray_number(name: str, array: NDArray[Any]) -> str:
+    """The first NaN or infinity of an array that has one: "x[3, 1] is nan, which is not finite"."""
+    at = np.argwhere(~np.isfinite(array))[0].tolist()
+    return f"{name}{at or ''} is {array[tuple(at)]}, which is not finite"
+
+
+# --- squared distances, and whom Krum chooses by them ---
+
+
+def distances(clients: Clients) -> F64:
+    """Between all clients, [n, n]."""
+    ids = sorted(clients)
+    apart = np.zeros((len(ids), len(ids)))
+    # Fresh memory for every block would cost more in page faults than the arithmetic.
+    wide, differences = np.empty((len(ids), BLOCK)), np.empty((len(ids), BLOCK))
+    for name in sorted(clients[ids[0]]):
+        vectors = flat([clients[client][name] for client in ids])
+        with np.errstate(invalid="ignore", over="ignore"):
+            for block in blocks(vectors[0].size):
+                stack = wide[:, : block.stop - block.start]
+                for row, vector in zip(stack, vectors, strict=True):
+                    row[:] = vector[block]
+                for index in range(1, len(ids)):
+                    difference = differences[:index, : stack.shape[1]]
+                    np.subtract(stack[:index], stack[index], out=difference)
+                    apart[index, :index] += np.einsum("ij,ij->i", difference, difference)
+        if not np.isfinite(apart).all():
+            refuse_not_finite(clients, name)
+    return apart + apart.T
+
+
+def distances_to(points: Sequence[Arrays], clients: Clients) -> list[F64]:
+    """From every client, in the order of their ids, to each of some points."""
+    ids = sorted(clients)
+    apart = [np.zeros(len(ids)) for _ in points]
+    for name in sorted(clients[ids[0]]):
+        vectors, places = flat([clients[client][name] for client in ids]), flat([point[name] for point in points])
+        for block in blocks(vectors[0].size):
+            for squared, place in zip(apart, places, strict=True):
+                there = place[block].astype(np.float64)
+                away = (vector[block] - there for vector in vectors)
+                squared += [np.einsum("p,p->", difference, difference) for difference in away]
+    return apart
+
+
+def chosen_by_krum(apart: F64, liars: int, count: int) -> list[int]:
+    """Places of the `count` clients with the smallest sums of distances to their n - liars - 2 nearest others."""
+    return sorted(np.argsort(_krum_scores(apart, liars), kind="stable")[:count].tolist())
+
+
+def _krum_scores(apart: F64, liars: int) -> F64:
+    others = np.sort(apart[~np.eye(len(apart), dtype=bool)].reshape(len(apart), -1), axis=1)
+    nearest = max(1, len(apart) - liars - 2)
+    return np.asarray(others[:, :nearest].sum(1), np.float64)

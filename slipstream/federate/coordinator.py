@@ -3,7 +3,7 @@
 One process, one thread. It holds the lock of its folder for as long as it lives, so it alone closes rounds; killed at
 any point and started again, it goes on with the round it was in, and clients come back and ask for what they sent
 rather than send it again. Nothing that comes in takes more memory than one update of the right size per client that
-has shown the token; who is slow, silent or talks nonsense is hung up on, and the others do not notice.
+has shown the token; who is slow, silent or talks nonsense is disconnected, and the others do not notice.
 """
 
 from __future__ import annotations
@@ -15,13 +15,12 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
 
 from slipstream.errors import FederationError
-from slipstream.federate import folder, rounds
+from slipstream.federate import closing, folder, rounds
 from slipstream.federate.messages import (
     REQUESTS,
-    Ask,
+    AnyCoordinatorRequest,
     Await,
     CatchUp,
     CoordinatorAnswer,
@@ -36,10 +35,11 @@ from slipstream.federate.messages import (
     Welcome,
 )
 from slipstream.federate.rounds import Federation, Refusal, RoundRecord
-from slipstream.federate.update import ClientUpdate, check_id
-from slipstream.federate.update_file import parse_update
+from slipstream.federate.update import check_id, parse_update
 from slipstream.runtime.frames import WireError
 from slipstream.runtime.server import TICK_S, TURN, Connection, ServerLimits, SocketServer
+
+RETRY_S = 1.0  # until a round that could not be closed is tried again
 
 
 @dataclass(eq=False)
@@ -47,13 +47,6 @@ class ClientConnection(Connection):
     """A client's, or one that claims to be."""
 
     waits: Await | None = None  # for the round to be over
-
-
-class FederationRequest(NamedTuple):
-    """What a client asks for, and what it sent with it."""
-
-    ask: Ask
-    data: bytes
 
 
 class Coordinator:
@@ -66,15 +59,16 @@ class Coordinator:
         token: str,
         limits: ServerLimits = ServerLimits(),  # noqa: B008
         watch: int | None = None,
-        say: Callable[[str], None] = lambda text: None,
+        log: Callable[[str], None] = lambda text: None,
     ) -> None:
-        """`server` listens (slipstream.runtime.address.listen); `say` is told of rounds and of who is hung up on."""
-        self._federation, self._token, self._say = federation, token, say
-        self._server: SocketServer[ClientConnection, Ask, FederationRequest]
+        """`server` listens (slipstream.runtime.address.listen); `log` is told of rounds and of who is disconnected."""
+        self._federation, self._token, self._log = federation, token, log
+        self._server: SocketServer[ClientConnection, AnyCoordinatorRequest, tuple[AnyCoordinatorRequest, bytes]]
         self._server = SocketServer(server, REQUESTS, self, limits, watch)
-        self._where = folder.standing(federation)
-        self._due: float | None = None
-        self._is_changed = True  # the round may be ready to be closed
+        self._standing = folder.standing(federation)
+        self._due: float | None = None  # deadline of the round; None: it is not open
+        self._retry_at = 0.0  # before this the round is not tried: it could not be closed a moment ago
+        self._may_be_ready = True  # something has come since it was last seen whether the round can be closed
         self._aggregate = memoryview(b"")  # the file of the newest
         self._most_bytes = 0
         self.stopping = False
@@ -83,103 +77,108 @@ class Coordinator:
         """Serve."""
         with folder.locked(self._federation, time.monotonic()) as is_mine:
             if not is_mine:
-                raise FederationError(f"{self._federation.folder}: another coordinator is at work in this folder")
+                lock = self._federation.folder / folder.LOCK
+                raise FederationError(f"{lock}: held by another coordinator, which works in this folder")
             folder.agree(self._federation)
             try:
-                self._stand()
+                self._read_standing()
                 self._server.serve()
             finally:
                 self._server.close()
 
     # --- rounds ---
 
-    def _stand(self) -> None:
+    def _read_standing(self) -> None:
         """Read where the federation is, after a round and at the start."""
         federation = self._federation
-        self._where = folder.standing(federation)
-        base = folder.read_base(federation, self._where)
+        self._standing = folder.standing(federation)
+        base = folder.read_base(federation, self._standing)
         self._most_bytes = folder.most_bytes(federation, base)
         self._aggregate = memoryview(b"")
         if base is not None:
-            path = folder.round_folder(federation, self._where.closed[0].round) / folder.AGGREGATE
+            path = folder.round_folder(federation, self._standing.closed[0].round) / folder.AGGREGATE
             self._aggregate = memoryview(path.read_bytes())
-        self._due, self._is_changed = None, True
+        self._due, self._may_be_ready = None, True
 
     def between(self) -> None:
         """Close the round if it is time, and tell those who wait."""
-        federation, number, now = self._federation, self._where.round, time.monotonic()
-        if self._is_changed and self._due is None:
+        federation, number, now = self._federation, self._standing.round, time.monotonic()
+        if now < self._retry_at:
+            return
+        if self._may_be_ready and self._due is None:
             self._due = folder.deadline(federation, number, now)
         overdue = self._due is not None and now >= self._due
-        is_full = self._is_changed and len(folder.accounted(federation, number)) >= federation.rules.clients
-        is_begun = self._is_changed and folder.is_closing(federation, number)
-        self._is_changed = False
+        is_full = self._may_be_ready and len(folder.not_waited_for(federation, number)) >= federation.limits.clients
+        is_begun = self._may_be_ready and folder.is_closing(federation, number)
+        self._may_be_ready = False
         if not (overdue or is_full or is_begun):
             return
         try:
-            record = folder.advance(federation, number, overdue=overdue)
+            record = closing.advance(federation, number, overdue=overdue)
         except OSError as error:  # a full disk, say: it may have room in a moment
-            self._say(f"round {number} cannot be closed: {error}")
-            self._due = now + 1.0
+            self._log(f"round {number} cannot be closed: {error}")
+            self._retry_at, self._may_be_ready = now + RETRY_S, True
             return
         if record is None:
             return
-        accepted, state = len(record.seats), record.state
-        self._say(f"round {number} {state}: {accepted} of {federation.rules.clients} clients{_why(record)}")
-        self._stand()
+        accepted, state = len(record.participants), record.state
+        self._log(f"round {number} {state}: {accepted} of {federation.limits.clients} clients{_why(record)}")
+        self._read_standing()
         for connection in self._server.connections:
             if (request := connection.waits) is not None:
-                self._server.unpark(connection, partial(self._end, request=request, record=record))
+                self._server.answer_deferred(connection, partial(self._end, request=request, record=record))
 
     def pause_s(self) -> float:
-        """Until the round's deadline, or until the clock is looked at."""
-        if self._is_changed or self._due is None:
-            return 0.0 if self._is_changed else TICK_S
-        return max(0.0, min(TICK_S, self._due - time.monotonic()))
+        """Until the round can be closed, or until the clock is looked at."""
+        now = time.monotonic()
+        if now < self._retry_at:
+            return min(TICK_S, self._retry_at - now)
+        if self._may_be_ready:
+            return 0.0
+        return TICK_S if self._due is None else max(0.0, min(TICK_S, self._due - now))
 
     def _await(self, connection: ClientConnection, request: Await) -> None:
-        update = _nominal(connection.name, request)
-        for record in self._where.closed:
-            if rounds.has_seat(record, update):
+        for record in self._standing.closed:
+            if rounds.is_participant(record, connection.name, request.update_id):
                 return self._end(connection, request, record)
-        path = folder.client_file(self._federation, self._where.round, connection.name)
+        path = folder.client_file(self._federation, self._standing.round, connection.name)
         if os.path.lexists(path):
             self._keep(connection, request)  # this update or, if it is another, the one that was first
         else:
-            self._answer(connection, Send(self._where.round))
+            self._answer(connection, Send(self._standing.round))
         return None
 
     def _submit(self, connection: ClientConnection, request: Submit, data: memoryview) -> None:
-        federation, where, client = self._federation, self._where, connection.name
-        if request.round != where.round:
-            self._answer(connection, Send(where.round))
+        federation, standing, client = self._federation, self._standing, connection.name
+        if request.round != standing.round:
+            self._answer(connection, Send(standing.round))
             return
         try:
             update = parse_update(f"update of {client}", data, self._most_bytes).update
-            if (update.client, update.nonce, update.base) != (client, request.nonce, request.base):
+            if (update.client, update.update_id, update.base) != (client, request.update_id, request.base):
                 raise FederationError("the update is another's, or not the one that was announced")
         except FederationError as error:
-            refusal: Refusal | None = folder.malformed(client, error)
-            folder.note_refusal(federation, where, folder.malformed(client, error))
+            refusal: Refusal | None = (malformed := folder.malformed(client, error))
+            folder.note_refusal(federation, standing, malformed)
         else:
-            temp = folder.write_update(federation, where.round, update)
-            refusal = folder.file_update(federation, where, update, temp)
+            temp = folder.write_update(federation, standing.round, update)
+            refusal = folder.file_update(federation, standing, update, temp)
         if refusal is not None and refusal.kind != "duplicate":
-            self._answer(connection, CoordinatorRefusal(where.round, refusal.reason))
+            self._answer(connection, CoordinatorRefusal(standing.round, refusal.reason))
             return
-        self._keep(connection, Await(request.nonce, request.base, request.patient))
-        self._is_changed = True
+        self._keep(connection, Await(request.update_id, request.base, request.patient))
+        self._may_be_ready = True
 
     def _keep(self, connection: ClientConnection, request: Await) -> None:
         if request.patient:
-            connection.waits, connection.is_parked = request, True
+            connection.waits, connection.is_deferred = request, True
         else:
             self._answer(connection, Kept())
 
     def _end(self, connection: ClientConnection, request: Await, record: RoundRecord) -> None:
         connection.waits = None
-        where = self._where
-        self._answer(connection, RoundEnded(record, where.round, where.base), where.base != request.base)
+        round_, newest = self._standing.round, self._standing.base
+        self._answer(connection, RoundEnded(record, round_, newest), newest != request.base)
 
     # --- requests ---
 
@@ -195,28 +194,30 @@ class Coordinator:
         """One request of everybody."""
         return list(ready)
 
-    def take(self, connection: ClientConnection, ask: Ask, data: memoryview) -> FederationRequest:
+    def take(
+        self, connection: ClientConnection, request: AnyCoordinatorRequest, data: memoryview
+    ) -> tuple[AnyCoordinatorRequest, bytes]:
         """A request, with a copy of its data."""
-        return FederationRequest(ask, bytes(data))
+        return request, bytes(data)
 
-    def do(self, connection: ClientConnection, request: FederationRequest) -> int:
+    def do(self, connection: ClientConnection, request: tuple[AnyCoordinatorRequest, bytes]) -> int:
         """Do a request; it takes the whole turn."""
         try:
-            self._do(connection, request.ask, memoryview(request.data))
+            self._do(connection, request[0], memoryview(request[1]))
         except FederationError as error:
             raise WireError(str(error)) from error
         return TURN
 
-    def refusal(self, error: WireError) -> CoordinatorRefusal:
+    def refusal(self, connection: ClientConnection, error: WireError) -> CoordinatorRefusal:
         """Why a client is disconnected."""
-        return CoordinatorRefusal(self._where.round, f"{error!s:.300}")
+        return CoordinatorRefusal(self._standing.round, f"{error!s:.300}")
 
     def ended(self, connection: ClientConnection, why: str) -> None:
-        """Say who has gone."""
+        """Say who has disconnected; a client does so after every exchange."""
         if connection.name and why:
-            self._say(f"{connection.name} is gone: {why}")
+            self._log(f"{connection.name} has disconnected: {why}")
 
-    def _do(self, connection: ClientConnection, request: Ask, data: memoryview) -> None:
+    def _do(self, connection: ClientConnection, request: AnyCoordinatorRequest, data: memoryview) -> None:
         if not connection.name and not isinstance(request, EnterFederation):
             raise WireError("the first message says who is there")
         if len(data) and not isinstance(request, Submit):
@@ -226,26 +227,21 @@ class Coordinator:
                 if not hmac.compare_digest(request.token.encode(), self._token.encode()):
                     raise WireError("the token is not this coordinator's")
                 connection.name = check_id(request.client, "client id")
-                self._answer(connection, Welcome(self._federation.rules))
+                self._answer(connection, Welcome(self._federation.limits))
             case CatchUp():
-                is_other = request.base != self._where.base
-                self._answer(connection, Stands(self._where.round, self._where.base), is_other)
+                is_other = request.base != self._standing.base
+                self._answer(connection, Stands(self._standing.round, self._standing.base), is_other)
             case Await():
                 self._await(connection, request)
             case Submit():
                 self._submit(connection, request, data)
             case Leave():
-                folder.mark_gone(self._federation, connection.name)
-                self._is_changed = True
+                folder.mark_left(self._federation, connection.name)
+                self._may_be_ready = True
                 self._answer(connection, Kept())
 
     def _answer(self, connection: ClientConnection, answer: CoordinatorAnswer, with_aggregate: bool = False) -> None:
         self._server.answer(connection, answer, self._aggregate if with_aggregate else b"")
-
-
-def _nominal(client: str, request: Await) -> ClientUpdate:
-    """An update as far as its name goes."""
-    return ClientUpdate(client, 0, request.base, request.nonce, {})
 
 
 def _why(record: RoundRecord) -> str:

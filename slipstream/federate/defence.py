@@ -21,7 +21,8 @@ from slipstream.data.arrays_file import not_finite
 from slipstream.errors import FederationError
 from slipstream.federate.blocks import Rows, blocks, combine_arrays, flat, ordered
 from slipstream.federate.server_optim import STATE
-from slipstream.federate.update import Arrays, ClientUpdate
+from slipstream.federate.update import ClientUpdate
+from slipstream.types import Arrays
 
 MIN_FOR_MEDIAN = 3  # of two, nobody can say which one lies
 
@@ -47,8 +48,8 @@ class Defence(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             )
 
 
-class Names(NamedTuple):
-    """What the checks need to know about arrays by their names."""
+class ArrayChecks(NamedTuple):
+    """Which arrays are checked, and how, by their names."""
 
     judged: frozenset[str] | None = None  # weights: arrays whose change is measured; None: all floats
     optional: Callable[[str], bool] = lambda name: False  # may be absent, as moments are before the first update
@@ -57,7 +58,7 @@ class Names(NamedTuple):
     )  # why its numbers cannot be, as a spread below 0; "": they can
 
 
-NAMES = Names()
+CHECKS = ArrayChecks()
 
 
 class Verdict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -85,10 +86,10 @@ def layout_of(arrays: Mapping[str, NDArray[Any]]) -> Layout:
     return tuple((name, arrays[name].dtype.str, arrays[name].shape) for name in sorted(arrays))
 
 
-def layout_fault(arrays: Arrays, reference: Arrays, names: Names = NAMES) -> str:
+def layout_fault(arrays: Arrays, reference: Arrays, checks: ArrayChecks = CHECKS) -> str:
     """The first difference in names, types or shapes, in a sentence; nothing when there is none."""
     absent, strange = (
-        sorted(name for name in more.keys() - less.keys() if not names.optional(name))
+        sorted(name for name in more.keys() - less.keys() if not checks.optional(name))
         for more, less in ((reference, arrays), (arrays, reference))
     )
     if absent or strange:
@@ -119,52 +120,56 @@ def without_state(arrays: Arrays) -> Arrays:
     return {name: array for name, array in arrays.items() if not name.startswith(STATE)}
 
 
-def screen(updates: Sequence[ClientUpdate], reference: Arrays, defence: Defence, names: Names = NAMES) -> list[Verdict]:
+def screen(
+    updates: Sequence[ClientUpdate], reference: Arrays, defence: Defence, checks: ArrayChecks = CHECKS
+) -> list[Verdict]:
     """A verdict on each update, all of different clients."""
-    faults = {update.client: _fault(update, reference, names) for update in updates}
+    faults = {update.client: _fault(update, reference, checks) for update in updates}
     sound = [update for update in updates if not faults[update.client].fault]
-    moved = {verdict.client: verdict for verdict in _judge(sound, reference, defence, names)}
-    return [moved.get(update.client, faults[update.client]) for update in updates]
+    verdicts = {verdict.client: verdict for verdict in _judge(sound, reference, defence, checks)}
+    return [verdicts.get(update.client, faults[update.client]) for update in updates]
 
 
-def moved_by(update: ClientUpdate, reference: Arrays, scale: float, names: Names = NAMES) -> ClientUpdate:
-    """The update with its change scaled, by clipping or for being stale (FedBuff, arXiv:2106.06639)."""
+def with_scaled_change(
+    update: ClientUpdate, reference: Arrays, scale: float, checks: ArrayChecks = CHECKS
+) -> ClientUpdate:
+    """The update with its change scaled: by clipping, and for being stale (FedBuff, arXiv:2106.06639)."""
     if scale == 1.0:
         return update
     arrays = dict(update.arrays)
-    for name in judged_names(reference, names):
+    for name in judged_names(reference, checks):
         old = reference[name].astype(np.float64)
         arrays[name] = np.asarray(old + scale * (arrays[name] - old), arrays[name].dtype)
     return replace(update, arrays=arrays)
 
 
-def judged_names(reference: Arrays, names: Names) -> list[str]:
+def judged_names(reference: Arrays, checks: ArrayChecks) -> list[str]:
     """The float arrays whose change is measured, sorted."""
     floats = (name for name, array in reference.items() if array.dtype.kind == "f")
     return sorted(
-        name for name in floats if not names.optional(name) and (names.judged is None or name in names.judged)
+        name for name in floats if not checks.optional(name) and (checks.judged is None or name in checks.judged)
     )
 
 
-def excluded_clients(quarantine: Sequence[ExcludedClient], round_: int) -> dict[str, ExcludedClient]:
+def excluded_clients(entries: Sequence[ExcludedClient], round_: int) -> dict[str, ExcludedClient]:
     """The clients that may not take part in a round."""
-    return {entry.client: entry for entry in quarantine if round_ < entry.until}
+    return {entry.client: entry for entry in entries if round_ < entry.until}
 
 
-def _fault(update: ClientUpdate, reference: Arrays, names: Names) -> Verdict:
-    if reason := layout_fault(update.arrays, reference, names):
+def _fault(update: ClientUpdate, reference: Arrays, checks: ArrayChecks) -> Verdict:
+    if reason := layout_fault(update.arrays, reference, checks):
         return Verdict(update.client, "layout", reason)
     if broken := not_finite(update.arrays):
         reason = f"{len(broken)} of its arrays hold NaN or infinity, the first {broken[0]!r:.80}"
         return Verdict(update.client, "not_finite", reason)
-    return Verdict(update.client, "impossible", reason) if (reason := names.fault(update)) else Verdict(update.client)
+    return Verdict(update.client, "impossible", reason) if (reason := checks.fault(update)) else Verdict(update.client)
 
 
-def _judge(updates: Sequence[ClientUpdate], reference: Arrays, defence: Defence, names: Names) -> list[Verdict]:
+def _judge(updates: Sequence[ClientUpdate], reference: Arrays, defence: Defence, checks: ArrayChecks) -> list[Verdict]:
     squares, products, middle_square = np.zeros(len(updates)), np.zeros(len(updates)), 0.0
     # Block by block: all changes of all clients at once would take several times the memory of the updates.
     with np.errstate(over="ignore", invalid="ignore"):
-        for name in judged_names(reference, names) if updates else ():
+        for name in judged_names(reference, checks) if updates else ():
             (old,), vectors = flat([reference[name]]), flat([update.arrays[name] for update in updates])
             for block in blocks(old.size):
                 before = old[block].astype(np.float64)

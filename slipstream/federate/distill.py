@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slipstream.errors import FederationError
-from slipstream.federate.blocks import F64
-from slipstream.federate.update import Arrays
+from slipstream.types import F64, Arrays
 
 Observations = NDArray[Any]  # [rows, ...]
 
@@ -68,7 +67,8 @@ def divergence(teacher: Doing, student: Doing) -> F64:
         ratio = np.square(_finite(teacher.deviation, "deviation") / _finite(student.deviation, "deviation"))
         gap = np.square((teacher.mean - _finite(student.mean, "mean")) / student.deviation)
         return np.asarray(0.5 * (ratio + gap - 1.0 - np.log(ratio)).sum(1), np.float64)
-    raise FederationError("a policy that chooses and one that acts on axes cannot be compared")
+    kinds = f"{type(teacher).__name__} and {type(student).__name__}"
+    raise FederationError(f"a policy that chooses and one that acts on axes cannot be compared: {kinds}")
 
 
 # --- distillation ---

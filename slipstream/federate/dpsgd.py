@@ -52,7 +52,9 @@ def refuse_algorithm(algorithm: str, prioritised: bool, normalised: bool) -> str
             f"actors), so clipping it bounds nothing; it covers {', '.join(COVERED)}, and federated.privacy covers all"
         )
     if prioritised:
-        return "rows drawn by priority are not drawn independently of what they hold; set algo.replay to uniform"
+        return (
+            "rows drawn by priority are not drawn independently of what they hold; set algo.replay.prioritised to null"
+        )
     if normalised:
         return (
             "input statistics carry every row into the gradients of all others; set algo.normalize_observation to false"
@@ -106,7 +108,7 @@ class PrivateGradients:
     def draw(self, rows: int) -> NDArray[np.int64]:
         """Rows of a replay of this size, each with probability batch_size / rows: seldom exactly batch_size of them."""
         if rows < 1:
-            raise FederationError("DP-SGD: there are no rows to draw from yet")
+            raise FederationError(f"DP-SGD: {rows} rows are there to draw from; learning begins with the first")
         q = min(1.0, self.batch_size / rows)
         self.q = max(self.q, q)
         return self._rng.choice(rows, self._rng.binomial(rows, q), replace=False, shuffle=False)
@@ -148,7 +150,7 @@ def perceptron(parameters: Mapping[str, Tensor], activation: str) -> nn.Module:
     layers = [*(f"torso.{number}" for number in hidden), "head"]
     expected = {f"{layer}.{part}" for layer in layers for part in ("weight", "bias")}
     if parameters.keys() != expected or hidden != list(range(0, 2 * len(hidden), 2)):
-        odd = ", ".join(sorted(parameters.keys() ^ expected)[:4]) or "its layers"
+        odd = ", ".join(sorted(parameters.keys() ^ expected)[:4]) or f"its layers {', '.join(layers)}"
         raise FederationError(f"DP-SGD covers perceptrons, and this network is another: it differs in {odd}")
 
     def linear(layer: str) -> nn.Linear:

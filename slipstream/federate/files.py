@@ -1,12 +1,12 @@
 """Federation through a folder that all clients see: no server, and any client may close a round.
 
-A client writes its update beside the round's others and waits. When all are there, or at the deadline, whoever gets
+A client writes its update beside the round's others and waits. When nobody is missing, or at the deadline, whoever gets
 the lock first decides and aggregates; the others read the result. A killed closer loses the lock, and the next to look
-finishes what it began (folder.py). What a client meets on the way, it is back in the next round: the number of the
+finishes what it began (folder.py). Whatever goes wrong in one round, the client rejoins in the next: the number of the
 round, and the aggregate to go on from, are read from the folder every time.
 
 Whoever can write to the folder could delete it: this is for replicas of one owner. What they write is still not
-trusted (update_file.py, defence.py), so a broken one harms nobody.
+trusted (update.py, defence.py), so a broken one harms nobody.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import time
 from dataclasses import dataclass, replace
 
 from slipstream.errors import FederationError
-from slipstream.federate import folder, rounds
+from slipstream.federate import closing, folder, rounds
 from slipstream.federate.rounds import Federation, Model, Patience, RoundOutcome, always
 from slipstream.federate.update import ClientUpdate, check_id
 
@@ -35,10 +35,10 @@ class Files:
     def exchange(self, update: ClientUpdate, patient: Patience = always) -> RoundOutcome | None:
         """Take part in the current round and wait for its end, never past its deadline; None: it is not over."""
         check_id(update.client, "client id")
-        check_id(update.nonce, "nonce")
-        began, rules = time.monotonic(), self.federation.rules
+        check_id(update.update_id, "update id")
+        began, limits = time.monotonic(), self.federation.limits
         try:
-            filed = self._file(update, began, began + rules.timeout_s + rules.closing_s)
+            filed = self._file(update, began, began + limits.timeout_s + limits.closing_s)
             if isinstance(filed, RoundOutcome):
                 return filed
             return self._wait(replace(update, round=filed), began, patient)
@@ -48,7 +48,7 @@ class Files:
 
     def leave(self, client: str) -> None:
         """Say that no more updates will come; the others then do not wait for them."""
-        folder.mark_gone(self.federation, client)
+        folder.mark_left(self.federation, client)
 
     def close(self) -> None:
         """Nothing is held between rounds."""
@@ -59,9 +59,10 @@ class Files:
         while True:
             where = folder.standing(federation)
             for record in where.closed:
-                if rounds.has_seat(record, update):
+                if rounds.is_participant(record, update.client, update.update_id):
                     return rounds.outcome(record, update, self.catch_up(update.base))
-            # Rounds may have gone by; how far behind that leaves the update is for its base to say.
+            # Rounds may have gone by; how far behind that leaves the update is for its base to say. One that is aimed
+            # at a round to come is not brought back: it is refused.
             update = replace(update, round=max(aimed, where.round))
             temp = folder.write_update(federation, where.round, update)
             with folder.locked(federation, until) as is_mine:
@@ -80,19 +81,19 @@ class Files:
         federation, number = self.federation, update.round
         looked_at: frozenset[str] = frozenset()
         while (record := folder.read_record(federation, number)) is None:
-            due = folder.deadline(federation, number, began) or began + federation.rules.timeout_s
+            due = folder.deadline(federation, number, began) or began + federation.limits.timeout_s
             now = time.monotonic()
-            accounted = folder.accounted(federation, number)
-            is_full = len(accounted) >= federation.rules.clients and accounted != looked_at
+            found = folder.not_waited_for(federation, number)
+            is_full = len(found) >= federation.limits.clients and found != looked_at
             if is_full or now >= due or folder.is_closing(federation, number):
                 with folder.locked(federation, now) as is_mine:
                     if is_mine:
-                        looked_at = accounted
-                        if folder.advance(federation, number, overdue=now >= due) is not None:
+                        looked_at = found
+                        if closing.advance(federation, number, overdue=now >= due) is not None:
                             continue
             if not patient():
                 return None
-            if now > due + federation.rules.closing_s:
+            if now > due + federation.limits.closing_s:
                 return self._undecided(update)
             pause = min(max((now - began) / 16, FIRST_PAUSE_S), LONGEST_PAUSE_S)  # late by a sixteenth of the wait
             time.sleep(min(pause, max(due - now, FIRST_PAUSE_S)))
@@ -104,7 +105,7 @@ class Files:
         overdue = due is not None and time.monotonic() >= due
         if not overdue and not folder.is_closing(self.federation, number):
             return False
-        return folder.advance(self.federation, number, overdue=overdue) is not None
+        return closing.advance(self.federation, number, overdue=overdue) is not None
 
     def _undecided(self, update: ClientUpdate) -> RoundOutcome:
         reason = f"whoever closes round {update.round} did not finish in time; is it stopped?"

@@ -31,7 +31,8 @@ from numpy.typing import NDArray
 
 from slipstream.errors import FederationError
 from slipstream.federate.peers import why_not_finite
-from slipstream.federate.update import Arrays, ClientUpdate, check_id
+from slipstream.federate.update import ClientUpdate, check_id
+from slipstream.types import Arrays
 
 Fit = Callable[[Arrays, Mapping[str, Any]], tuple[Arrays, float, Mapping[str, float]]]
 Aggregate = Callable[[Sequence[ClientUpdate], Arrays], tuple[Arrays, Any]]
@@ -230,8 +231,8 @@ def _read_reply(content: Any, client: str, number: int, reference: Arrays) -> Cl
     if name != client and name.startswith("node-"):
         raise FederationError(f"it calls itself {name!r}, which is how nodes without a name are called")
     finite = {key: value for key, value in facts.items() if math.isfinite(value)}
-    nonce = str(about.get("nonce", ""))[:64]
-    return ClientUpdate(name, number, "", nonce, arrays, examples, {**finite, "samples": examples})
+    update_id = str(about.get("nonce", ""))[:64]
+    return ClientUpdate(name, number, "", update_id, arrays, examples, {**finite, "samples": examples})
 
 
 def read_array(sent: Any, name: str, like: NDArray[Any]) -> NDArray[Any]:

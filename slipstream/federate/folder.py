@@ -7,9 +7,9 @@
                   aggregate.safetensors
                   closed.json          the record; with it the round is over, and the next one is the current one
 
-Whoever holds the lock may take a round further (`advance`), and all do the same: from closing.json on, the aggregate is
-a pure function of files that do not change. The number of the current round is read from the folder, never counted:
-nobody can fall out of step.
+Whoever holds the lock may take a round further (`advance` in closing.py), and all do the same: from closing.json on,
+the aggregate is a pure function of files that do not change. The number of the current round is read from the folder,
+never counted: nobody can fall out of step.
 """
 
 from __future__ import annotations
@@ -17,51 +17,43 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import stat
 import time
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
 from slipstream.config.records import from_json
-from slipstream.data.arrays_file import array_chunks, content_hash, not_finite, read_arrays
-from slipstream.data.disk import TEMP_PREFIX, replace_file, sync_folder, write_all, write_synced
+from slipstream.data.arrays_file import read_arrays
+from slipstream.data.disk import TEMP_PREFIX, open_regular, replace_file, sync_folder, write_all, write_synced
 from slipstream.errors import CheckpointError, FederationError
-from slipstream.federate.aggregate import Base, MergeReport
-from slipstream.federate.defence import (
-    Defence,
-    Names,
-    layout_fault,
-    moved_by,
-    reference_of,
-    without_state,
-)
-from slipstream.federate.disk import appending, last_round, own_folder, read, read_file, refuse_links
+from slipstream.federate.aggregate import Base
+from slipstream.federate.defence import Defence, excluded_clients
 from slipstream.federate.rounds import (
+    AFTER_DECISION,
     VERSION,
-    Closing,
     Federation,
     Model,
     Refusal,
+    RoundLimits,
     RoundRecord,
-    RoundRules,
     Standing,
     admit,
-    decide,
 )
-from slipstream.federate.update import Arrays, ClientUpdate, check_id
-from slipstream.federate.update_file import Received, bytes_for, read_update, update_chunks
+from slipstream.federate.update import ClientUpdate, bytes_for, check_id, read_update, update_chunks
 from slipstream.runtime.platform import boot_id, lock_by, unlock
 
 AGREEMENT, HISTORY, LOCK = "federation.json", "rounds.jsonl", "lock"
 OPENED, CLOSING, CLOSED, REFUSED = "opened.json", "closing.json", "closed.json", "refused.jsonl"
 AGGREGATE = "aggregate.safetensors"
-MAX_TOLD = 100  # refusals of a round that are told one by one; all are counted
 MAX_REFUSED_BYTES = 1 << 18  # of refused.jsonl: whoever sends rubbish for ever does not fill the disk
 
+T = TypeVar("T")
+
 _ROUND = re.compile(r"round_(\d{5,9})")
-_GONE = re.compile(r"gone_(.+)")
+_LEFT = re.compile(r"gone_(.+)")
 _CLIENT = re.compile(r"client_(.+)\.safetensors")
 
 
@@ -69,7 +61,7 @@ class Agreement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What the first of a federation wrote down for the others."""
 
     version: int
-    rules: RoundRules
+    limits: RoundLimits = msgspec.field(name="rules")
     defence: Defence
     aggregator: str
 
@@ -84,16 +76,19 @@ class RoundOpened(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 # --- folders ---
 
 
-def run_folder(root: Path, run_id: str) -> Path:
-    """ROOT/RUN_ID, made if it is not there; an id that leads elsewhere is refused, and so is a link."""
-    check_id(run_id, "run id")
+def federation_folder(root: Path, name: str) -> Path:
+    """ROOT/NAME, made if it is not there; a run names its federations after the policies that they share.
+
+    A name that leads elsewhere is refused, and so is a link.
+    """
+    check_id(name, "name of a federation")
     root.mkdir(parents=True, exist_ok=True)
-    return own_folder(root.resolve() / run_id)
+    return own_folder(root.resolve() / name)
 
 
 def join(federation: Federation) -> None:
     """Agree with those who were there before, or write down what later ones have to agree with."""
-    with locked(federation, time.monotonic() + federation.rules.closing_s) as is_mine:
+    with locked(federation, time.monotonic() + federation.limits.closing_s) as is_mine:
         if not is_mine:
             raise FederationError(f"{federation.folder / LOCK}: held by another for too long; is it stopped?")
         agree(federation)
@@ -102,7 +97,7 @@ def join(federation: Federation) -> None:
 def agree(federation: Federation) -> None:
     """What `join` does, for the holder of the lock."""
     path = federation.folder / AGREEMENT
-    mine = Agreement(VERSION, federation.rules, federation.defence, federation.aggregator)
+    mine = Agreement(VERSION, federation.limits, federation.defence, federation.aggregator)
     theirs = read(path, Agreement)
     if theirs is None:
         replace_file(path, msgspec.json.format(msgspec.json.encode(mine), indent=1))
@@ -110,13 +105,13 @@ def agree(federation: Federation) -> None:
         fields = [name for name in mine.__struct_fields__ if getattr(mine, name) != getattr(theirs, name)]
         raise FederationError(
             f"{path}: the others of this federation have {getattr(theirs, fields[0])} "
-            f"where this run has {getattr(mine, fields[0])}; set the same, or use another run id"
+            f"where this run has {getattr(mine, fields[0])}; set the same, or use another folder"
         )
 
 
 def round_folder(federation: Federation, number: int) -> Path:
     """The folder of a round, whether it is there or not."""
-    return federation.folder / f"round_{number:05d}"
+    return _round_in(federation.folder, number)
 
 
 def client_file(federation: Federation, number: int, client: str) -> Path:
@@ -135,7 +130,7 @@ def standing(federation: Federation) -> Standing:
             continue
         last = last or record
         if record.state == "closed":
-            if len(closed) > federation.rules.max_staleness:
+            if len(closed) > federation.limits.max_staleness:
                 return Standing(last.round + 1, last, tuple(closed), False)
             closed.append(record)
     return Standing(1 if last is None else last.round + 1, last, tuple(closed), True)
@@ -160,7 +155,7 @@ def read_base(federation: Federation, where: Standing) -> Base | None:
 
 def most_bytes(federation: Federation, base: Base | None) -> int:
     """The size that an update may have."""
-    return federation.rules.max_bytes if base is None else bytes_for(base.arrays)
+    return federation.limits.max_bytes if base is None else bytes_for(base.arrays)
 
 
 def model(federation: Federation, where: Standing, base: str) -> Model:
@@ -177,26 +172,25 @@ def deadline(federation: Federation, number: int, seen: float) -> float | None:
     if opened is None:
         return None
     began = min(opened.monotonic, seen) if opened.boot == boot_id() else seen
-    return began + federation.rules.timeout_s
+    return began + federation.limits.timeout_s
 
 
-def accounted(federation: Federation, number: int) -> frozenset[str]:
-    """Clients that have sent an update for a round, whatever it is worth, or have left."""
-    return gone(federation).union(_senders(federation, number))
+def not_waited_for(federation: Federation, number: int) -> frozenset[str]:
+    """Clients that a round need not wait for: their updates are files, whatever these are worth, or none will be."""
+    return _not_waited_for(federation.folder, number)
 
 
-def gone(federation: Federation) -> frozenset[str]:
+def who_left(federation: Federation) -> frozenset[str]:
     """Clients that have left."""
-    return _gone_from(federation.folder)
+    return _left_in(federation.folder)
 
 
 def is_waiting(folder: Path, client: str, clients: int) -> bool:
     """Whether a client's update is in a round that is open, and that some of so many clients have still to come to."""
     for number in sorted(_round_numbers(folder), reverse=True):
-        path = folder / f"round_{number:05d}"
-        senders = _senders_in(path)
-        if client in senders:
-            return not os.path.lexists(path / CLOSED) and len(_gone_from(folder).union(senders)) < clients
+        path = _round_in(folder, number)
+        if client in _senders_in(path):
+            return not os.path.lexists(path / CLOSED) and len(_not_waited_for(folder, number)) < clients
     return False
 
 
@@ -227,7 +221,7 @@ def locked(federation: Federation, until: float) -> Iterator[bool]:
 def write_update(federation: Federation, number: int, update: ClientUpdate) -> Path:
     """Put an update beside where it belongs, for `file_update` to move; this takes long and needs no lock."""
     folder = own_folder(round_folder(federation, number))
-    temp = folder / f"{TEMP_PREFIX}{check_id(update.client, 'client id')}-{check_id(update.nonce, 'nonce')}"
+    temp = folder / f"{TEMP_PREFIX}{check_id(update.client, 'client id')}-{check_id(update.update_id, 'update id')}"
     temp.unlink(missing_ok=True)
     write_synced(temp, update_chunks(update))
     return temp
@@ -236,8 +230,8 @@ def write_update(federation: Federation, number: int, update: ClientUpdate) -> P
 def file_update(federation: Federation, where: Standing, update: ClientUpdate, temp: Path) -> Refusal | None:
     """Make a written update one of the current round's, or say why not; the first opens the round."""
     path = client_file(federation, where.round, update.client)
-    admitted = admit(update, where, federation.rules)
-    refusal = admitted if isinstance(admitted, Refusal) else _duplicate(federation, path, update)
+    admitted = admit(update, where, federation.limits)
+    refusal = admitted if isinstance(admitted, Refusal) else _late_or_second(federation, path, update)
     if refusal is not None:
         temp.unlink(missing_ok=True)
         note_refusal(federation, where, refusal)
@@ -252,17 +246,17 @@ def file_update(federation: Federation, where: Standing, update: ClientUpdate, t
 
 
 def open_round(federation: Federation, number: int, client: str) -> None:
-    """Begin a round, if nobody has; its first client is there, and is not gone if it had been."""
+    """Begin a round, if nobody has; its first client is there, and has not left if it had."""
     opened = own_folder(round_folder(federation, number)) / OPENED
     if not os.path.lexists(opened):
         replace_file(opened, msgspec.json.encode(RoundOpened(boot_id(), time.monotonic())))
-    _gone_mark(federation, client).unlink(missing_ok=True)
+    _left_mark(federation, client).unlink(missing_ok=True)
 
 
-def mark_gone(federation: Federation, client: str) -> None:
+def mark_left(federation: Federation, client: str) -> None:
     """Do not wait for a client any more, until it sends another update."""
     refuse_links(federation.folder)
-    replace_file(_gone_mark(federation, client), b"")
+    replace_file(_left_mark(federation, client), b"")
 
 
 def note_refusal(federation: Federation, where: Standing, refusal: Refusal) -> None:
@@ -273,188 +267,29 @@ def note_refusal(federation: Federation, where: Standing, refusal: Refusal) -> N
             write_all(fd, msgspec.json.encode(refusal) + b"\n")
 
 
-def advance(federation: Federation, number: int, *, overdue: bool) -> RoundRecord | None:
-    """Take a round as far as it goes; its record, if this has ended it. Only for the holder of the lock.
-
-    Nothing is done if it is not the current one any more: `overdue` was said of this round and not of the next.
-    """
-    where = standing(federation)
-    if where.round != number:
-        return None
-    folder = round_folder(federation, where.round)
-    opened = read(folder / OPENED, RoundOpened)
-    if opened is None:
-        return None
-    base = read_base(federation, where)
-    closing, received = read(folder / CLOSING, Closing), None
-    if closing is None:
-        found = _gather(federation, where.round, base)
-        took = time.monotonic() - opened.monotonic if opened.boot == boot_id() else None
-        closing = decide(federation, where, base, found, overdue=overdue, gone=gone(federation), duration_s=took)
-        if closing is None:
-            return None
-        replace_file(folder / CLOSING, msgspec.json.encode(closing))
-        received = {one.update.client: one for one in found if isinstance(one, Received)}
-    record = _finish(federation, closing, base, received)
-    end_round(federation, record)
-    return record
-
-
-def end_round(federation: Federation, record: RoundRecord) -> None:
-    """Write that a round is over."""
-    _write_history(federation, record)  # first: a round that is over is in the history
-    replace_file(round_folder(federation, record.round) / CLOSED, msgspec.json.encode(record))
-    _prune(federation, standing(federation))
-
-
-def _write_history(federation: Federation, record: RoundRecord) -> None:
-    """Append a round to rounds.jsonl, unless one who was killed after this has done so."""
-    with appending(federation.folder / HISTORY) as fd:
-        if last_round(fd) < record.round:
-            write_all(fd, msgspec.json.encode(record) + b"\n")
-            os.fsync(fd)
-
-
-def _finish(
-    federation: Federation, closing: Closing, base: Base | None, received: dict[str, Received] | None
-) -> RoundRecord:
-    """From the decision to the record: the same for everyone who does it, however often."""
-    failure, digest, report = closing.failure, "", None
-    if not failure:
-        try:
-            updates = _seated(federation, closing, base, received)
-            reference = reference_of(updates, None if base is None else base.arrays)
-            moved = [
-                moved_by(update, reference, seat.scale, federation.names)
-                for update, seat in zip(updates, closing.seats, strict=True)
-            ]
-            arrays, report = federation.aggregate(moved, base)
-            _refuse_result(arrays, report, reference, federation.names)
-        except FederationError as error:
-            failure, report = str(error), None
-        else:
-            digest = content_hash(arrays)
-            write_aggregate(federation, closing.round, arrays)
-    refusals = [*closing.refusals, *_arrival_refusals(round_folder(federation, closing.round) / REFUSED)]
-    return RoundRecord(
-        version=VERSION,
-        round=closing.round,
-        state="closed" if not failure else "failed" if closing.is_held else "not_held",
-        reason=failure,
-        base=closing.base,
-        aggregate=digest,
-        aggregator=federation.aggregator,
-        participation=len(closing.seats) / federation.rules.clients,
-        seats=closing.seats,
-        refusals=tuple(refusals[:MAX_TOLD]),
-        refused=dict(sorted(Counter(refusal.kind for refusal in refusals).items())),
-        quarantine=closing.quarantine,
-        dropouts=closing.dropouts,
-        duration_s=closing.duration_s,
-        report=report,
-        finished=closing.finished,
-    )
-
-
-def _seated(
-    federation: Federation, closing: Closing, base: Base | None, received: dict[str, Received] | None
-) -> list[ClientUpdate]:
-    """The updates that take part, read again if they were decided on by another, and still what they were."""
-    updates = []
-    for seat in closing.seats:
-        if received is None:
-            path = client_file(federation, closing.round, seat.client)
-            one = read_update(path, most_bytes(federation, base))
-        else:
-            one = received[seat.client]
-        if one.digest != seat.digest:
-            raise FederationError(f"client {seat.client}: its update is another than the one that was accepted")
-        updates.append(one.update)
-    return updates
-
-
-def _refuse_result(arrays: Arrays, report: MergeReport, reference: Arrays, names: Names) -> None:
-    """An aggregate that clients could not go on from, or a record that nobody could read, must not be written."""
-    if fault := layout_fault(without_state(arrays), reference, names):
-        raise FederationError(f"the aggregate does not fit the model: {fault}")
-    if broken := not_finite(arrays):
-        raise FederationError(f"the aggregate holds NaN or infinity in {broken[0]!r:.80}")
-    try:
-        from_json(msgspec.json.encode(report), MergeReport)
-    except msgspec.DecodeError as error:  # JSON has no infinity
-        raise FederationError(f"the report of the aggregate cannot be written: {error}") from error
-
-
-def write_aggregate(federation: Federation, number: int, arrays: Arrays) -> None:
-    """Put what came of a round where clients read it."""
-    path = round_folder(federation, number) / AGGREGATE
-    temp = path.with_name(TEMP_PREFIX + path.name)
-    temp.unlink(missing_ok=True)
-    write_synced(temp, array_chunks(arrays))
-    os.rename(temp, path)
-    sync_folder(path.parent)
-
-
-def _gather(federation: Federation, number: int, base: Base | None) -> list[Received | Refusal]:
-    """Every update in a round's folder, or why it cannot be one."""
-    found: list[Received | Refusal] = []
-    for client in _senders(federation, number):
-        try:
-            received = read_update(client_file(federation, number, client), most_bytes(federation, base))
-            if received.update.client != client:
-                raise FederationError(f"the update says it is from {received.update.client}")
-            found.append(received)
-        except FederationError as error:
-            found.append(malformed(client, error))
-    return found
-
-
 def malformed(client: str, error: FederationError) -> Refusal:
     """A refusal for what cannot be read; names of files may hold what is no text, and records may not."""
     shown, reason = (text.encode("utf-8", "backslashreplace").decode() for text in (client, str(error)))
     return Refusal(shown[:64], "malformed", reason[:300])
 
 
-def _duplicate(federation: Federation, path: Path, update: ClientUpdate) -> Refusal | None:
-    """Why a second update of a client is not taken; the same one, sent again, is no second."""
+def _late_or_second(federation: Federation, path: Path, update: ClientUpdate) -> Refusal | None:
+    """Why an update that may take part is not taken: it is late, or a second one; the same, sent again, is none."""
     if is_closing(federation, update.round):
-        return Refusal(update.client, "late", f"round {update.round} is being closed without it")
+        return Refusal(update.client, AFTER_DECISION, f"round {update.round} is being closed without it")
     if not os.path.lexists(path):
         return None
     with contextlib.suppress(FederationError):
-        if read_update(path, path.stat(follow_symlinks=False).st_size).update.nonce == update.nonce:
+        if read_update(path, path.stat(follow_symlinks=False).st_size).update.update_id == update.update_id:
             return None
     return Refusal(update.client, "duplicate", f"it has sent another update for round {update.round}; the first counts")
-
-
-def _arrival_refusals(path: Path) -> list[Refusal]:
-    lines = (read_file(path) or b"").split(b"\n")
-    refusals = []
-    for line in lines:
-        with contextlib.suppress(msgspec.DecodeError):  # a line that was cut off
-            refusals.append(from_json(line, Refusal))
-    return refusals
-
-
-def _prune(federation: Federation, where: Standing) -> None:
-    """Delete arrays of rounds long over, oldest first, so that what a killed process left is next in turn."""
-    newest = (where.closed[0].round if where.closed else 0) - federation.rules.keep - 1
-    full: list[list[Path]] = []
-    for number in range(newest, 0, -1):
-        folder = round_folder(federation, number)
-        arrays = [path for path in folder.glob("*") if path.suffix != ".json" and not path.is_dir()]
-        if not arrays:
-            break
-        full.append(arrays)
-    for paths in reversed(full):
-        for path in paths:
-            path.unlink(missing_ok=True)
 
 
 # --- files ---
 
 
-def _senders(federation: Federation, number: int) -> list[str]:
+def senders(federation: Federation, number: int) -> list[str]:
+    """Clients that have sent an update for a round."""
     return _senders_in(round_folder(federation, number))
 
 
@@ -463,13 +298,73 @@ def _senders_in(folder: Path) -> list[str]:
     return sorted(match[1] for name in names if (match := _CLIENT.fullmatch(name)))
 
 
-def _gone_from(folder: Path) -> frozenset[str]:
-    return frozenset(match[1] for name in os.listdir(folder) if (match := _GONE.fullmatch(name)))
+def _left_in(folder: Path) -> frozenset[str]:
+    return frozenset(match[1] for name in os.listdir(folder) if (match := _LEFT.fullmatch(name)))
 
 
-def _gone_mark(federation: Federation, client: str) -> Path:
+def _left_mark(federation: Federation, client: str) -> Path:
     return federation.folder / f"gone_{check_id(client, 'client id')}"
+
+
+def _not_waited_for(folder: Path, number: int) -> frozenset[str]:
+    """Senders, those who have left, and clients that the round before has excluded: their updates become no files."""
+    before = read(_round_in(folder, number - 1) / CLOSED, RoundRecord)
+    excluded = {} if before is None else excluded_clients(before.excluded, number)
+    return _left_in(folder).union(_senders_in(_round_in(folder, number)), excluded)
+
+
+def _round_in(folder: Path, number: int) -> Path:
+    return folder / f"round_{number:05d}"
 
 
 def _round_numbers(folder: Path) -> list[int]:
     return [int(match[1]) for name in os.listdir(folder) if (match := _ROUND.fullmatch(name))]
+
+
+def own_folder(path: Path) -> Path:
+    """Make a folder, or find it there; whatever else is there by that name is refused."""
+    refuse_links(path.parent)
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(path)
+    if not stat.S_ISDIR(os.lstat(path).st_mode):
+        raise FederationError(f"{path}: not a folder of this federation but a file, or a link that leads elsewhere")
+    return path
+
+
+def refuse_links(folder: Path) -> None:
+    """The root was resolved once: what resolves to another place now has been replaced by a link."""
+    if folder.resolve() != folder:
+        raise FederationError(f"{folder}: a link in it leads to {folder.resolve()}, where nothing will be written")
+
+
+def read_file(path: Path) -> bytes | None:
+    """A file of a federation, which others can write: no link, no pipe; None where there is none."""
+    try:
+        fd = open_regular(path)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise FederationError(f"{path}: cannot be read: {error.strerror}") from error
+    with os.fdopen(fd, "rb") as file:
+        return file.read()
+
+
+def read(path: Path, kind: type[T]) -> T | None:
+    """A value that was written as JSON; None where there is none."""
+    data = read_file(path)
+    if data is None:
+        return None
+    try:
+        return from_json(data, kind)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise FederationError(f"{path}: damaged, or of another version of Slipstream: {error!s:.200}") from error
+
+
+@contextlib.contextmanager
+def appending(path: Path) -> Iterator[int]:
+    """A file to read and to append to, made where there is none."""
+    fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
+    try:
+        yield fd
+    finally:
+        os.close(fd)

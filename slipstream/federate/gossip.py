@@ -19,31 +19,29 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Self
+from typing import Self
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from slipstream.errors import FederationError
-from slipstream.federate.blocks import F64, Rows, blocks, combine_arrays, flat
 from slipstream.federate.peer_links import (
     CLOSED,
     CONNECT_S,
-    ENTER_S,
     LONGEST_PAUSE_S,
     MAX_DATA,
     At,
+    Call,
+    Calls,
     Exchanged,
     Hello,
     PeerLink,
     PeerRefusal,
+    PeerSay,
     Take,
     Watch,
     Where,
-    answer_calls,
     connect_peer,
-    is_ours,
     receive_data,
     why,
 )
@@ -51,6 +49,8 @@ from slipstream.federate.peers import (
     Schedule,
     count_misses,
     describe,
+    distance,
+    mix,
     mixing_weights,
     pack,
     parse_members,
@@ -62,10 +62,10 @@ from slipstream.federate.peers import (
     why_not_finite,
 )
 from slipstream.federate.rounds import Patience, always
-from slipstream.federate.update import Arrays
 from slipstream.runtime.address import listen
 from slipstream.runtime.frames import WireError
 from slipstream.runtime.link import left_s, pauses
+from slipstream.types import U8, Arrays
 
 Check = Callable[[Arrays, Arrays], str | None]  # own arrays, a partner's: why the partner's do not count
 
@@ -107,7 +107,7 @@ class Gossip:
         self._known: set[str] = set()  # whom it has met
         where = Where(token, me)
         self._watches = {name: Watch(self._members[name].address, where) for name in self._members if name < me}
-        self._server, _ = listen(self._members[me].address, token)
+        self._listener, _ = listen(self._members[me].address, token)
 
     def __enter__(self) -> Self:
         return self
@@ -117,7 +117,7 @@ class Gossip:
 
     def close(self) -> None:
         """Stop listening."""
-        self._server.close()
+        self._listener.close()
         for watch in self._watches.values():
             watch.close()
 
@@ -131,23 +131,19 @@ class Gossip:
             raise FederationError(f"round {number}: {self.me} has nothing to share: {reason}")
         expected = partners(self.schedule, list(self._members), number)[self.me]
         waits = {name: began + patience_s(self._timeout_s, self._misses.get(name, 0)) for name in expected}
-        meeting = _GossipMeeting(self, arrays, number, waits)
-        callers = [
-            threading.Thread(target=self._call, args=(meeting, name, wait), daemon=True)
-            for name, wait in waits.items()
-            if name > self.me
-        ]
-        for caller in callers:
-            caller.start()
-        deadline = max(waits.values(), default=began)
-
-        def is_over() -> bool:  # calls are answered until then, if only to say which round this is
-            done = not any(caller.is_alive() for caller in callers) and meeting.all_have_called()
-            return done or not patient()
-
-        answer_calls(self._server, lambda link: meeting.answer(link, deadline), is_over, deadline)
+        meeting = _GossipMeeting(self, arrays, number, waits, patient)
+        for name, wait in waits.items():
+            if name > self.me:
+                caller = threading.Thread(target=self._call, args=(meeting, name, wait), daemon=True)
+                meeting.callers.append(caller)
+                caller.start()
+        calls = Calls(self._listener, self._token, self._members, meeting, max(waits.values(), default=began))
+        try:
+            calls.run()
+        finally:
+            calls.close()
         meeting.end()
-        for caller in callers:
+        for caller in meeting.callers:
             caller.join()
         self._known |= meeting.theirs.keys()
         weights = mixing_weights(self.me, expected, meeting.theirs)
@@ -172,39 +168,49 @@ class Gossip:
             except OSError as error:
                 reason = why(error)
                 closed += reached and isinstance(error, ConnectionRefusedError)
-            if closed >= CLOSED or time.monotonic() + pause >= deadline or meeting.ended.wait(pause):
+            if closed >= CLOSED or time.monotonic() + pause >= deadline or meeting.ended_all.wait(pause):
                 meeting.missed[name] = reason
                 return
 
 
 class _GossipMeeting:
-    """What happens to one peer in one round; its calls and answers run in threads, each writing what is its own."""
+    """What happens to one peer in one round: it answers calls, while threads of its own call others."""
 
-    def __init__(self, peer: Gossip, arrays: Arrays, number: int, waits: Mapping[str, float]) -> None:
+    def __init__(
+        self, peer: Gossip, arrays: Arrays, number: int, waits: Mapping[str, float], patient: Patience
+    ) -> None:
         self.theirs: dict[str, Arrays] = {}
         self.missed: dict[str, str] = {}
-        self.refused: dict[str, str] = {}
+        self.refusals: dict[str, str] = {}
+        self.callers: list[threading.Thread] = []
         self._peer, self._arrays, self._number, self._waits = peer, arrays, number, waits
+        self._patient = patient
         self._records, self._data = describe(arrays), pack(arrays)
+        self._bytes = size_of(self._records)
         self._lock = threading.Lock()
         self._strangers, self._ahead, self._sent = 0, number, False
         self._settled: set[str] = set()  # callers that wait for nothing more
+        self._told: dict[str, Call] = {}  # whose arrays count, and who is told so
         self._held: set[PeerLink] = set()  # of calls that are under way
-        self.ended = threading.Event()
+        self.ended_all = threading.Event()
         self._watches = {name: peer._watches[name] for name in waits if name < peer.me}
         for name, watch in self._watches.items():
             watch.begin(name in peer._known)
 
-    def all_have_called(self) -> bool:
-        """Whether everybody who should call has been met, or is not waited for any longer."""
-        return all(self._is_settled(name) for name in self._watches)
+    # --- calls that come ---
+
+    def is_over(self) -> bool:
+        """Whether all were met who may be; until then calls are answered, if only to say which round this is."""
+        is_done = not any(caller.is_alive() for caller in self.callers)
+        return (is_done and all(self._is_settled(name) for name in self._watches)) or not self._patient()
 
     def _is_settled(self, name: str) -> bool:
+        """Whether somebody who should call has been met, or is not waited for any longer."""
         if name in self._settled or time.monotonic() >= self._waits[name]:
             return True
+        if name in self._told:
+            return not self._told[name].outbox
         watch = self._watches[name]
-        if name in self.theirs:
-            return False  # it is being told
         if watch.has_gone():
             self.missed.setdefault(name, "it has gone")
         elif watch.round > self._number:
@@ -215,13 +221,73 @@ class _GossipMeeting:
         self._settled.add(name)
         return True
 
+    def max_data(self, call: Call) -> int:
+        """The arrays of a partner that was let in."""
+        return self._bytes if call.hello is not None else 0
+
+    def answer(self, calls: Calls, call: Call, said: PeerSay, data: bytes) -> None:
+        """Say which round it is, or exchange: the caller gets arrays, sends its own, and is told that they count."""
+        if call.hello is not None:
+            self._take(calls, call, said, data)
+        elif isinstance(said, Hello):
+            self._let_in(calls, call, said)
+        elif isinstance(said, Where):
+            calls.answer(call, At(self._number))
+        else:
+            raise WireError(f"a {type(said).__name__} where a hello was expected")
+
+    def _let_in(self, calls: Calls, call: Call, hello: Hello) -> None:
+        me, number = self._peer.me, self._number
+        self._see(hello.round)
+        if hello.round != number:  # nobody's fault: the caller tries again, or learns that it is late
+            if hello.round > number and hello.id in self._watches:  # it will not call for this one
+                self.missed.setdefault(hello.id, f"it is at round {hello.round} already")
+                self._settled.add(hello.id)
+            calls.answer(call, PeerRefusal(f"{me} is at round {number}, the call was for round {hello.round}", number))
+            return
+        if hello.id not in self._waits or hello.id > me:
+            raise WireError(f"{hello.id} does not call {me} in round {number}")
+        if hello.id in self.theirs:
+            raise WireError(f"{hello.id} was met in round {number} already")
+        call.hello = hello
+        if (difference := why_differ(self._records, hello.records)) is not None:
+            raise WireError(difference)
+        self._sent = True
+        calls.answer(call, Take(), self._data.data)
+
+    def _take(self, calls: Calls, call: Call, said: PeerSay, data: bytes) -> None:
+        if isinstance(said, PeerRefusal):
+            self.missed[call.name] = f"it refused: {said.reason:.200}"
+            self._settled.add(call.name)
+            return
+        if call.name in self.theirs:
+            raise WireError(f"{call.name} was met in round {self._number} already")
+        theirs = self._checked(said, np.frombuffer(data, np.uint8))
+        self.theirs[call.name], self._told[call.name] = theirs, call
+        calls.answer(call, Exchanged())
+
+    def refused(self, call: Call, reason: str) -> None:
+        """What was sent does not count; it is a partner's fault once one was let in."""
+        if call.hello is None:
+            self._strangers += 1
+        else:
+            self.refusals[call.name] = reason
+            self._settled.add(call.name)
+
+    def ended(self, call: Call) -> None:
+        """Who has gone without having been told has not met us."""
+        if self._told.get(call.name) is call and call.outbox:
+            del self._told[call.name], self.theirs[call.name]
+
+    # --- calls that are made ---
+
     @contextlib.contextmanager
     def holding(self, link: PeerLink) -> Iterator[None]:
         """While a call is under way, so that it can be cut; where no more are made, it is at once."""
         with self._lock:
             self._held.add(link)
         try:
-            if self.ended.is_set():
+            if self.ended_all.is_set():
                 link.cut()
             yield
         finally:
@@ -230,7 +296,7 @@ class _GossipMeeting:
 
     def end(self) -> None:
         """Call nobody any longer, and put down what is under way."""
-        self.ended.set()
+        self.ended_all.set()
         with self._lock:
             for link in self._held:
                 link.cut()
@@ -241,8 +307,9 @@ class _GossipMeeting:
         try:
             said, size = link.receive(deadline, MAX_DATA)
             if not isinstance(said, PeerRefusal):
-                theirs = self._read(link, said, size, deadline)
-                self._give(link, deadline)
+                theirs = self._checked(said, receive_data(link, size, self._bytes, deadline))
+                self._sent = True
+                link.send(Take(), deadline, self._data.data)
                 said, _ = link.receive(deadline, MAX_DATA)
             if isinstance(said, PeerRefusal):
                 self._see(said.round)
@@ -254,76 +321,22 @@ class _GossipMeeting:
             else:
                 raise WireError(f"a {type(said).__name__} where the end was expected")
         except WireError as error:
-            self._refuse(link, str(error), deadline)
-            self.refused[name] = str(error)
+            with contextlib.suppress(OSError):
+                link.send(PeerRefusal(str(error)), min(deadline, time.monotonic() + 1.0))
+            self.refusals[name] = str(error)
         return True
-
-    def answer(self, link: PeerLink, deadline: float) -> None:
-        """Exchange with whoever calls."""
-        name = ""
-        with link:
-            try:
-                said, _ = link.receive(min(deadline, time.monotonic() + ENTER_S))
-                if isinstance(said, Where) and is_ours(said.token, self._peer._token):
-                    link.send(At(self._number), deadline)
-                    return
-                if not isinstance(said, Hello) or not is_ours(said.token, self._peer._token):
-                    raise WireError("the token is not this run's")
-                if said.id not in self._peer._members:
-                    raise WireError(f"{said.id!r:.80} is not one of the peers")
-                self._see(said.round)
-                if said.round != self._number:  # nobody's fault: the caller tries again, or learns that it is late
-                    reason = f"{self._peer.me} is at round {self._number}, the call was for round {said.round}"
-                    if said.round > self._number and said.id in self._watches:  # it will not call for this one
-                        self.missed.setdefault(said.id, f"it is at round {said.round} already")
-                        self._settled.add(said.id)
-                    link.send(PeerRefusal(reason, self._number), deadline)
-                    return
-                if said.id not in self._waits or said.id > self._peer.me:
-                    raise WireError(f"{said.id} does not call {self._peer.me} in round {self._number}")
-                if said.id in self.theirs:
-                    raise WireError(f"{said.id} was met in round {self._number} already")
-                name = said.id
-                if (difference := why_differ(self._records, said.records)) is not None:
-                    raise WireError(difference)
-                self._give(link, deadline)
-                said, size = link.receive(deadline, MAX_DATA)
-                if isinstance(said, PeerRefusal):
-                    self.missed[name] = f"it refused: {said.reason:.200}"
-                    self._settled.add(name)
-                    return
-                theirs = self._read(link, said, size, deadline)
-                self.theirs[name] = theirs  # before the caller can know, and call again
-                try:
-                    link.send(Exchanged(), deadline)
-                except OSError:
-                    del self.theirs[name]  # it has gone without having met us
-                    raise
-                self._settled.add(name)  # after it has been told: this may end the wait, and the link with it
-            except WireError as error:
-                self._refuse(link, str(error), deadline)
-                if name:
-                    self.refused[name] = str(error)
-                    self._settled.add(name)
-                else:
-                    with self._lock:
-                        self._strangers += 1
-            except OSError:
-                pass  # it has gone; if it lives it calls again
-
-    def _give(self, link: PeerLink, deadline: float) -> None:
-        self._sent = True
-        link.send(Take(), deadline, self._data.data)
 
     def _see(self, number: int) -> None:
         with self._lock:
             self._ahead = max(self._ahead, number)
 
-    def _read(self, link: PeerLink, said: object, size: int, deadline: float) -> Arrays:
+    def _checked(self, said: object, data: U8) -> Arrays:
         """A partner's arrays, once nothing speaks against them; WireError otherwise."""
         if not isinstance(said, Take):
             raise WireError(f"a {type(said).__name__} where arrays were expected")
-        theirs = unpack(receive_data(link, size, size_of(self._records), deadline), self._records)
+        if data.size != self._bytes:
+            raise WireError(f"{data.size:,} bytes of arrays; {self._bytes:,} are what both sides hold")
+        theirs = unpack(data, self._records)
         reason = why_not_finite(theirs)
         if reason is None and self._peer._check is not None:
             reason = self._peer._check(self._arrays, theirs)
@@ -331,23 +344,19 @@ class _GossipMeeting:
             raise WireError(reason)
         return theirs
 
-    def _refuse(self, link: PeerLink, reason: str, deadline: float) -> None:
-        with contextlib.suppress(OSError):
-            link.send(PeerRefusal(reason), min(deadline, time.monotonic() + 1.0))
-
     def report(self, mixed: Arrays, peers: int, began: float) -> GossipReport:
         """The round as it went."""
         # With partners drawn at random E|x_i - x_j|^2 = 2n / (n - 1) times the mean square distance from the mean.
         squares = [distance(self._arrays, other) ** 2 for _, other in sorted(self.theirs.items())]
         consensus = float(np.sqrt(np.mean(squares) * (peers - 1) / (2 * peers))) if squares else 0.0
-        gone = [name for name in self._waits if name not in self.theirs and name not in self.refused]
+        gone = [name for name in self._waits if name not in self.theirs and name not in self.refusals]
         return GossipReport(
             round=self._number,
             peer=self._peer.me,
             partners=tuple(self._waits),
             met=tuple(sorted(self.theirs)),
             missed={name: self.missed.get(name, "it did not call in time") for name in gone},
-            refused=dict(sorted(self.refused.items())),
+            refused=dict(sorted(self.refusals.items())),
             strangers=self._strangers,
             consensus=consensus,
             moved=distance(self._arrays, mixed),
@@ -355,35 +364,3 @@ class _GossipMeeting:
             seconds=time.monotonic() - began,
             sent=self._sent,
         )
-
-
-def mix(own: Arrays, theirs: Mapping[str, Arrays], weights: Mapping[str, float], me: str) -> Arrays:
-    """Weighted sums of floats in the order of ids; of whole numbers the largest."""
-    held = {**theirs, me: own}
-    return {name: _mix_one([(held[peer][name], weights[peer]) for peer in sorted(held)]) for name in own}
-
-
-def _mix_one(parts: list[tuple[NDArray[Any], float]]) -> NDArray[Any]:
-    arrays, weights = [part for part, _ in parts], [weight for _, weight in parts]
-    if arrays[0].dtype.kind != "f":
-        return np.asarray(np.max(np.stack(arrays), axis=0))
-    return combine_arrays(arrays, lambda rows: _weighted(rows, weights))
-
-
-def _weighted(rows: Rows, weights: list[float]) -> F64:
-    total = np.zeros(rows[0].size)
-    for row, weight in zip(rows, weights, strict=True):
-        total += weight * row.astype(np.float64)
-    return total
-
-
-def distance(a: Arrays, b: Arrays) -> float:
-    """Euclidean, over all floats."""
-    total = 0.0
-    for name in sorted(a):
-        if a[name].dtype.kind == "f":
-            x, y = flat([a[name], b[name]])
-            for block in blocks(x.size):
-                apart = x[block].astype(np.float64) - y[block]
-                total += float(np.sum(np.square(apart, out=apart)))
-    return float(np.sqrt(total))

@@ -22,9 +22,10 @@ from slipstream.data.arrays_file import content_hash
 from slipstream.data.merge_rules import Rule
 from slipstream.federate.aggregate import Base, MergeReport, MergeSettings, aggregate
 from slipstream.federate.files import Files
-from slipstream.federate.folder import join, run_folder
-from slipstream.federate.rounds import Federation, RoundOutcome, RoundRules
-from slipstream.federate.update import Arrays, ClientUpdate
+from slipstream.federate.folder import federation_folder, join
+from slipstream.federate.rounds import Federation, RoundLimits, RoundOutcome
+from slipstream.federate.update import ClientUpdate
+from slipstream.types import Arrays
 
 
 class Synced(NamedTuple):
@@ -49,11 +50,11 @@ class Shared:
         how = settings or MergeSettings()
 
         def merge(updates: Sequence[ClientUpdate], base: Base | None) -> tuple[Arrays, MergeReport]:
-            return aggregate(how, _rules(updates[0].arrays), updates, base)
+            return aggregate(how, _array_rules(updates[0].arrays), updates, base)
 
-        rules = RoundRules(clients, quorum=clients // 2 + 1, timeout_s=timeout_s)
+        limits = RoundLimits(clients, quorum=clients // 2 + 1, timeout_s=timeout_s)
         words = msgspec.json.encode(how).decode()
-        federation = Federation(run_folder(Path(root), "shared"), rules, merge, words)
+        federation = Federation(federation_folder(Path(root), "shared"), limits, merge, words)
         join(federation)
         self._transport, self._client, self._base = Files(federation), client, ""
 
@@ -64,8 +65,8 @@ class Shared:
         """
         own = {name: np.array(one.numpy() if hasattr(one, "numpy") else one) for name, one in arrays.items()}
         model = self._transport.catch_up(self._base)
-        nonce = hashlib.sha256(f"{self._base} {content_hash(own)}".encode()).hexdigest()[:32]
-        update = ClientUpdate(self._client, model.round, self._base, nonce, own, facts=facts)
+        update_id = hashlib.sha256(f"{self._base} {content_hash(own)}".encode()).hexdigest()[:32]
+        update = ClientUpdate(self._client, model.round, self._base, update_id, own, facts=facts)
         outcome = self._transport.exchange(update)
         assert outcome is not None  # as it waits
         self._base = outcome.model.base
@@ -76,7 +77,7 @@ class Shared:
         self._transport.leave(self._client)
 
 
-def _rules(arrays: Arrays) -> dict[str, Rule]:
+def _array_rules(arrays: Arrays) -> dict[str, Rule]:
     return {name: Rule("merge" if array.dtype.kind == "f" else "count") for name, array in arrays.items()}
 
 

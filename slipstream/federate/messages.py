@@ -2,17 +2,21 @@
 
 A frame (runtime/frames.py) has one of the structs below as its body, and data: an update's file, or an aggregate's.
 Every request gets one answer. That to Await and Submit comes when the round is over, for those who wait; or at once,
-when there is a reason why not.
+when there is a reason why not. A round of one client, over two connections:
+
+    EnterFederation -> Welcome    CatchUp -> Stands                              (CoordinatorTransport.catch_up)
+    EnterFederation -> Welcome    Await -> Send    Submit -> (wait) RoundEnded   (CoordinatorTransport.exchange)
+
+Some fields are called otherwise on the wire (`name=`), where those words are older than ours.
 """
 
 from __future__ import annotations
 
 import msgspec
 
-from slipstream.federate.rounds import RoundRecord, RoundRules
-from slipstream.runtime.frames import Frames, MessageSet
+from slipstream.federate.rounds import RoundLimits, RoundRecord
+from slipstream.runtime.frames import MessageProtocol, MessageSet
 
-FRAMES = Frames(b"SF", 1, "a Slipstream coordinator")
 MAX_REQUEST = 1 << 12  # bytes of a body
 MAX_ANSWER = 1 << 22  # a record of many clients
 
@@ -35,17 +39,20 @@ class CatchUp(CoordinatorRequest, frozen=True, tag="catch_up"):
 
 
 class Await(CoordinatorRequest, frozen=True, tag="await"):
-    """What becomes of this update of mine? Answered by Ended; by Send where it is not known."""
+    """What becomes of this update of mine? Answered by RoundEnded; by Send where it is not known.
 
-    nonce: str
-    base: str
+    Who is not `patient` is answered at once: by Kept where the round is not over.
+    """
+
+    update_id: str = msgspec.field(name="nonce")
+    base: str  # hash of the aggregate that the update goes on from
     patient: bool = True
 
 
 class Submit(CoordinatorRequest, frozen=True, tag="submit"):
-    """Here it is; answered by Ended, Refused, or Send where a new round has begun meanwhile."""
+    """Here it is. Answered as Await; by CoordinatorRefusal; by Send where a new round has begun meanwhile."""
 
-    nonce: str
+    update_id: str = msgspec.field(name="nonce")
     base: str
     round: int
     patient: bool = True
@@ -55,7 +62,7 @@ class Leave(CoordinatorRequest, frozen=True, tag="leave"):
     """No more updates will come from me; answered by Kept."""
 
 
-Ask = EnterFederation | CatchUp | Await | Submit | Leave
+AnyCoordinatorRequest = EnterFederation | CatchUp | Await | Submit | Leave
 
 
 class CoordinatorAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="say"):
@@ -63,16 +70,16 @@ class CoordinatorAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
 
 
 class Welcome(CoordinatorAnswer, frozen=True, tag="welcome"):
-    """By which rules rounds go here."""
+    """By which limits rounds go here."""
 
-    rules: RoundRules
+    limits: RoundLimits = msgspec.field(name="rules")
 
 
 class Stands(CoordinatorAnswer, frozen=True, tag="stands"):
-    """The current round, and the aggregate to go on from."""
+    """Where the federation stands. The newest aggregate's file follows as data, unless the client has it."""
 
-    round: int
-    base: str
+    next_round: int = msgspec.field(name="round")  # the one that is open now
+    newest: str = msgspec.field(name="base")  # hash of the aggregate to go on from
 
 
 class Send(CoordinatorAnswer, frozen=True, tag="send"):
@@ -86,21 +93,23 @@ class Kept(CoordinatorAnswer, frozen=True, tag="kept"):
 
 
 class RoundEnded(CoordinatorAnswer, frozen=True, tag="ended"):
-    """A round is over; where things stand now."""
+    """A round is over. The newest aggregate's file follows as data, unless the client has it."""
 
-    record: RoundRecord
-    round: int
-    base: str
+    record: RoundRecord  # of the round that is over
+    next_round: int = msgspec.field(name="round")  # the one that is open now
+    newest: str = msgspec.field(name="base")  # hash of the aggregate to go on from
 
 
 class CoordinatorRefusal(CoordinatorAnswer, frozen=True, tag="refused"):
     """It does not count, and why."""
 
-    round: int
+    round: int  # that it was refused in, which is open
     reason: str
 
 
-Say = Welcome | Stands | Send | Kept | RoundEnded | CoordinatorRefusal
+AnyCoordinatorAnswer = Welcome | Stands | Send | Kept | RoundEnded | CoordinatorRefusal
 
-REQUESTS: MessageSet[Ask] = MessageSet(FRAMES, MAX_REQUEST, msgspec.msgpack.Decoder(Ask))
-ANSWERS: MessageSet[Say] = MessageSet(FRAMES, MAX_ANSWER, msgspec.msgpack.Decoder(Say))
+REQUESTS: MessageSet[AnyCoordinatorRequest]
+REQUESTS = MessageSet(MessageProtocol.COORDINATOR, MAX_REQUEST, msgspec.msgpack.Decoder(AnyCoordinatorRequest))
+ANSWERS: MessageSet[AnyCoordinatorAnswer]
+ANSWERS = MessageSet(MessageProtocol.COORDINATOR, MAX_ANSWER, msgspec.msgpack.Decoder(AnyCoordinatorAnswer))

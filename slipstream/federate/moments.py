@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 
 from slipstream.data.merge_rules import Rule
 from slipstream.errors import FederationError
-from slipstream.federate.blocks import F64, Clients, Combine, blocks, flat, refuse_not_finite
-from slipstream.federate.update import Arrays
+from slipstream.federate.blocks import Clients, Combine, blocks, flat, refuse_not_finite, refuse_too_large
+from slipstream.types import F64, Arrays
 
 OPTIMISER = ("first_moment", "second_moment", "optim_step")
 NARROW = 1e-6  # of a feature's deviation: below, it counts as constant, as in nets/normalise.py
@@ -162,7 +162,7 @@ def _streams(clients: Clients, group: str) -> list[StreamStatistics]:
     for client, spread, rows in zip(sorted(clients), m2, count, strict=True):
         if (spread < 0).any() or rows < 0:
             raise FederationError(
-                f"client {client}: {group} says it has seen fewer than no rows, or less than no spread"
+                f"client {client}: {group}.count is {rows} and the least of {group}.m2 {spread.min()}; none is below 0"
             )
     return [
         StreamStatistics(a.astype(np.float64), b.astype(np.float64), float(c))
@@ -231,7 +231,7 @@ def merged_moments(clients: Clients, rules: Mapping[str, Rule], step: str, combi
         except FloatingPointError:
             for part in pair:
                 _column(clients, part)
-            raise FederationError(f"{name}: the clients' numbers are too large to be added up") from None
+            refuse_too_large(clients, name)
         merged |= dict(zip(pair, both, strict=True))
     return merged
 

@@ -1,4 +1,4 @@
-"""How peers without a coordinator talk: their messages, calls that are answered in threads, and whether others live.
+"""How peers without a coordinator talk: their messages, calls that are answered, and whether others live.
 
 A frame (runtime/frames.py) has one of the structs below as its body and data: arrays, in the order of their names, as
 both sides hold them. The token is checked before data are read, and every wait ends by a deadline.
@@ -9,19 +9,20 @@ from __future__ import annotations
 import contextlib
 import hmac
 import socket
-import threading
 import time
-from collections.abc import Callable
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import Protocol
 
 import msgspec
 import numpy as np
 
-from slipstream.federate.peers import U8
 from slipstream.runtime.address import Address, connect
-from slipstream.runtime.frames import FieldRecord, Frames, MessageSet, WireError
+from slipstream.runtime.frames import Bytes, FieldRecord, MessageProtocol, MessageSet, WireError
 from slipstream.runtime.link import LOOK_S, FramedLink
+from slipstream.runtime.server import TURN, Connection, ServerLimits, SocketServer
+from slipstream.types import U8
 
-FRAMES = Frames(b"SP", 1, "Slipstream peers")
 MAX_BODY = 1 << 20  # bytes: the names and shapes of some thousand arrays
 MAX_DATA = 1 << 40  # it takes no memory before `receive_data` knows how much to expect
 MAX_CALLS = 64  # connections answered at once
@@ -95,7 +96,7 @@ class PeerRefusal(Message, frozen=True, tag="refused"):
 
 PeerSay = Hello | Where | At | PeerWait | Roster | Take | Exchanged | PeerRefusal
 
-MESSAGES: MessageSet[PeerSay] = MessageSet(FRAMES, MAX_BODY, msgspec.msgpack.Decoder(PeerSay))
+MESSAGES: MessageSet[PeerSay] = MessageSet(MessageProtocol.PEERS, MAX_BODY, msgspec.msgpack.Decoder(PeerSay))
 PeerLink = FramedLink[PeerSay]
 
 
@@ -113,35 +114,108 @@ def receive_data(link: PeerLink, size: int, expected: int, deadline: float) -> U
     return data
 
 
-def is_ours(token: str, ours: str) -> bool:
+def _is_ours(token: str, ours: str) -> bool:
     """Whether a caller knows the token; the time this takes says nothing about it."""
     return hmac.compare_digest(token.encode(), ours.encode())
 
 
-def answer_calls(
-    server: socket.socket, answer: Callable[[PeerLink], None], is_over: Callable[[], bool], deadline: float
-) -> None:
-    """Take calls until it is over or the deadline passes, each in a thread of its own; those that go on then are cut.
+@dataclass(eq=False)
+class Call(Connection):
+    """A call of another peer, whose id is its name once it has shown the token."""
 
-    `answer` owns its link. What it may still say when it is over, it says before that is known.
-    """
-    calls: list[tuple[threading.Thread, PeerLink]] = []
-    while not is_over() and time.monotonic() < deadline:
-        server.settimeout(min(TICK_S, max(deadline - time.monotonic(), 0.001)))
-        try:
-            link = PeerLink(server.accept()[0], MESSAGES)
-        except OSError:  # nobody called, or the caller has gone again
-            continue
-        calls = [(thread, other) for thread, other in calls if thread.is_alive()]
-        if len(calls) >= MAX_CALLS:
-            link.close()
-            continue
-        calls.append((threading.Thread(target=answer, args=(link,), daemon=True), link))
-        calls[-1][0].start()
-    for thread, link in calls:
-        if thread.is_alive():
-            link.cut()
-        thread.join()
+    hello: Hello | None = None  # once it is let in
+
+
+class Answers(Protocol):
+    """What calls mean to one peer in one round."""
+
+    def is_over(self) -> bool:
+        """Whether no more calls are taken."""
+
+    def max_data(self, call: Call) -> int:
+        """Bytes of arrays that a message of this call may bring."""
+
+    def answer(self, calls: Calls, call: Call, said: PeerSay, data: bytes) -> None:
+        """Answer somebody who knows the token. WireError: refuse it and end the call."""
+
+    def refused(self, call: Call, reason: str) -> None:
+        """A call ends for what was sent."""
+
+    def ended(self, call: Call) -> None:
+        """A call has ended, for whatever reason."""
+
+
+class Calls:
+    """The calls that one peer takes in one round, from a socket that goes on listening after it."""
+
+    def __init__(
+        self, listener: socket.socket, token: str, ids: Collection[str], answers: Answers, deadline: float
+    ) -> None:
+        """`ids`: who may call; no call is taken after the deadline."""
+        self._token, self._ids, self._answers, self._deadline = token, ids, answers, deadline
+        limits = ServerLimits(MAX_CALLS, ENTER_S, max(deadline - time.monotonic(), 1.0))
+        self._server: SocketServer[Call, PeerSay, tuple[PeerSay, bytes]]
+        self._server = SocketServer(listener.dup(), MESSAGES, self, limits)
+        self.stopping = False
+
+    def take(self, call: Call, said: PeerSay, data: memoryview) -> tuple[PeerSay, bytes]:
+        """A message, with a copy of its data."""
+        return said, bytes(data)
+
+    def run(self) -> None:
+        """Answer until it is over or the deadline passes; calls that go on then are ended by `close`."""
+        self.between()
+        self._server.serve()
+
+    def close(self) -> None:
+        """End all calls."""
+        self._server.close()
+
+    def answer(self, call: Call, message: Message, data: Bytes = b"") -> None:
+        """Say something; what the socket does not take at once follows."""
+        self._server.answer(call, message, data)
+        self._server.flush(call)
+
+    def connected(self, link: socket.socket, now: float, is_local: bool) -> Call:
+        """Nothing is known of it yet."""
+        return Call(link, now, is_local)
+
+    def max_data(self, call: Call) -> int:
+        """What the meeting takes; nothing of strangers."""
+        return self._answers.max_data(call) if call.name else 0
+
+    def turns(self, ready: Iterable[Call]) -> list[Call]:
+        """Everybody."""
+        return list(ready)
+
+    def do(self, call: Call, request: tuple[PeerSay, bytes]) -> int:
+        """Answer a message, the first of a call only to those who know the token."""
+        said, data = request
+        if not call.name:
+            if not isinstance(said, Hello | Where) or not _is_ours(said.token, self._token):
+                raise WireError("the token is not this run's")
+            if said.id not in self._ids:
+                raise WireError(f"{said.id!r:.80} is not one of the other peers")
+            call.name = said.id
+        self._answers.answer(self, call, said, data)
+        return TURN
+
+    def refusal(self, call: Call, error: WireError) -> PeerRefusal:
+        """Why a call ends."""
+        self._answers.refused(call, str(error))
+        return PeerRefusal(str(error))
+
+    def between(self) -> None:
+        """See whether it is over."""
+        self.stopping = self._answers.is_over() or time.monotonic() >= self._deadline
+
+    def pause_s(self) -> float:
+        """Not long: others may be gone, or this peer not patient any longer."""
+        return TICK_S
+
+    def ended(self, call: Call, why: str) -> None:
+        """Tell the meeting."""
+        self._answers.ended(call)
 
 
 class Watch:

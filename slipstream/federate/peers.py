@@ -9,19 +9,18 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from slipstream.errors import FederationError
-from slipstream.federate.update import Arrays, check_id
+from slipstream.federate.blocks import Rows, blocks, combine_arrays, flat, stray_number
+from slipstream.federate.update import check_id
 from slipstream.runtime.address import Address, parse_address
 from slipstream.runtime.frames import DTYPES, FieldRecord
-
-U8 = NDArray[np.uint8]
-F64 = NDArray[np.float64]
+from slipstream.types import F64, U8, Arrays
 
 SHORTEST_PATIENCE_S = 0.5
 
@@ -46,9 +45,10 @@ def parse_members(addresses: Mapping[str, str], me: str) -> tuple[Member, ...]:
         Member(check_id(name, "peer"), parse_address(address)) for name, address in sorted(addresses.items())
     )
     places = [str(member.address) for member in members]
-    for member, place in zip(members, places, strict=True):
+    for place in places:
         if places.count(place) > 1:
-            raise FederationError(f"peer {member.id}: {place} is the address of another peer too")
+            sharing = [member.id for member in members if str(member.address) == place]
+            raise FederationError(f"peers {', '.join(sharing)}: {place} is the address of each; give each its own")
     return members
 
 
@@ -116,6 +116,38 @@ def mixing_weights(me: str, expected: Sequence[str], there: Iterable[str]) -> di
     return {name: float(shares[name]) for name in sorted(shares)}
 
 
+def mix(own: Arrays, theirs: Mapping[str, Arrays], weights: Mapping[str, float], me: str) -> Arrays:
+    """Weighted sums of floats in the order of ids; of whole numbers the largest."""
+    held = {**theirs, me: own}
+    return {name: _mix_one([(held[peer][name], weights[peer]) for peer in sorted(held)]) for name in own}
+
+
+def _mix_one(parts: list[tuple[NDArray[Any], float]]) -> NDArray[Any]:
+    arrays, weights = [part for part, _ in parts], [weight for _, weight in parts]
+    if arrays[0].dtype.kind != "f":
+        return np.asarray(np.max(np.stack(arrays), axis=0))
+    return combine_arrays(arrays, lambda rows: _weighted(rows, weights))
+
+
+def _weighted(rows: Rows, weights: list[float]) -> F64:
+    total = np.zeros(rows[0].size)
+    for row, weight in zip(rows, weights, strict=True):
+        total += weight * row.astype(np.float64)
+    return total
+
+
+def distance(a: Arrays, b: Arrays) -> float:
+    """Euclidean, over all floats."""
+    total = 0.0
+    for name in sorted(a):
+        if a[name].dtype.kind == "f":
+            x, y = flat([a[name], b[name]])
+            for block in blocks(x.size):
+                apart = x[block].astype(np.float64) - y[block]
+                total += float(np.sum(np.square(apart, out=apart)))
+    return float(np.sqrt(total))
+
+
 # --- what they exchange ---
 
 _FLOATS = ("float16", "float32", "float64")
@@ -176,7 +208,7 @@ def why_not_finite(arrays: Arrays) -> str | None:
     """The first array with a NaN or an infinity, as a sentence."""
     for name in sorted(arrays):
         if arrays[name].dtype.kind == "f" and not np.isfinite(arrays[name]).all():
-            return f"{name} has numbers that are not finite"
+            return stray_number(name, arrays[name])
     return None
 
 

@@ -27,9 +27,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slipstream.errors import FederationError
-from slipstream.federate.update import Arrays, ClientUpdate
-
-F64 = NDArray[np.float64]
+from slipstream.federate.update import ClientUpdate
+from slipstream.types import F64, Arrays
 
 # Any order gives a bound that holds; the best of these is taken: low ones where ε is large, high ones where σ is.
 ORDERS: tuple[float, ...] = (
@@ -156,7 +155,9 @@ def clip(change: dict[str, F64], clip_norm: float) -> tuple[dict[str, F64], floa
     """The change scaled down to `clip_norm` if its norm over all arrays is larger, and the norm it had."""
     norm = math.hypot(*(float(np.linalg.norm(value)) for value in change.values()))
     if not math.isfinite(norm):
-        raise FederationError("privacy: the change of the parameters is not finite; an update of it would hide nothing")
+        raise FederationError(
+            f"privacy: the norm of the change of {_some(sorted(change))} is {norm}; an update of it would hide nothing"
+        )
     scale = min(1.0, clip_norm / norm) if norm > 0 else 1.0
     return {name: value * scale for name, value in change.items()}, norm
 

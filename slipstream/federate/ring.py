@@ -26,26 +26,24 @@ use the ring among machines you trust, or the coordinator.
 from __future__ import annotations
 
 import contextlib
-import errno
-import math
-import os
 import secrets
 import socket
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Self
+from typing import Self
 
 import msgspec
 from msgspec.structs import replace
 
 from slipstream.errors import FederationError
+from slipstream.federate.aggregate import clip_weights
 from slipstream.federate.blocks import Clients
 from slipstream.federate.peer_links import (
     CLOSED,
     CONNECT_S,
-    ENTER_S,
     LONGEST_PAUSE_S,
+    Calls,
     Hello,
     PeerLink,
     PeerRefusal,
@@ -53,9 +51,7 @@ from slipstream.federate.peer_links import (
     PeerWait,
     Roster,
     Watch,
-    answer_calls,
     connect_peer,
-    is_ours,
     why,
 )
 from slipstream.federate.peers import (
@@ -65,19 +61,15 @@ from slipstream.federate.peers import (
     digest,
     parse_members,
     patience_s,
-    why_differ,
     why_not_finite,
 )
-from slipstream.federate.ring_group import MeetingGroup, MeetingResult, Merge
+from slipstream.federate.ring_group import REFUSED, MeetingGroup, MeetingResult, Merge, RingMeeting
 from slipstream.federate.rounds import Patience, always
 from slipstream.federate.rules.weighted_mean import weighted_mean
-from slipstream.federate.update import Arrays
-from slipstream.federate.weights import clip_weights
 from slipstream.runtime.address import listen
 from slipstream.runtime.frames import WireError
-from slipstream.runtime.link import ImpatientError, left_s, pauses
-
-REFUSED = why(ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED)))
+from slipstream.runtime.link import ImpatientError, is_open, left_s, pauses
+from slipstream.types import Arrays
 
 
 class RingReport(msgspec.Struct, frozen=True):
@@ -134,7 +126,7 @@ class Ring:
         self._watches = {other.id: Watch(other.address) for other in self._members if other.id != me}
         own = next(member for member in self._members if member.id == me)
         self._host = _host_of(own)
-        self._server, _ = listen(own.address, token)
+        self._listener, _ = listen(own.address, token)
 
     def __enter__(self) -> Self:
         return self
@@ -144,7 +136,7 @@ class Ring:
 
     def close(self) -> None:
         """Stop listening."""
-        self._server.close()
+        self._listener.close()
         for watch in self._watches.values():
             watch.close()
 
@@ -158,91 +150,91 @@ class Ring:
         began = time.monotonic()
         if (reason := why_not_finite(arrays)) is not None:
             raise FederationError(f"round {number}: {self.me} has nothing to share: {reason}")
-        story = _Story(Hello(self._token, self.me, number, describe(arrays), weight))
+        state = _RoundState(Hello(self._token, self.me, number, describe(arrays), weight))
         hopeless = 0
         for pause in pauses(LONGEST_PAUSE_S):
             try:
-                self._attempt(arrays, story, began + self._deadline_s, patient)
+                self._attempt(arrays, state, began + self._deadline_s, patient)
                 break
             except _FailedError as error:
-                story.failures.append(str(error))
-            hopeless = hopeless + 1 if self._is_hopeless(story) else 0
+                state.failures.append(str(error))
+            hopeless = hopeless + 1 if self._is_hopeless(state) else 0
             if hopeless >= CLOSED or not patient() or time.monotonic() + pause >= began + self._deadline_s:
                 break
             time.sleep(pause)
-        self._known |= set(story.there)
-        self._misses = count_misses(self._misses, [name for name in self._ids if name != self.me], story.there)
-        is_done = bool(story.members)
+        self._known |= set(state.there)
+        self._misses = count_misses(self._misses, [name for name in self._ids if name != self.me], state.there)
+        is_done = bool(state.members)
         report = RingReport(
-            round=story.round,
+            round=state.round,
             peer=self.me,
-            members=story.members,
-            attempts=len(story.failures) + is_done,
-            failures=tuple(story.failures),
-            absent=story.absent,
-            refused=story.refused,
-            reason="" if is_done else story.failures[-1],
+            members=state.members,
+            attempts=len(state.failures) + is_done,
+            failures=tuple(state.failures),
+            absent=state.absent,
+            refused=state.refused,
+            reason="" if is_done else state.failures[-1],
             seconds=time.monotonic() - began,
-            sent=story.sent,
+            sent=state.sent,
         )
-        return story.result if is_done else arrays, report
+        return state.result if is_done else arrays, report
 
-    def _is_hopeless(self, story: _Story) -> bool:
+    def _is_hopeless(self, state: _RoundState) -> bool:
         """Whether so many peers that were there once have closed their ports that there can be no quorum."""
-        gone = [name for name in self._known if story.absent.get(name) == REFUSED]
+        gone = [name for name in self._known if state.absent.get(name) == REFUSED]
         return len(self._ids) - len(gone) < self._quorum
 
-    def _attempt(self, arrays: Arrays, story: _Story, deadline: float, patient: Patience) -> None:
+    def _attempt(self, arrays: Arrays, state: _RoundState, deadline: float, patient: Patience) -> None:
         """One meeting and what comes of it; returns when the round is over for this peer."""
-        seen = self._meet(story, deadline, patient)
+        seen = self._meet(state, deadline, patient)
         roster = seen.roster
-        story.there, story.absent, story.round = roster.members, seen.absent, roster.round
+        state.there, state.absent, state.round = roster.members, seen.absent, roster.round
         if roster.keep:
-            if roster.keep == story.hello.have:
-                story.members = story.held_by
+            if roster.keep == state.hello.have:
+                state.members = state.held_by
             else:
-                story.failures.append("the round was decided without this peer")
+                state.failures.append("the round was decided without this peer")
             return
         if len(roster.members) < self._quorum:
             there = f"{len(roster.members)} of {len(self._ids)} peers were there"
             raise _FailedError(f"{there}, and the quorum is {self._quorum}")
-        story.hello = replace(story.hello, generation=roster.generation, have="")
+        state.hello = replace(state.hello, generation=roster.generation, have="")
         try:
             group = MeetingGroup(seen, self.me, self._host, self._step_s)
-            story.sent = True
-            story.result, fault = group.reduce(arrays, self._merge)
+            state.sent = True
+            state.result, fault = group.reduce(arrays, self._merge)
             if not fault:
-                story.hello, story.held_by = replace(story.hello, have=digest(story.result)), roster.members
+                state.hello, state.held_by = replace(state.hello, have=digest(state.result)), roster.members
             culprits = group.agree()
         except RuntimeError as error:  # what gloo raises, whatever has happened
             raise _FailedError(f"the ring of {', '.join(roster.members)} broke: {why(error)}") from None
-        story.hello = replace(story.hello, have="")  # all know what all have
-        story.refused |= dict.fromkeys(culprits, "its arrays arrived with numbers that are not finite")
+        state.hello = replace(state.hello, have="")  # all know what all have
+        state.refused |= {culprit: f"the arrays of {culprit} arrived with NaN or infinity" for culprit in culprits}
         if not fault:
-            story.members = roster.members
+            state.members = roster.members
         elif culprits and self.me not in culprits:
-            raise _FailedError(f"{', '.join(culprits)} sent numbers that are not finite")
+            raise _FailedError(f"{', '.join(culprits)} sent NaN or infinity")
         else:  # another attempt would end the same way
-            story.failures.append(story.refused.get(self.me, fault))
+            state.failures.append(state.refused.get(self.me, fault))
 
     # --- the meeting ---
 
-    def _meet(self, story: _Story, deadline: float, patient: Patience) -> MeetingResult:
+    def _meet(self, state: _RoundState, deadline: float, patient: Patience) -> MeetingResult:
         """Who takes part in an attempt: asked of the first who lives, or decided where that is this peer."""
         absent: dict[str, str] = {}
         for member in self._members:
             if member.id == self.me:
                 break
-            if member.id in story.refused:
+            if member.id in state.refused:
                 continue
             patience = min(deadline, time.monotonic() + patience_s(self._meet_s, self._misses.get(member.id, 0)))
             try:
-                return self._join(member, story.hello, patience, deadline, patient)
+                return self._join(member, state.hello, patience, deadline, patient)
             except TimeoutError:
                 absent[member.id] = "it did not answer in time"
             except (OSError, WireError) as error:
                 absent[member.id] = why(error)
-        return self._lead(story, absent, deadline, patient)
+        return self._lead(state, absent, deadline, patient)
 
     def _join(self, leader: Member, hello: Hello, patience: float, deadline: float, patient: Patience) -> MeetingResult:
         """Call a leader and wait for what it decides; it says first that it is there, and how long it may take."""
@@ -272,17 +264,19 @@ class Ring:
         except ImpatientError:
             raise _FailedError(f"{self.me} does not wait any longer") from None
 
-    def _lead(self, story: _Story, absent: dict[str, str], deadline: float, patient: Patience) -> MeetingResult:
+    def _lead(self, state: _RoundState, absent: dict[str, str], deadline: float, patient: Patience) -> MeetingResult:
         """Wait for the others, decide who takes part, and tell them."""
         now = time.monotonic()
-        awaited = [m for m in self._members if m.id != self.me and m.id not in absent and m.id not in story.refused]
+        awaited = [m for m in self._members if m.id != self.me and m.id not in absent and m.id not in state.refused]
         waits = {m.id: min(deadline, now + patience_s(self._meet_s, self._misses.get(m.id, 0))) for m in awaited}
         watches = {name: self._watches[name] for name in waits}
-        meeting = _RingMeeting(story.hello, self._ids, story.refused, watches, waits)
+        meeting = RingMeeting(state.hello, state.refused, watches, waits, patient)
+        others = [name for name in self._ids if name != self.me]
+        calls = Calls(self._listener, self._token, others, meeting, meeting.latest)
         try:
-            answer_calls(self._server, meeting.answer, lambda: meeting.is_over() or not patient(), meeting.latest)
-            joined = {name: call for name, call in meeting.joined.items() if call.link.is_open()}
-            hellos = {self.me: story.hello, **{name: call.hello for name, call in joined.items()}}
+            calls.run()
+            joined = {name: call for name, call in meeting.joined.items() if is_open(call.link)}
+            hellos = {self.me: state.hello, **{name: call.hello for name, call in joined.items() if call.hello}}
             members = tuple(sorted(hellos))
             keep = _result_to_keep(list(hellos.values()))
             store = None if keep or len(members) < self._quorum else self._open_store()
@@ -296,9 +290,9 @@ class Ring:
             )
             for call in joined.values():
                 with contextlib.suppress(OSError):  # it died just now: the ring will break, and the next be without it
-                    call.link.send(roster, time.monotonic() + CONNECT_S)
+                    calls.answer(call, roster)
         finally:
-            meeting.close()
+            calls.close()
         gone = {name: meeting.gone.get(name, "it did not come in time") for name in self._ids if name not in members}
         return MeetingResult(roster, self._host, store, {**gone, **absent})
 
@@ -309,7 +303,7 @@ class Ring:
 
 
 @dataclass
-class _Story:
+class _RoundState:
     """What has happened to one peer in one round so far."""
 
     hello: Hello  # what it says at the next meeting
@@ -331,13 +325,6 @@ class _FailedError(Exception):
     """This attempt came to nothing; the next may not."""
 
 
-class _Call(NamedTuple):
-    """Somebody who has come to a meeting, and waits."""
-
-    hello: Hello
-    link: PeerLink
-
-
 def _host_of(member: Member) -> str:
     return member.address.host or "127.0.0.1"
 
@@ -352,72 +339,3 @@ def _result_to_keep(hellos: Sequence[Hello]) -> str:
         return ""
     generation, have = made.pop()
     return have if all(hello.have for hello in hellos if hello.generation == generation) else ""
-
-
-class _RingMeeting:
-    """Who has come to a meeting; answers run in threads, each writing what is its own."""
-
-    def __init__(
-        self,
-        hello: Hello,
-        ids: Sequence[str],
-        refused: Mapping[str, str],
-        watches: Mapping[str, Watch],
-        waits: dict[str, float],
-    ) -> None:
-        self.joined: dict[str, _Call] = {}
-        self.gone: dict[str, str] = {}
-        self.latest = max(waits.values(), default=time.monotonic())
-        self._hello, self._ids, self._refused, self._waits = hello, ids, refused, waits
-        self._watches = watches
-        for watch in watches.values():
-            watch.begin(met=True)  # one who has not begun is not waited for either: there will be another meeting
-
-    def is_over(self) -> bool:
-        """Whether all have come who may come; who has gone is not waited for."""
-        now = time.monotonic()
-        for name, watch in self._watches.items():
-            call = self.joined.get(name)
-            if call is not None and not call.link.is_open():
-                call.link.close()
-                if self.joined.get(name) is call:  # and has not called again just now
-                    del self.joined[name]
-            if name not in self.joined and now < self._waits[name] and watch.has_gone():
-                self._waits[name] = 0.0
-                self.gone.setdefault(name, REFUSED)
-        return all(name in self.joined or now >= until for name, until in self._waits.items())
-
-    def close(self) -> None:
-        """Put all calls down."""
-        for call in self.joined.values():
-            call.link.close()
-
-    def answer(self, link: PeerLink) -> None:
-        """Let somebody in, or say why not."""
-        try:
-            said, _ = link.receive(min(self.latest, time.monotonic() + ENTER_S))
-            if not isinstance(said, Hello) or not is_ours(said.token, self._hello.token):
-                raise WireError("the token is not this run's")
-            if said.id not in self._ids or said.id == self._hello.id:
-                raise WireError(f"{said.id!r:.80} is not one of the other peers")
-            reason = self._refused.get(said.id) or why_differ(self._hello.records, said.records)
-            if reason is None and not (math.isfinite(said.weight) and said.weight >= 0):
-                reason = f"a weight of {said.weight}"
-            if reason is not None:
-                self.gone[said.id] = f"refused: {reason}"
-                if said.id in self._waits:
-                    self._waits[said.id] = 0.0
-                raise WireError(reason)
-            link.send(PeerWait(max(self.latest - time.monotonic(), 0.0)), time.monotonic() + CONNECT_S)
-            if not link.is_open():  # one that was given up long ago must not take the place of a later one
-                raise ConnectionResetError
-            # A socket of its own: it is not cut when no more calls are taken.
-            call = _Call(said, link.detach())
-            before, self.joined[said.id] = self.joined.get(said.id), call
-            if before is not None:  # it has called again, and waits for this call's answer alone
-                before.link.close()
-        except WireError as error:
-            with link, contextlib.suppress(OSError):
-                link.send(PeerRefusal(str(error)), time.monotonic() + 1.0)
-        except OSError:
-            link.close()

@@ -1,7 +1,11 @@
-"""What the members of a ring do once they have met: scatter, merge and gather through a process group of gloo."""
+"""A ring's meeting, and what its members do once they have met: scatter, merge, gather by a process group of gloo."""
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import math
+import os
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -13,11 +17,78 @@ from numpy.typing import NDArray
 
 from slipstream.errors import FederationError
 from slipstream.federate.blocks import Clients
-from slipstream.federate.peer_links import Roster
-from slipstream.federate.peers import describe, unpack, why_not_finite
-from slipstream.federate.update import Arrays
+from slipstream.federate.peer_links import Call, Calls, Hello, PeerSay, PeerWait, Roster, Watch, why
+from slipstream.federate.peers import describe, unpack, why_differ, why_not_finite
+from slipstream.federate.rounds import Patience
+from slipstream.runtime.frames import WireError
+from slipstream.runtime.link import is_open
+from slipstream.types import Arrays
 
+REFUSED = why(ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED)))
 Merge = Callable[[Clients, Mapping[str, float]], Arrays]  # parts of all members and their claimed weights
+
+
+class RingMeeting:
+    """Who has come to a meeting."""
+
+    def __init__(
+        self,
+        hello: Hello,
+        refusals: Mapping[str, str],
+        watches: Mapping[str, Watch],
+        waits: dict[str, float],
+        patient: Patience,
+    ) -> None:
+        self.joined: dict[str, Call] = {}
+        self.gone: dict[str, str] = {}
+        self.latest = max(waits.values(), default=time.monotonic())
+        self._hello, self._refusals, self._waits, self._patient = hello, refusals, waits, patient
+        self._watches = watches
+        for watch in watches.values():
+            watch.begin(met=True)  # one who has not begun is not waited for either: there will be another meeting
+
+    def is_over(self) -> bool:
+        """Whether all have come who may come; who has gone is not waited for."""
+        now = time.monotonic()
+        for name, watch in self._watches.items():
+            if name not in self.joined and now < self._waits[name] and watch.has_gone():
+                self._waits[name] = 0.0
+                self.gone.setdefault(name, REFUSED)
+        all_came = all(name in self.joined or now >= until for name, until in self._waits.items())
+        return all_came or not self._patient()
+
+    def max_data(self, call: Call) -> int:
+        """Nobody sends arrays to a meeting."""
+        return 0
+
+    def answer(self, calls: Calls, call: Call, said: PeerSay, data: bytes) -> None:
+        """Let somebody in, who then waits for the roster, or say why not."""
+        if not isinstance(said, Hello):
+            raise WireError(f"a {type(said).__name__} where a hello was expected")
+        reason = self._refusals.get(said.id) or why_differ(self._hello.records, said.records)
+        if reason is None and not (math.isfinite(said.weight) and said.weight >= 0):
+            reason = f"a weight of {said.weight}"
+        if reason is not None:
+            self.gone[said.id] = f"refused: {reason}"
+            if said.id in self._waits:
+                self._waits[said.id] = 0.0
+            raise WireError(reason)
+        calls.answer(call, PeerWait(max(self.latest - time.monotonic(), 0.0)))
+        if not is_open(call.link):  # one that was given up long ago must not take the place of a later one
+            raise ConnectionResetError
+        call.hello = said
+        before, self.joined[said.id] = self.joined.get(said.id), call
+        if before is not None and before is not call:  # it has called again, and waits for this call's answer alone
+            with contextlib.suppress(OSError):
+                before.link.shutdown(socket.SHUT_RDWR)
+
+    def refused(self, call: Call, reason: str) -> None:
+        """Who is refused is not let in."""
+
+    def ended(self, call: Call) -> None:
+        """Who has gone has not come."""
+        if self.joined.get(call.name) is call:
+            del self.joined[call.name]
 
 
 class MeetingResult(NamedTuple):
@@ -96,7 +167,7 @@ class MeetingGroup:
             return np.asarray(parts.max(axis=0))
         self._culprits |= {name for name, part in zip(self._members, parts, strict=True) if not np.isfinite(part).all()}
         if self._culprits:
-            raise FederationError(f"{', '.join(sorted(self._culprits))} sent numbers that are not finite")
+            raise FederationError(f"{', '.join(sorted(self._culprits))} sent NaN or infinity")
         clients = {name: {"part": part} for name, part in zip(self._members, parts, strict=True)}
         return merge(clients, dict(zip(self._members, self._weights, strict=True)))["part"]
 

@@ -12,15 +12,10 @@ vector comes late is one whose key is known by then, and its own mask still hide
     client: unmask(Survivors)      -> Unmask          server: receive, then open_sum   -> the sum
 
 Neither side does any input or output, waits, or writes to disk: a transport carries the frozen messages (`encode`,
-`decode`), and closes a phase at its deadline. Secrets live only in a `Client`, for one sum; if it dies, it has dropped
+`decode`), and ends a step at its deadline. Secrets live only in a `Client`, for one sum; if it dies, it has dropped
 out.
 
-Numbers are fixed-point, in units of 2^-32, in the ring of 64-bit integers, where sums are exact in any order: a sum of
-n vectors is off by at most n · 2^-33. A number beyond ± 2^30 / n is refused before it is masked: a sum cannot wrap.
-
-Keys are X25519, streams AES-256 in counter mode, boxes ChaCha20-Poly1305, all under HKDF-SHA256 of the shared secret,
-what it is for, and the hash of the terms and the list of keys: clients that were shown different lists cannot open
-each other's boxes. What this does not defend against is in docs/privacy.md.
+Keys, masks and numbers are in secure_keys.py. What this does not defend against is in docs/privacy.md.
 """
 
 from __future__ import annotations
@@ -28,35 +23,22 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from os import urandom
-from typing import TYPE_CHECKING, Literal, NamedTuple, NoReturn
+from typing import Literal, NamedTuple, NoReturn, TypeVar
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from slipstream.errors import FederationError
-from slipstream.federate.secure_keys import (
-    KEY_BYTES,
-    add_stream,
-    derive,
-    lock,
-    own_stream,
-    pair_stream,
-    private_key,
-    public,
-    unlock,
-)
-from slipstream.federate.shamir import SECRET_BYTES, SHARE_BYTES, join, split
-from slipstream.federate.update import Arrays, check_id
+from slipstream.federate import secure_keys as crypto
+from slipstream.federate.secure_keys import KEY_BYTES, SECRET_BYTES, SHARE_BYTES
+from slipstream.federate.secure_keys import pack as pack
+from slipstream.federate.secure_keys import unpack as unpack
+from slipstream.federate.update import check_id
+from slipstream.runtime.frames import MAGIC, MAX_BODY, MessageProtocol, MessageSet, WireError
+from slipstream.types import F64
 
-if TYPE_CHECKING:
-    pass
+T = TypeVar("T")
 
-F64 = NDArray[np.float64]
-U64 = NDArray[np.uint64]
-
-UNIT = 2.0**-32  # of the fixed-point numbers
-LARGEST = 2.0**30  # of any sum: a factor of two below where the ring wraps
 TAG_BYTES = 16  # that a box is longer than what is in it
 BOX_BYTES = 2 * SHARE_BYTES + TAG_BYTES
 
@@ -72,57 +54,56 @@ class SumTerms(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     length: int  # numbers in a vector
 
 
-class Keys(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="keys"):
-    """Public keys of one client: for boxes and for masks."""
+class SumMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is said for one sum."""
 
     session: str
+
+
+class Keys(SumMessage, frozen=True, tag="keys"):
+    """Public keys of one client: for boxes and for masks."""
+
     client: str
     box_key: bytes
     mask_key: bytes
 
 
-class KeyList(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="key_list"):
+class KeyList(SumMessage, frozen=True, tag="key_list"):
     """Everyone's keys, in the order of ids."""
 
-    session: str
     keys: tuple[Keys, ...]
 
 
-class Boxes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="boxes"):
+class Boxes(SumMessage, frozen=True, tag="boxes"):
     """One client's shares, locked, for each of the others; and the hash of its seed, so that a wrong one is noticed."""
 
-    session: str
     client: str
     seed_hash: bytes
     boxes: dict[str, bytes]  # by receiver
 
 
-class Inbox(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="inbox"):
+class Inbox(SumMessage, frozen=True, tag="inbox"):
     """What the others sent to one client."""
 
-    session: str
     boxes: dict[str, bytes]  # by sender
 
 
-class Masked(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="masked"):
+class Masked(SumMessage, frozen=True, tag="masked"):
     """One client's vector under its masks."""
 
-    session: str
     client: str
     vector: bytes  # little-endian uint64
 
 
-class Survivors(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="survivors"):
+class Survivors(SumMessage, frozen=True, tag="survivors"):
     """Whose vectors are in the sum."""
 
-    session: str
     clients: tuple[str, ...]
 
 
-class Unmask(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="unmask"):
+class Unmask(SumMessage, frozen=True, tag="unmask"):
     """One client's shares: of the seeds of those in the sum, and of the keys of those who are not."""
 
-    session: str
     client: str
     seed_shares: dict[str, bytes]
     key_shares: dict[str, bytes]
@@ -131,70 +112,33 @@ class Unmask(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="unmas
 FromClient = Keys | Boxes | Masked | Unmask
 Message = FromClient | KeyList | Inbox | Survivors
 
-_decoder = msgspec.msgpack.Decoder(Message)
+MESSAGES: MessageSet[Message] = MessageSet(MessageProtocol.SECURE_SUM, MAX_BODY, msgspec.msgpack.Decoder(Message))
 
 
 def encode(message: Message) -> bytes:
-    """A message as bytes."""
-    return msgspec.msgpack.encode(message)
+    """A message as bytes: a frame without data."""
+    return MESSAGES.frame(message)
 
 
 def decode(data: bytes) -> Message:
-    """A message of bytes that came from outside; whatever is not one is refused."""
+    """A message of bytes that came from outside."""
+    return parse_file(data, MESSAGES)
+
+
+def parse_file(data: bytes, messages: MessageSet[T]) -> T:
+    """What a file says that others have written; FederationError for whatever is no message."""
     try:
-        message: Message = _decoder.decode(data)
-        return message
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:  # ValueError: text that is not UTF-8
+        # Rounds that were begun before frames had a head are read as well.
+        return messages.parse_whole(data) if data.startswith(MAGIC) else messages.parse(data)
+    except WireError as error:
         raise FederationError(f"secure aggregation: {len(data)} bytes are no message: {error}") from None
-
-
-# --- vectors ---
-
-
-def pack(arrays: Arrays, weight: float = 1.0) -> F64:
-    """The weight and the weighted arrays as one vector, in the order of their names."""
-    if not (np.isfinite(weight) and weight > 0):
-        raise FederationError(f"secure aggregation: weight {weight} is not a number above 0")
-    return np.concatenate(
-        [np.array([weight]), *(arrays[name].astype(np.float64).ravel() * weight for name in sorted(arrays))]
-    )
-
-
-def unpack(total: F64, like: Arrays) -> tuple[dict[str, F64], float]:
-    """The weighted mean of what was packed, named and shaped as `like`, and the sum of the weights."""
-    if total.size != 1 + sum(array.size for array in like.values()) or not total[0] > 0:
-        raise FederationError("secure aggregation: the sum does not fit the arrays it should be of")
-    weight, at, mean = float(total[0]), 1, {}
-    for name in sorted(like):
-        size = like[name].size
-        mean[name] = (total[at : at + size] / weight).reshape(like[name].shape)
-        at += size
-    return mean, weight
-
-
-def to_fixed(vector: F64, clients: int) -> U64:
-    """The vector in the ring, rounded to units of 2^-32; refused where a sum of so many could wrap."""
-    vector = vector.astype(np.float64, copy=False)
-    largest = float(np.maximum(vector.max(initial=0.0), -vector.min(initial=0.0)))
-    if not largest <= LARGEST / clients:  # also where it is NaN
-        raise FederationError(
-            f"secure aggregation: {largest:g} is beyond ± {LARGEST / clients:g}, the most that {clients} clients may "
-            "each add without a sum that wraps; send changes instead of values, or smaller weights"
-        )
-    scaled = vector * (1.0 / UNIT)
-    return np.rint(scaled, out=scaled).astype(np.int64).view(np.uint64)
-
-
-def from_fixed(total: U64) -> F64:
-    """A sum in the ring as floats."""
-    return total.view(np.int64).astype(np.float64) * UNIT
 
 
 # --- client ---
 
 
 class SecureClient:
-    """One client's side of one sum. A message that is refused changes nothing; each phase is gone through once."""
+    """One client's side of one sum. A message that is refused changes nothing; each step is taken once."""
 
     def __init__(self, terms: SumTerms, client: str) -> None:
         if terms.threshold < 2 or terms.length < 1:
@@ -204,8 +148,11 @@ class SecureClient:
             )
         self.terms = terms
         self.client = check_id(client, "client")
-        self._phase: Literal["keys", "shared", "masked", "answered"] = "keys"
-        self._box_key, self._mask_key = private_key(urandom(KEY_BYTES)), private_key(urandom(KEY_BYTES))
+        self._step: Literal["keys", "shared", "masked", "answered"] = "keys"
+        self._box_key, self._mask_key = (
+            crypto.private_key(urandom(KEY_BYTES)),
+            crypto.private_key(urandom(KEY_BYTES)),
+        )
         self._listed: dict[str, Keys] = {}
         self._context = b""
         self._seed = b""
@@ -215,7 +162,7 @@ class SecureClient:
     @property
     def keys(self) -> Keys:
         """What the client sends first."""
-        return Keys(self.terms.session, self.client, public(self._box_key), public(self._mask_key))
+        return Keys(self.terms.session, self.client, crypto.public(self._box_key), crypto.public(self._mask_key))
 
     def share(self, listed: KeyList) -> Boxes:
         """Shares of the client's key and seed, locked for each of the others."""
@@ -233,58 +180,55 @@ class SecureClient:
             )
         context = _context(self.terms, listed.keys)
         seed, mask_secret = urandom(SECRET_BYTES), self._mask_key.private_bytes_raw()
-        pairs = zip(
-            split(mask_secret, self.terms.threshold, len(keys)),
-            split(seed, self.terms.threshold, len(keys)),
-            strict=True,
-        )
-        shares = dict(zip(keys, pairs, strict=True))
-        boxes = {
-            name: lock(derive(self._box_key, keys[name].box_key, context, "box", self.client, name), *shares[name])
-            for name in keys
-            if name != self.client
-        }
+        cut = [crypto.split_secret(secret, self.terms.threshold, len(keys)) for secret in (mask_secret, seed)]
+        shares = dict(zip(keys, zip(*cut, strict=True), strict=True))
+        boxes = {}
+        for name in [name for name in keys if name != self.client]:
+            key = crypto.derive(self._box_key, keys[name].box_key, context, "box", self.client, name)
+            boxes[name] = crypto.lock(key, *shares[name])
         self._listed, self._context, self._seed = keys, context, seed
         self._shares = {self.client: shares[self.client]}
-        self._phase = "shared"
+        self._step = "shared"
         return Boxes(self.terms.session, self.client, hashlib.sha256(seed).digest(), boxes)
 
     def mask(self, inbox: Inbox, vector: F64) -> Masked:
         """The vector under the client's own mask and one for each of those who sent a box."""
         self._expect("shared", inbox.session)
         if not inbox.boxes.keys() <= self._listed.keys() - {self.client}:
-            self._refuse("the inbox has a box of someone who is not in the list of keys")
+            strangers = inbox.boxes.keys() - (self._listed.keys() - {self.client})
+            self._refuse(f"the box of {_names(strangers)} came, and the others in the list are {_names(self._listed)}")
         if len(inbox.boxes) + 1 < self.terms.threshold:
             self._refuse(f"{len(inbox.boxes) + 1} clients shared keys, fewer than the {self.terms.threshold} of a sum")
         if vector.shape != (self.terms.length,):
             self._refuse(f"a vector of shape {vector.shape} was to be added, but the terms say {self.terms.length}")
-        opened = {
-            sender: unlock(
-                derive(self._box_key, self._listed[sender].box_key, self._context, "box", sender, self.client),
-                box,
-                sender,
-            )
-            for sender, box in inbox.boxes.items()
-        }
-        total = to_fixed(vector, len(self._listed))
-        add_stream(total, own_stream(self._seed, self._context, self.client), add=True)
+        opened = {}
+        for sender, box in inbox.boxes.items():
+            theirs = self._listed[sender].box_key
+            key = crypto.derive(self._box_key, theirs, self._context, "box", sender, self.client)
+            opened[sender] = crypto.unlock(key, box, sender)
+        total = crypto.to_fixed(vector, len(self._listed))
+        crypto.add_stream(total, crypto.own_stream(self._seed, self._context, self.client), add=True)
         for other in opened:
-            stream = pair_stream(self._mask_key, self._listed[other].mask_key, self._context, self.client, other)
-            add_stream(total, stream, add=self.client < other)
+            stream = crypto.pair_stream(self._mask_key, self._listed[other].mask_key, self._context, self.client, other)
+            crypto.add_stream(total, stream, add=self.client < other)
         self._shares |= opened
-        self._phase = "masked"
+        self._step = "masked"
         return Masked(self.terms.session, self.client, total.astype("<u8", copy=False).tobytes())
 
     def unmask(self, survivors: Survivors) -> Unmask:
         """Shares of the seeds of those in the sum and of the keys of the others; the same again if asked again."""
         if self._answer is not None and survivors == self._answer[0]:
             return self._answer[1]
-        if self._phase == "answered":
-            self._refuse("it has answered for other clients in the sum, and never tells both seed and key of a client")
+        if self._step == "answered":
+            told, asked = _names(self._answer[0].clients) if self._answer else "", _names(survivors.clients)
+            self._refuse(f"it answered for {told}, is asked for {asked}, and never tells both seed and key of a client")
         self._expect("masked", survivors.session)
         there = set(survivors.clients)
         if list(survivors.clients) != sorted(there) or not there <= self._shares.keys() or self.client not in there:
-            self._refuse("the clients in the sum must be in order, each have sent boxes, and it must be one of them")
+            self._refuse(
+                f"{', '.join(survivors.clients):.200}: the clients in the sum must be in order, each have sent boxes, "
+                "and it must be one of them"
+            )
         if len(there) < self.terms.threshold:
             self._refuse(
                 f"a sum of {len(there)} would be opened, and fewer than {self.terms.threshold} hide too little of each"
@@ -295,15 +239,15 @@ class SecureClient:
             seed_shares={name: seed for name, (_, seed) in self._shares.items() if name in there},
             key_shares={name: key for name, (key, _) in self._shares.items() if name not in there},
         )
-        self._answer, self._phase = (survivors, answer), "answered"
+        self._answer, self._step = (survivors, answer), "answered"
         self._shares, self._seed = {}, b""
         return answer
 
-    def _expect(self, phase: str, session: str) -> None:
+    def _expect(self, step: str, session: str) -> None:
         if session != self.terms.session:
             self._refuse(f"the message is of {session!r:.80}, and this sum is {self.terms.session!r}")
-        if phase != self._phase:
-            self._refuse(f"the message is for phase '{phase}', and the client is in '{self._phase}'")
+        if step != self._step:
+            self._refuse(f"the message is for step '{step}', and the client is at '{self._step}'")
 
     def _refuse(self, why: str) -> NoReturn:
         raise FederationError(f"secure aggregation: client {self.client} refuses: {why}")
@@ -320,11 +264,11 @@ class OpenedSum(NamedTuple):
 
 
 class Server:
-    """The server's side of one sum. Whoever carries the messages decides when to close a phase."""
+    """The server's side of one sum. Whoever carries the messages decides when a step ends."""
 
     def __init__(self, terms: SumTerms) -> None:
         self.terms = terms
-        self._phase: Literal["keys", "boxes", "masked", "unmask", "closed"] = "keys"
+        self._step: Literal["keys", "boxes", "masked", "unmask", "closed"] = "keys"
         self._keys: dict[str, Keys] = {}
         self._boxes: dict[str, Boxes] = {}
         self._total = np.zeros(terms.length, np.uint64)  # of what has come: exact in any order
@@ -333,58 +277,57 @@ class Server:
         self._context = b""
 
     def receive(self, message: Message) -> None:
-        """Take one client's message of the phase that is open; anything else is refused and changes nothing."""
-        if not isinstance(message, FromClient):
-            raise FederationError("secure aggregation: the server refuses a message that only it sends")
-        phase, known, expected = self._before(message)
-        if message.session != self.terms.session:
-            self._refuse(message, f"it is of {message.session!r:.80}, and this sum is {self.terms.session!r}")
-        if phase != self._phase:
-            self._refuse(message, f"it is for phase '{phase}', and '{self._phase}' is open")
-        if message.client in known:
-            self._refuse(message, "it came before, and counts once")
-        if expected is not None and message.client not in expected:
-            self._refuse(message, "the client was not in the phase before")
+        """Take one client's message of the current step; anything else is refused and changes nothing."""
         match message:
             case Keys():
+                self._expect("keys", message, self._keys)
                 self._take_keys(message)
             case Boxes():
+                self._expect("boxes", message, self._boxes, self._keys)
                 if message.boxes.keys() != self._keys.keys() - {message.client}:
-                    self._refuse(message, "there must be one box for each of the others")
+                    others = self._keys.keys() - {message.client}
+                    self._refuse(message, f"its boxes are for {_names(message.boxes)}, and due are {_names(others)}")
                 if len(message.seed_hash) != 32 or any(len(box) != BOX_BYTES for box in message.boxes.values()):
-                    self._refuse(message, "a box or hash has the wrong size")
+                    sizes = [len(message.seed_hash), *(len(box) for box in message.boxes.values())]
+                    self._refuse(message, f"hash and boxes have {sizes} bytes; a hash has 32, a box {BOX_BYTES}")
                 self._boxes[message.client] = message
             case Masked():
+                self._expect("masked", message, self._there, self._boxes)
                 if len(message.vector) != 8 * self.terms.length:
                     self._refuse(message, f"{len(message.vector)} bytes are not {self.terms.length} numbers")
                 self._total += np.frombuffer(message.vector, "<u8")
                 self._there.add(message.client)
             case Unmask():
+                self._expect("unmask", message, self._answers, self._there)
                 # Both kinds for one client would open its vector: a server that means well will not even hold them.
                 missing = self._boxes.keys() - self._there
                 if message.seed_shares.keys() != self._there or message.key_shares.keys() != missing:
-                    self._refuse(message, "it must have seeds of those in the sum, keys of the others, and no more")
+                    seeds, keys = _names(message.seed_shares), _names(message.key_shares)
+                    due = f"due are seeds of {_names(self._there)} and keys of {_names(missing)}"
+                    self._refuse(message, f"it has seeds of {seeds} and keys of {keys}; {due}")
                 shares = (*message.seed_shares.values(), *message.key_shares.values())
                 if any(len(share) != SHARE_BYTES for share in shares):
-                    self._refuse(message, "a share has the wrong size")
+                    sizes = sorted({len(share) for share in shares})
+                    self._refuse(message, f"its shares have {sizes} bytes; a share has {SHARE_BYTES}")
                 self._answers[message.client] = message
+            case _:
+                kind = type(message).__name__.lower()
+                raise FederationError(f"secure aggregation: the server refuses '{kind}', which only it sends")
 
     def list_keys(self) -> KeyList:
-        """Close the phase of keys; the list goes to all who sent theirs."""
+        """End the step of keys; the list goes to all who sent theirs."""
         self._close("keys", len(self._keys), "sent keys")
-        if len(self._keys) >= 2 * self.terms.threshold:
-            self._fail(
-                f"{len(self._keys)} clients came; a threshold of {self.terms.threshold} must be more than half of them"
-            )
-        self._phase = "boxes"
+        if (came := len(self._keys)) >= 2 * self.terms.threshold:
+            self._fail(f"{came} clients came; a threshold of {self.terms.threshold} must be more than half of them")
+        self._step = "boxes"
         keys = tuple(self._keys[name] for name in sorted(self._keys))
         self._context = _context(self.terms, keys)
         return KeyList(self.terms.session, keys)
 
     def deliver(self) -> dict[str, Inbox]:
-        """Close the phase of shares; an inbox for each who took part in it."""
+        """End the step of shares; an inbox for each who took part in it."""
         self._close("boxes", len(self._boxes), "shared their keys")
-        self._phase = "masked"
+        self._step = "masked"
         return {
             name: Inbox(
                 self.terms.session,
@@ -394,44 +337,43 @@ class Server:
         }
 
     def survivors(self) -> Survivors:
-        """Close the phase of vectors: those that have come are in the sum, and later ones stay out of it for good."""
+        """End the step of vectors: those that have come are in the sum, and later ones stay out of it for good."""
         self._close("masked", len(self._there), "sent vectors")
-        self._phase = "unmask"
+        self._step = "unmask"
         return Survivors(self.terms.session, tuple(sorted(self._there)))
 
     def open_sum(self) -> OpenedSum:
-        """Close the last phase: the masks come off the sum."""
+        """End the last step: the masks come off the sum."""
         self._close("unmask", len(self._answers), "helped to unmask")
-        self._phase = "closed"
+        self._step = "closed"
         helpers = sorted(self._answers)[: self.terms.threshold]
         number = {name: i for i, name in enumerate(sorted(self._keys), 1)}  # of everyone's shares
         there = sorted(self._there)
         for name in there:
-            seed = self._recover(name, {number[h]: self._answers[h].seed_shares[name] for h in helpers})
+            seed = self._recover("seed", name, {number[h]: self._answers[h].seed_shares[name] for h in helpers})
             if hashlib.sha256(seed).digest() != self._boxes[name].seed_hash:
-                self._fail(f"the shares of {name}'s seed, from {', '.join(helpers)}, do not give it back")
-            add_stream(self._total, own_stream(seed, self._context, name), add=False)
+                self._fail(f"seed of {name}: the shares of {', '.join(helpers)} do not give it back")
+            crypto.add_stream(self._total, crypto.own_stream(seed, self._context, name), add=False)
         for name in sorted(self._boxes.keys() - self._there):
-            secret = self._recover(name, {number[h]: self._answers[h].key_shares[name] for h in helpers})
-            key = private_key(secret)
-            if public(key) != self._keys[name].mask_key:
-                self._fail(f"the shares of {name}'s key, from {', '.join(helpers)}, do not give it back")
+            secret = self._recover("key", name, {number[h]: self._answers[h].key_shares[name] for h in helpers})
+            key = crypto.private_key(secret)
+            if crypto.public(key) != self._keys[name].mask_key:
+                self._fail(f"key of {name}: the shares of {', '.join(helpers)} do not give it back")
             for other in there:
-                stream = pair_stream(key, self._keys[other].mask_key, self._context, name, other)
-                add_stream(self._total, stream, add=name < other)  # what `other` took off for it, or the reverse
-        return OpenedSum(from_fixed(self._total), tuple(there))
+                stream = crypto.pair_stream(key, self._keys[other].mask_key, self._context, name, other)
+                crypto.add_stream(self._total, stream, add=name < other)  # what `other` took off for it, or the reverse
+        return OpenedSum(crypto.from_fixed(self._total), tuple(there))
 
-    def _before(self, message: FromClient) -> tuple[str, Iterable[str], Iterable[str] | None]:
-        """The phase a message is for, who has sent one already, and who may."""
-        match message:
-            case Keys():
-                return "keys", self._keys, None
-            case Boxes():
-                return "boxes", self._boxes, self._keys
-            case Masked():
-                return "masked", self._there, self._boxes
-            case Unmask():
-                return "unmask", self._answers, self._there
+    def _expect(self, step: str, message: FromClient, came: Iterable[str], before: Iterable[str] | None = None) -> None:
+        """Refuse a message of another sum or step, a second one, and one of who was not in the step before."""
+        if message.session != self.terms.session:
+            self._refuse(message, f"it is of {message.session!r:.80}, and this sum is {self.terms.session!r}")
+        if step != self._step:
+            self._refuse(message, f"it is for step '{step}', and this is '{self._step}'")
+        if message.client in came:
+            self._refuse(message, "2 of them came, and 1 counts")
+        if before is not None and message.client not in before:
+            self._refuse(message, f"the client was not in the step before, where {_names(before)} were")
 
     def _take_keys(self, message: Keys) -> None:
         check_id(message.client, "client")
@@ -441,27 +383,32 @@ class Server:
             self._refuse(message, "a key has the wrong size, or is someone else's")
         self._keys[message.client] = message
 
-    def _recover(self, name: str, shares: Mapping[int, bytes]) -> bytes:
+    def _recover(self, kind: str, name: str, shares: Mapping[int, bytes]) -> bytes:
         try:
-            return join(shares)
+            return crypto.join_shares(shares)
         except FederationError as error:
-            self._fail(f"{name}: {error}")
+            self._fail(f"{kind} of {name}: {error}")
 
-    def _close(self, phase: str, count: int, what: str) -> None:
-        if phase != self._phase:
-            raise FederationError(f"secure aggregation: phase '{phase}' cannot be closed; '{self._phase}' is open")
+    def _close(self, step: str, count: int, what: str) -> None:
+        if step != self._step:
+            raise FederationError(f"secure aggregation: step '{step}' cannot end; this is '{self._step}'")
         if count < self.terms.threshold:
             self._fail(
                 f"{count} clients {what}, and a sum needs {self.terms.threshold}; nothing was opened, try another round"
             )
 
     def _fail(self, why: str) -> NoReturn:
-        self._phase = "closed"
+        self._step = "closed"
         raise FederationError(f"secure aggregation of {self.terms.session}: {why}")
 
     def _refuse(self, message: FromClient, why: str) -> NoReturn:
         kind = type(message).__name__.lower()
         raise FederationError(f"secure aggregation: '{kind}' of client {message.client!r:.80} is refused: {why}")
+
+
+def _names(clients: Iterable[str]) -> str:
+    """Names for a message; cut, since they may come from outside."""
+    return f"{', '.join(sorted(clients)) or 'nobody':.200}"
 
 
 def _context(terms: SumTerms, keys: Sequence[Keys]) -> bytes:

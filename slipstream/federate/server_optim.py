@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slipstream.errors import FederationError
-from slipstream.federate.blocks import blocks, flat
-from slipstream.federate.update import Arrays
+from slipstream.federate.blocks import blocks, flat, stray_number
+from slipstream.types import Arrays
 
 STATE = "server."  # begins the names of a server optimiser's state, which no client has
 
@@ -94,4 +94,4 @@ def _moved(arrays: Arrays, direction: Arrays, rate: float) -> Arrays:
 
 def _refuse_not_finite(name: str, array: NDArray[Any]) -> None:
     if not np.isfinite(array).all():
-        raise FederationError(f"{name}: the step leads to numbers that are not finite; try a smaller rate")
+        raise FederationError(f"{stray_number(name, array)}, after a step of the server; try a smaller rate")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import msgspec
 import numpy as np
@@ -11,12 +11,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from slipstream.nets.blocks import VECTOR, Inputs, Obs, flatten
 from slipstream.nets.heads import SMALL_GAIN, Categorical, Distribution, Gaussian, Point, Squashed, masked
+from slipstream.nets.inputs import VECTOR, Inputs, Obs, RunningNorm, flatten
 from slipstream.nets.mlp import Linear
-from slipstream.nets.normalise import RunningNorm
-from slipstream.nets.torso import Network, TorsoSpec, network_kind
-from slipstream.spec import ObsBlock
+from slipstream.nets.torso import Network, Remembering, TorsoSpec, network_kind
+from slipstream.spec import MEMORY, ObsBlock
 
 HeadKind = Literal["distribution", "squashed", "point", "values"]
 
@@ -52,6 +51,16 @@ class ActorSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """What its torso is built from."""
         return TorsoSpec(self.inputs, self.hidden, self.activation, self.blocks, self.layout)
 
+    @property
+    def memory(self) -> int:
+        """Numbers that each agent's memory holds; 0: it has none."""
+        return network_kind(self.network).memory(self.layout)
+
+    @property
+    def sequence(self) -> int:
+        """With a memory: decisions over which gradients flow back."""
+        return network_kind(self.network).sequence(self.layout)
+
 
 class Actor(nn.Module):
     """Observation -> distribution over actions."""
@@ -59,7 +68,8 @@ class Actor(nn.Module):
     def __init__(self, spec: ActorSpec, generator: torch.Generator) -> None:
         super().__init__()
         self.spec = spec
-        self._named = tuple(block.name for block in spec.blocks)
+        self.memory, self.sequence = spec.memory, spec.sequence  # 0: none
+        self._named = tuple(block.name for block in spec.blocks) + ((MEMORY,) if self.memory else ())
         self.norm = RunningNorm(spec.inputs) if spec.normalize_observation else None
         self.build(generator)
         gaussian = spec.head == "distribution" and not spec.discrete
@@ -87,17 +97,25 @@ class Actor(nn.Module):
         if self.norm is not None:
             self.norm.update(flatten(obs, self._named))
 
+    def remember(self, obs: Obs, mask: Tensor | None) -> tuple[Distribution, Tensor]:
+        """Observation and memory -> distribution, and the memory after the decision."""
+        inputs = self.inputs(obs)
+        features, after = cast(Remembering, self.torso).step(inputs)
+        return self._distribution(inputs, mask, features), after
+
     def forward(self, obs: Obs, mask: Tensor | None) -> Distribution:
         """Observation -> distribution."""
-        inputs = self.inputs(obs)
+        return self._distribution(self.inputs(obs), mask)
+
+    def _distribution(self, inputs: Inputs, mask: Tensor | None, features: Tensor | None = None) -> Distribution:
         match self.spec.head:
             case "squashed":
-                return self.squashed(inputs)
+                return self.squashed(inputs, features)
             case "point":
-                return Point(self.point(inputs))
+                return Point(self.point(inputs, features))
             case "values":
-                return Categorical(masked(self.quantiles(inputs).mean(2), mask))
-        return self.distribution(inputs, mask)
+                return Categorical(masked(self.quantiles(inputs, features).mean(2), mask))
+        return self.distribution(inputs, mask, features)
 
     def outputs(self, inputs: Inputs, mask: Tensor | None, features: Tensor | None = None) -> Tensor:
         """The head's outputs; `features`, where given, are the torso's for these inputs."""
@@ -114,17 +132,17 @@ class Actor(nn.Module):
         """The distribution that the head's outputs stand for."""
         return Categorical(masked(outputs, mask)) if self.log_std is None else Gaussian(outputs, self.log_std)
 
-    def squashed(self, inputs: Inputs) -> Squashed:
+    def squashed(self, inputs: Inputs, features: Tensor | None = None) -> Squashed:
         """The squashed Gaussian of every row."""
-        return Squashed(*self.outputs(inputs, None).chunk(2, 1))
+        return Squashed(*self.outputs(inputs, None, features).chunk(2, 1))
 
-    def point(self, inputs: Inputs) -> Tensor:
+    def point(self, inputs: Inputs, features: Tensor | None = None) -> Tensor:
         """The one action of every row, [rows, K]."""
-        return torch.tanh(self.outputs(inputs, None))
+        return torch.tanh(self.outputs(inputs, None, features))
 
-    def quantiles(self, inputs: Inputs) -> Tensor:
+    def quantiles(self, inputs: Inputs, features: Tensor | None = None) -> Tensor:
         """Quantiles of every choice's value, [rows, choices, quantiles]."""
-        return self.as_quantiles(self.outputs(inputs, None))
+        return self.as_quantiles(self.outputs(inputs, None, features))
 
     def as_quantiles(self, outputs: Tensor) -> Tensor:
         """The quantiles that the head's outputs stand for."""
@@ -152,6 +170,7 @@ class Acted(NamedTuple):
 
     action: NDArray[Any]  # f32 [rows, K] or i32 [rows]
     logp: NDArray[np.float32]  # [rows]
+    memory: NDArray[np.float32] | None = None  # [rows, state], after the decision
 
 
 def tensors(obs: Mapping[str, NDArray[Any]], device: torch.device) -> Obs:
@@ -171,12 +190,18 @@ def act(
 
     Args:
         actor: The network.
-        obs: Blocks [rows, ...].
+        obs: Blocks [rows, ...]; for a network with a memory, MEMORY among them.
         mask: Allowed choices [rows, M], or None.
         noise: Standard normal [rows, K] or uniform [rows, M] numbers; None acts without exploration.
         device: Where the network lives.
     """
-    dist = actor(tensors(obs, device), None if mask is None else torch.from_numpy(mask).to(device))
+    allowed = None if mask is None else torch.from_numpy(mask).to(device)
+    memory: NDArray[np.float32] | None = None
+    if actor.memory:
+        dist, after = actor.remember(tensors(obs, device), allowed)
+        memory = after.cpu().numpy()
+    else:
+        dist = actor(tensors(obs, device), allowed)
     action = dist.mode() if noise is None else dist.sample(torch.from_numpy(noise).to(device))
     dtype = torch.int32 if actor.spec.discrete else torch.float32
-    return Acted(action.to(dtype).cpu().numpy(), dist.logp(action).cpu().numpy())
+    return Acted(action.to(dtype).cpu().numpy(), dist.logp(action).cpu().numpy(), memory)

@@ -1,4 +1,4 @@
-"""Attention in the small: tokens that look at a memory or at each other (Vaswani et al. 2017, arXiv:1706.03762)."""
+"""Attention of tokens to a memory or to each other (Vaswani et al. 2017, arXiv:1706.03762)."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ BRANCH_GAIN = 0.5  # of a residual branch's last layer: at the start a block cha
 
 
 class Attention(nn.Module):
-    """Every token asks, and takes from a memory what answers."""
+    """Multi-head attention of tokens to a memory."""
 
     def __init__(self, channels: int, generator: torch.Generator) -> None:
         super().__init__()
-        self.ask = Linear(channels, channels, 1.0, generator)
+        self.ask = Linear(channels, channels, 1.0, generator)  # queries; named as saved weights are
         self.answer = Linear(channels, 2 * channels, 1.0, generator)  # keys and values
         self.out = Linear(channels, channels, BRANCH_GAIN, generator)
 
     def forward(self, tokens: Tensor, memory: Tensor, bias: Tensor | None = None) -> Tensor:
         """[rows, tokens, channels]; `bias` [rows, memory] is added to what each part of the memory scores."""
         keys, values = each(self.answer, memory).chunk(2, -1)
-        asked = (_by_head(each(self.ask, tokens)), _by_head(keys), _by_head(values))
-        found = functional.scaled_dot_product_attention(*asked, None if bias is None else bias[:, None, None])
+        by_head = (_by_head(each(self.ask, tokens)), _by_head(keys), _by_head(values))
+        found = functional.scaled_dot_product_attention(*by_head, None if bias is None else bias[:, None, None])
         return each(self.out, found.transpose(1, 2).flatten(2))
 
 
@@ -34,7 +34,7 @@ def _by_head(tokens: Tensor) -> Tensor:
 
 
 class AttentionBlock(nn.Module):
-    """Tokens look at a memory, or at each other where none is given; then each thinks for itself."""
+    """A transformer block: attention to a memory, or among the tokens themselves, then a perceptron on each."""
 
     def __init__(self, channels: int, activation: str, generator: torch.Generator) -> None:
         super().__init__()
@@ -44,8 +44,8 @@ class AttentionBlock(nn.Module):
 
     def forward(self, tokens: Tensor, memory: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
         """[rows, tokens, channels] -> the same; `bias` as in Attention."""
-        asking = self.norm(tokens)
-        tokens = tokens + self.attention(asking, asking if memory is None else memory, bias)
+        queries = self.norm(tokens)
+        tokens = tokens + self.attention(queries, queries if memory is None else memory, bias)
         return tokens + each(self.perceptron, self.norm_after(tokens))
 
 

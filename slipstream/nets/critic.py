@@ -7,9 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from slipstream.nets.blocks import Inputs
+from slipstream.nets.inputs import VECTOR, Inputs, RunningNorm
 from slipstream.nets.mlp import Linear
-from slipstream.nets.normalise import RunningNorm
 from slipstream.nets.torso import Network, Torso, forward_together
 
 SLOWEST = 0.1  # newest batch's weight in the target statistics never falls below this: returns drift as policies learn
@@ -26,7 +25,8 @@ class Critic(nn.Module):
         """A critic with a torso of its own, or None to read the actor's features; `features` is the head's width."""
         super().__init__()
         self.torso = torso
-        self.head = Linear(features, 1, 1.0, generator)
+        self._state_size = 0 if torso is not None else state_size  # of the global state, which no torso reads
+        self.head = Linear(features + self._state_size, 1, 1.0, generator)
         self.state_norm = RunningNorm(state_size) if state_size else None
         self.register_buffer("mean", torch.zeros((), dtype=torch.float64))
         self.register_buffer("deviation", torch.ones((), dtype=torch.float64))
@@ -39,7 +39,13 @@ class Critic(nn.Module):
 
     def forward(self, features: Tensor | None, inputs: Inputs) -> Tensor:
         """Standardised value, [rows]; reads the actor's `features` when it has no torso of its own."""
-        out: Tensor = self.torso(inputs, self.head) if self.torso is not None else self.head(features)
+        if self.torso is not None:
+            out: Tensor = self.torso(inputs, self.head)
+            return out.squeeze(-1)
+        assert features is not None
+        if self._state_size:  # it stands first in the vector
+            features = torch.cat([features, inputs[VECTOR][:, : self._state_size]], 1)
+        out = self.head(features)
         return out.squeeze(-1)
 
     def value(self, features: Tensor | None, inputs: Inputs) -> Tensor:
@@ -63,7 +69,9 @@ class Critic(nn.Module):
     @torch.no_grad()
     def rescale(self, targets: Tensor) -> None:
         """Move the target statistics towards these, and the head the other way, so that `value` stays the same."""
-        if len(targets) < 2 or not torch.isfinite(targets).all():  # statistics of NaN would poison the head for good
+        if (
+            len(targets) < 2 or not torch.isfinite(targets).all()
+        ):  # statistics of NaN would stay NaN, and the head with them
             return
         targets = targets.to(torch.float64)
         weight = max(SLOWEST, 1.0 / (1.0 + float(self.batches)))

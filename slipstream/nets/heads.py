@@ -12,7 +12,7 @@ from torch.nn import functional
 LOG_2 = math.log(2.0)
 LOG_2PI = math.log(2.0 * math.pi)
 LOG_STD_LOW, LOG_STD_HIGH = -5.0, 2.0  # of a squashed Gaussian
-EDGE = 1e-6  # nearest to ±1 that a density is asked for
+EDGE = 1e-6  # nearest to ±1 that a density is computed for
 SMALL_GAIN = 0.01  # of an action head's weights: every action is about equally likely at the start
 FORBIDDEN = -1e9  # logit of a masked choice: its probability is exactly 0 in float32
 
@@ -52,7 +52,7 @@ class Sampled(NamedTuple):
 
     action: Tensor  # [rows, K]
     logp: Tensor  # [rows], log-densities
-    shaken: Tensor  # [rows, K], noise times deviation
+    scaled_noise: Tensor  # [rows, K], noise times deviation
     bounded: Tensor  # [rows, K], what brings the log deviation within its bounds
 
     def output_grads(self, action_grads: Tensor, logp_grads: Tensor | float) -> Tensor:
@@ -61,7 +61,7 @@ class Sampled(NamedTuple):
         The log-density's derivative by the number before tanh is 2 tanh, by the log deviation itself -1.
         """
         by_raw = action_grads * (1.0 - self.action.square()) + (2.0 * logp_grads) * self.action
-        by_log_std = by_raw * self.shaken - logp_grads
+        by_log_std = by_raw * self.scaled_noise - logp_grads
         by_bounded = (0.5 * (LOG_STD_HIGH - LOG_STD_LOW)) * by_log_std
         return torch.cat([by_raw, by_bounded * (1.0 - self.bounded.square())], 1)
 
@@ -81,12 +81,12 @@ class Squashed(NamedTuple):
         """Actions from standard normal noise [rows, K], and their log-densities [rows]."""
         bounded = torch.tanh(self.raw_log_std)
         log_std = _within(bounded)
-        shaken = noise * torch.exp(log_std)
-        raw = self.mean + shaken
+        scaled_noise = noise * torch.exp(log_std)
+        raw = self.mean + scaled_noise
         # log(1 - tanh²) without cancellation: 2 (log 2 - raw - softplus(-2 raw)).
         shrink = 2.0 * (LOG_2 - raw - functional.softplus(-2.0 * raw))
         logp = (-0.5 * noise.square() - log_std - 0.5 * LOG_2PI - shrink).sum(-1)
-        return Sampled(torch.tanh(raw), logp, shaken, bounded)
+        return Sampled(torch.tanh(raw), logp, scaled_noise, bounded)
 
     def sample(self, noise: Tensor) -> Tensor:
         """Actions from standard normal noise [rows, K]."""
@@ -110,7 +110,7 @@ def _within(bounded: Tensor) -> Tensor:
 
 
 class Point(NamedTuple):
-    """One action; exploration is added by who explores."""
+    """One action, a tanh of the network's outputs; exploration is added by who explores."""
 
     action: Tensor  # [rows, K]
 
@@ -125,6 +125,10 @@ class Point(NamedTuple):
     def logp(self, action: Tensor) -> Tensor:
         """Zero: there is no density."""
         return torch.zeros_like(action[..., 0])
+
+    def output_grads(self, action_grads: Tensor) -> Tensor:
+        """From gradients by the action to those by the numbers before tanh, [rows, K]."""
+        return action_grads * (1.0 - self.action.square())
 
 
 class Categorical(NamedTuple):

@@ -21,7 +21,7 @@ from torch.nn import functional
 
 from slipstream import _core
 from slipstream.nets.arithmetic import PLAIN, Arithmetic, current_arithmetic, one_thread
-from slipstream.nets.blocks import VECTOR, Inputs
+from slipstream.nets.inputs import VECTOR, Inputs
 
 Shapes = tuple[_core.MlpShape, ...]
 
@@ -113,7 +113,7 @@ class MlpTorso(Mlp):
 
 
 class Net(NamedTuple):
-    """A perceptron as the kernels see it; it stays valid while its parameters learn."""
+    """A perceptron as the kernels read it; valid as long as its parameters live."""
 
     layout: MlpLayout
     parameters: tuple[Tensor, ...]  # weight and bias of every layer

@@ -1,15 +1,28 @@
-"""Networks for a learner: one way for all algorithms from a config and a world to actors and critics."""
+"""Networks for a learner: how all algorithms make them, and run them forward and backward.
+
+An algorithm runs its networks forward, works out the gradients of its loss with respect to their outputs, and hands
+these to `backward`. Perceptrons on the CPU run natively, without autograd, whose overhead exceeds the arithmetic of
+small networks; everything else runs in torch's graph. Which of the two is decided here where a backward pass
+follows, and by `run` (mlp.py) everywhere else: no algorithm knows.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
 
 import torch
+from torch import Tensor
 
-from slipstream.config.algos.onpolicy import LearnerConfig
+from slipstream.config.algos.learner import LearnerConfig
+from slipstream.config.world import NetworkConfig
 from slipstream.nets.actor import Actor, ActorSpec, HeadKind, make_actor
+from slipstream.nets.arithmetic import PLAIN, current_arithmetic
 from slipstream.nets.critic import ActionCritics, Critic
-from slipstream.nets.torso import TorsoSpec, network_kind
+from slipstream.nets.heads import Categorical, Gaussian
+from slipstream.nets.inputs import VECTOR, Inputs
+from slipstream.nets.mlp import NativeForward, Net, forward_with_memory, is_native
+from slipstream.nets.torso import Network, NetworkKind, TorsoSpec, network_kind, usual_network
 from slipstream.spec import WorldSpec
 
 TWINS = 2  # critics of actions, of which the smaller value counts
@@ -22,59 +35,196 @@ class ActionShape(NamedTuple):
     discrete: bool
 
 
-class Networks:
+class Networks(NamedTuple):
     """Makes the networks that an algorithm asks for; weights are drawn in the order it asks."""
 
-    def __init__(
-        self, config: LearnerConfig, spec: WorldSpec, action: ActionShape, seed: int, device: torch.device
-    ) -> None:
-        self._config, self._action, self._device = config, action, device
-        self._generator = torch.Generator().manual_seed(seed)
-        self._kind = network_kind(config.network.kind)
-        named = self._kind.blocks(spec)
-        blocks = tuple(block for block in spec.obs if block.name in named)
-        vector = spec.obs_size - sum(block.size for block in blocks)
-        layout = self._kind.layout(config.network.kind, spec)
-        self._spec = TorsoSpec(vector, config.hidden, config.activation, blocks, layout)
+    config: LearnerConfig
+    network: NetworkConfig
+    kind: NetworkKind
+    spec: TorsoSpec
+    action: ActionShape
+    generator: torch.Generator
+    device: torch.device
 
     def actor(
         self, head: HeadKind = "distribution", quantiles: int = 1, dueling: bool = False, init_log_std: float = 0.0
     ) -> Actor:
         """The acting network."""
         spec = ActorSpec(
-            inputs=self._spec.vector,
-            outputs=self._action.size,
-            discrete=self._action.discrete,
-            hidden=self._config.hidden,
-            activation=self._config.activation,
-            normalize_observation=self._config.normalize_observation,
+            inputs=self.spec.vector,
+            outputs=self.action.size,
+            discrete=self.action.discrete,
+            hidden=self.config.hidden,
+            activation=self.config.activation,
+            normalize_observation=self.config.normalize_observation,
             init_log_std=init_log_std,
             head=head,
             quantiles=quantiles,
             dueling=dueling,
-            network=self._config.network.kind,
-            layout=dict(self._spec.layout),
-            blocks=self._spec.blocks,
+            network=self.network.kind,
+            layout=dict(self.spec.layout),
+            blocks=self.spec.blocks,
         )
-        return make_actor(spec, self._generator).to(self._device)
+        return make_actor(spec, self.generator).to(self.device)
 
-    def value_critic(self, actor: Actor, shared_torso: bool = False, state_size: int = 0) -> Critic:
-        """A critic of states, which sees `state_size` features of the global state too."""
-        if shared_torso:
-            return Critic(None, actor.torso.features, self._generator, state_size).to(self._device)
-        torso = self._kind.torso(self._spec._replace(vector=self._spec.vector + state_size), self._generator)
-        return Critic(torso, torso.features, self._generator, state_size).to(self._device)
+    def value_critic(self, actor: Actor, shared_torso: bool | None = False, state_size: int = 0) -> Critic:
+        """A critic of states, which reads `state_size` features of the global state too; None: as its kind does."""
+        if self.network.shares_torso if shared_torso is None else shared_torso:
+            return Critic(None, actor.torso.features, self.generator, state_size).to(self.device)
+        torso = self.kind.torso(self.spec._replace(vector=self.spec.vector + state_size), self.generator)
+        return Critic(torso, torso.features, self.generator, state_size).to(self.device)
 
     def action_critics(self) -> ActionCritics:
         """Twin critics: a value for every choice, or the value of axes appended to the inputs' vector."""
-        axes = 0 if self._action.discrete else self._action.size
-        spec, outputs = self._spec._replace(vector=self._spec.vector + axes), self._action.size if not axes else 1
-        members = [self._kind.action_critic(spec, outputs, self._generator) for _ in range(TWINS)]
-        return ActionCritics(members).to(self._device)
+        axes = 0 if self.action.discrete else self.action.size
+        spec, outputs = self.spec._replace(vector=self.spec.vector + axes), self.action.size if not axes else 1
+        members = [self.kind.action_critic(spec, outputs, self.generator) for _ in range(TWINS)]
+        return ActionCritics(members).to(self.device)
 
 
 def make_networks(
     config: LearnerConfig, spec: WorldSpec, action: ActionShape, seed: int, device: torch.device
 ) -> Networks:
     """The networks of a learner with this config in this world."""
-    return Networks(config, spec, action, seed, device)
+    network = config.network or usual_network(spec)
+    kind = network_kind(network.kind)
+    named = kind.blocks(network, spec)
+    blocks = tuple(block for block in spec.obs if block.name in named)
+    vector = spec.obs_size - sum(block.size for block in blocks)
+    shape = TorsoSpec(vector, config.hidden, config.activation, blocks, kind.layout(network, spec))
+    return Networks(config, network, kind, shape, action, torch.Generator().manual_seed(seed), device)
+
+
+# --- forward and backward ---
+
+
+class Forward(Protocol):
+    """Outputs of networks on a batch; valid until the same runner runs again."""
+
+    @property
+    def outputs(self) -> tuple[Tensor, ...]:
+        """One tensor for each network, outside any graph."""
+
+    def backward(self, output_grads: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Gradients of all parameters, in the networks' order, given those of the outputs."""
+
+    def vector_grads(self, output_grads: Sequence[Tensor]) -> Sequence[Tensor]:
+        """For each network, the gradients of the vector it read, [rows, features]."""
+
+
+class GraphForward(NamedTuple):
+    """Networks that ran in torch's graph."""
+
+    graph: tuple[Tensor, ...]  # the outputs
+    parameters: Sequence[Tensor]
+    vectors: Sequence[Tensor]
+
+    @property
+    def outputs(self) -> tuple[Tensor, ...]:
+        """The outputs, outside the graph."""
+        return tuple(out.detach() for out in self.graph)
+
+    def backward(self, output_grads: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Gradients of the parameters."""
+        return torch.autograd.grad(self.graph, self.parameters, output_grads)
+
+    def vector_grads(self, output_grads: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Gradients of the vectors."""
+        return torch.autograd.grad(self.graph, self.vectors, output_grads)
+
+
+class NetworkRunner:
+    """Runs networks forward, keeping what one backward pass needs.
+
+    Memory for hidden layers is kept from pass to pass: allocating it each time costs as much as a layer.
+    """
+
+    def __init__(self, *networks: Network) -> None:
+        self._networks = networks
+        native = [network.torso.native(network.head) for network in networks]
+        self._native: list[Net] = [each for each in native if each is not None]
+        self._memory: list[Tensor] = []
+
+    def forward(self, *inputs: Inputs) -> Forward:
+        """Run every network on its own inputs, or all of them on the same."""
+        given = inputs * len(self._networks) if len(inputs) == 1 else inputs
+        native = self.forward_natively(*given)
+        return self._forward_in_torch(given) if native is None else native
+
+    def forward_natively(self, *inputs: Inputs) -> NativeForward | None:
+        """The same without autograd; None where torch has to run a network."""
+        if len(self._native) != len(self._networks) or current_arithmetic() != PLAIN:
+            return None
+        if not is_native(inputs[0][VECTOR]):
+            return None
+        passes = [net.on(each[VECTOR]) for net, each in zip(self._native, inputs, strict=True)]
+        return forward_with_memory(passes, self._memory)
+
+    def _forward_in_torch(self, inputs: Sequence[Inputs]) -> GraphForward:
+        vectors = [each[VECTOR].detach().requires_grad_() for each in inputs]
+        with torch.enable_grad():
+            pairs = zip(self._networks, inputs, vectors, strict=True)
+            outputs = tuple(network({**each, VECTOR: vector}) for network, each, vector in pairs)
+        return GraphForward(outputs, [p for network in self._networks for p in network.parameters()], vectors)
+
+
+def runner_of(actor: Actor) -> NetworkRunner:
+    """A runner of an actor's torso and head."""
+    assert actor.network is not None, f"a network of kind {actor.spec.network} has no outputs of one width"
+    return NetworkRunner(actor.network)
+
+
+class PolicyAndValue(NamedTuple):
+    """The policy and the critic's standardised value on every row of a batch; `backward` takes their gradients."""
+
+    policy: Gaussian | Categorical
+    value: Tensor  # [rows]
+    backward: Callable[[Sequence[Tensor]], Sequence[Tensor]]  # of the policy's tensors and the value -> of parameters
+
+
+class ActorCritic:
+    """Actor and critic, run together on the batches of an update."""
+
+    def __init__(self, actor: Actor, critic: Critic, per_parameter: bool = False) -> None:
+        """`backward` returns one flat gradient for each network (and one of log_std), or one `per_parameter`.
+
+        The optimiser sums a norm over these tensors, so its last bits depend on how they are cut.
+        """
+        self._actor, self._critic = actor, critic
+        self._parameters = [*actor.parameters(), *critic.parameters()]
+        self._sizes = [p.numel() for p in self._parameters] if per_parameter else None
+        self._runner: NetworkRunner | None = None
+        if actor.network is not None and critic.network is not None:
+            self._runner = NetworkRunner(actor.network, critic.network)
+
+    def forward(self, inputs: Inputs, critic_inputs: Inputs, mask: Tensor | None) -> PolicyAndValue:
+        """Policy and value of every row; valid until the next forward pass."""
+        native = None if self._runner is None else self._runner.forward_natively(inputs, critic_inputs)
+        if native is None:
+            return self._forward_in_torch(inputs, critic_inputs, mask)
+
+        def backward(output_grads: Sequence[Tensor]) -> Sequence[Tensor]:
+            outputs, *log_std, value = output_grads
+            if mask is not None:
+                outputs = outputs.masked_fill(mask == 0, 0.0)
+            grads = *log_std, *native.backward((outputs, value.unsqueeze(1)))  # in the order of the parameters
+            return grads if self._sizes is None else torch.split(torch.cat(grads), self._sizes)
+
+        out, value = native.outputs
+        return PolicyAndValue(self._actor.policy(out, mask), value.squeeze(1), backward)
+
+    def _forward_in_torch(self, inputs: Inputs, critic_inputs: Inputs, mask: Tensor | None) -> PolicyAndValue:
+        with torch.enable_grad():
+            features = shared_features(self._actor, self._critic, inputs)
+            policy, value = self._actor.distribution(inputs, mask, features), self._critic(features, critic_inputs)
+
+        def backward(output_grads: Sequence[Tensor]) -> Sequence[Tensor]:
+            return torch.autograd.grad((*policy, value), self._parameters, output_grads)
+
+        return PolicyAndValue(policy, value, backward)
+
+
+def shared_features(actor: Actor, critic: Critic, inputs: Inputs) -> Tensor | None:
+    """The features that both heads read where actor and critic share a torso, else None."""
+    features: Tensor | None = actor.torso(inputs) if critic.torso is None else None
+    return features

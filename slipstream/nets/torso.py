@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
-from slipstream.config.algos.network import IMPLEMENTATIONS
-from slipstream.nets.blocks import VECTOR, Inputs
+from slipstream.config.algos.learner import IMPLEMENTATIONS, ConvNetwork, MlpNetwork
+from slipstream.config.world import NetworkConfig
+from slipstream.nets.inputs import VECTOR, Inputs
 from slipstream.nets.mlp import Linear, MlpTorso, Net, run
 from slipstream.spec import ObsBlock, WorldSpec
 
@@ -31,6 +32,13 @@ class Torso(Protocol):
 
     def parameters(self) -> Iterable[nn.Parameter]:
         """Everything that learns."""
+
+
+class Remembering(Torso, Protocol):
+    """A torso with a memory."""
+
+    def step(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
+        """Features of single rows, and what is remembered after them."""
 
 
 class Network(NamedTuple):
@@ -66,56 +74,74 @@ class TorsoSpec(NamedTuple):
     layout: Mapping[str, Any] = {}  # facts of the kind, as its `layout` gave them
 
 
+class WithOutput(nn.Module):
+    """A torso and an output layer as one torso: its features are the outputs."""
+
+    def __init__(self, torso: Torso, outputs: int, generator: torch.Generator) -> None:
+        super().__init__()
+        self.torso, self.features = torso, outputs
+        self.output = Linear(torso.features, outputs, 1.0, generator)
+
+    def native(self, head: Linear | None = None) -> Net | None:
+        """Torso and output layer as one native pass, where the torso has one."""
+        return self.torso.native(self.output) if head is None else None
+
+    def forward(self, inputs: Inputs, head: Linear | None = None) -> Tensor:
+        """Outputs [rows, outputs]."""
+        out = self.torso(inputs, self.output)
+        return out if head is None else head(out)
+
+
 class NetworkKind(Protocol):
-    """One kind of network."""
-
-    def fits(self, spec: WorldSpec) -> bool:
-        """Whether it can read what the world shows."""
-
-    def blocks(self, spec: WorldSpec) -> tuple[str, ...]:
-        """Names of the observation blocks that it reads by name; all others make up the vector."""
-
-    def layout(self, kind: str, spec: WorldSpec) -> dict[str, Any]:
-        """Plain facts from which it is built again, saved with the weights; ScenarioError where the world lacks any."""
+    """One kind of network (`algo.network`): it makes torsos, and may do more in a way of its own."""
 
     def torso(self, spec: TorsoSpec, generator: torch.Generator) -> Torso:
         """A torso, for actors and for critics of states."""
 
     def action_critic(self, spec: TorsoSpec, outputs: int, generator: torch.Generator) -> Torso:
-        """A critic of actions, its output layer included."""
+        """A critic of actions: a torso with an output layer."""
+        return WithOutput(self.torso(spec, generator), outputs, generator)
 
     def actor(self, spec: ActorSpec, generator: torch.Generator) -> Actor:
-        """The acting network."""
+        """The acting network: a torso with a head."""
+        from slipstream.nets.actor import Actor
 
+        return Actor(spec, generator)
 
-class MlpKind:
-    """Perceptrons over the whole observation."""
-
-    def fits(self, spec: WorldSpec) -> bool:
-        """It can read any."""
-        return True
-
-    def blocks(self, spec: WorldSpec) -> tuple[str, ...]:
-        """None: everything is in the vector."""
+    def blocks(self, config: NetworkConfig, spec: WorldSpec) -> tuple[str, ...]:
+        """Names of the observation blocks that it reads by name; all others make up the vector."""
         return ()
 
-    def layout(self, kind: str, spec: WorldSpec) -> dict[str, Any]:
-        """No further facts."""
+    def layout(self, config: NetworkConfig, spec: WorldSpec) -> dict[str, Any]:
+        """Plain facts from which it is built again, such as the config's settings; they are saved with the weights.
+
+        ScenarioError where the world does not show what the kind reads.
+        """
         return {}
+
+    def memory(self, layout: Mapping[str, Any]) -> int:
+        """Numbers that it carries from decision to decision, for each agent; 0: none."""
+        return 0
+
+    def sequence(self, layout: Mapping[str, Any]) -> int:
+        """With a memory: decisions over which gradients flow back."""
+        return 0
+
+    def fits(self, spec: WorldSpec) -> bool:
+        """Whether it is made for what this world shows."""
+        return False
+
+
+class MlpKind(NetworkKind):
+    """Perceptrons over the whole observation."""
 
     def torso(self, spec: TorsoSpec, generator: torch.Generator) -> MlpTorso:
         """Hidden layers."""
         return MlpTorso((spec.vector, *spec.hidden), spec.activation, None, generator)
 
     def action_critic(self, spec: TorsoSpec, outputs: int, generator: torch.Generator) -> MlpTorso:
-        """Hidden layers and an output layer."""
+        """Hidden layers and an output layer, which is saved as one more of them."""
         return MlpTorso((spec.vector, *spec.hidden, outputs), spec.activation, 1.0, generator)
-
-    def actor(self, spec: ActorSpec, generator: torch.Generator) -> Actor:
-        """A torso with a head."""
-        from slipstream.nets.actor import Actor
-
-        return Actor(spec, generator)
 
 
 MLP = MlpKind()
@@ -130,7 +156,11 @@ def network_kind(name: str) -> NetworkKind:
     return kind
 
 
+def usual_network(spec: WorldSpec) -> NetworkConfig:
+    """The network of a learner that names none: conv where the world shows images, else mlp."""
+    return ConvNetwork() if any(block.is_image for block in spec.obs) else MlpNetwork()
+
+
 def fitting_kind(spec: WorldSpec) -> str:
     """The first kind that is made for what this world shows; `mlp` where there is none."""
-    others = (name for name in IMPLEMENTATIONS if name != "mlp")
-    return next((name for name in others if network_kind(name).fits(spec)), "mlp")
+    return next((name for name in IMPLEMENTATIONS if network_kind(name).fits(spec)), "mlp")

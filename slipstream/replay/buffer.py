@@ -8,18 +8,18 @@ its own (no strata). Its importance weight is (N p_i / Σp)^-beta divided by the
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from slipstream import _core
-from slipstream.data.transitions import I64, Fields, Sample, Transitions, from_fields, to_fields
+from slipstream.data.transitions import Fields, Sample, Transitions, from_fields, to_fields
 from slipstream.errors import CheckpointError, ScenarioError, WorldContractError
+from slipstream.runtime.platform import available_memory
+from slipstream.types import I64
 
 TREE_BYTES_PER_ROW = 8 * 8 / 7  # a leaf, and its share of the sums above
 
@@ -91,18 +91,19 @@ class Field(NamedTuple):
 class DrawBuffers:
     """Buffers for batches of one size, and the sample that shows them.
 
-    The sample may stand in memory that others can write to; where rows are read from is kept apart.
+    The sample may stand in a window that a client can write to. So `sample.index` is a copy for the client, and rows
+    are read from the places in `index`, which is the service's own.
     """
 
     random: NDArray[np.float64]  # [B]
-    priority: NDArray[np.float64]  # [B]
+    priority: NDArray[np.float64]  # [B]; while weights are computed, what they are powers of
     index: I64  # [B]
     rows: NDArray[np.uint8]  # one array per field, one behind the other
     sample: Sample
 
 
 class Replay:
-    """The last `capacity` transitions, each a record of its fields side by side; satisfies `ReplaySource`.
+    """The last `capacity` transitions, each a record of its fields side by side; satisfies `ReplayStore`.
 
     All memory is taken at once, when it is made: a run that fits at its start fits to its end. `like` shows the fields,
     their types and shapes; it may have no rows.
@@ -151,7 +152,7 @@ class Replay:
         return self.sample_into(self._batches[batch], self.seed, draw, beta)
 
     def sample_into(self, buffers: DrawBuffers, seed: int, draw: int, beta: float = 1.0) -> Sample:
-        """Draw rows into buffers made for replays with these fields."""
+        """Draw rows into buffers made for replays with these fields; `priority` ends as smallest p / p of each row."""
         index, weight, priority = buffers.index, buffers.sample.weight, buffers.priority
         _core.fill_draw(buffers.random, seed=seed, draw=draw)
         self.choose(buffers.random, index, priority)
@@ -170,9 +171,12 @@ class Replay:
         return Sample(rows, index, np.ones(len(index), np.float32))
 
     def choose(self, random: NDArray[np.float64], index: I64, priority: NDArray[np.float64]) -> None:
-        """Where the rows stand that these uniform numbers mean; their priorities too, unless draws are uniform."""
+        """Where the rows stand that these uniform numbers mean; their priorities too, unless draws are uniform.
+
+        `random` may be overwritten.
+        """
         if not self.total_added:
-            raise ValueError("the replay is empty: there is nothing to draw")
+            raise ValueError(f"{len(random)} rows are to be drawn, and the replay is empty: it has 0 rows")
         if self._tree is None:
             np.multiply(random, len(self), out=random)
             np.copyto(index, random, casting="unsafe")  # rounds down; random < 1, so never up to len
@@ -350,40 +354,3 @@ def check_memory(needed: int, what: str, remedy: str) -> None:
         raise ScenarioError(
             f"{what} needs {needed / 1e9:,.2f} GB of memory and {free / 1e9:,.2f} GB are available; choose {remedy}"
         )
-
-
-def available_memory(root: Path = Path("/")) -> int:
-    """Bytes that can be taken without swapping, within the limit of the control group where there is one."""
-    limits = [_machine_memory(root)]
-    for folder, limit, usage in (
-        ("sys/fs/cgroup", "memory.max", "memory.current"),
-        ("sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
-    ):
-        allowed, used = _number(root / folder / limit), _number(root / folder / usage)
-        if allowed is not None and used is not None:
-            limits.append(allowed - used + _cached(root / folder / "memory.stat"))
-    return max(0, min(limits))
-
-
-def _machine_memory(root: Path) -> int:
-    try:
-        lines = (root / "proc/meminfo").read_text().splitlines()
-        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
-    except (OSError, StopIteration, ValueError):
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
-def _number(path: Path) -> int | None:
-    try:
-        return int(path.read_text())
-    except (OSError, ValueError):  # absent, or "max"
-        return None
-
-
-def _cached(path: Path) -> int:
-    """File pages a control group would give back; they count as used there."""
-    try:
-        words = dict(line.split(maxsplit=1) for line in path.read_text().splitlines())
-        return int(words.get("inactive_file", 0))
-    except (OSError, ValueError):
-        return 0

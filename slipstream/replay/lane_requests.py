@@ -7,36 +7,30 @@ WireError, and one that does not fit the table ReplayRefusedError.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
 from slipstream.errors import ReplayRefusedError
 from slipstream.replay.buffer import DrawBuffers, batch_bytes, batch_over
 from slipstream.replay.messages import (
-    Ask,
+    UPDATE_BYTES,
+    AnyReplayRequest,
+    Copy,
     Draw,
     Enqueue,
-    ReadPriorities,
-    ReadRecords,
     ReplayDone,
-    ReportReturn,
+    ReportPerformance,
     Reset,
     UpdatePriorities,
-    Write,
-    WritePriorities,
 )
 from slipstream.replay.table import Lane, Mixture, Table
-from slipstream.replay.window import UPDATE_BYTES
 from slipstream.runtime.frames import WireError
 from slipstream.runtime.server import Connection
+from slipstream.types import U8
 
-U8 = NDArray[np.uint8]
-
-OfLane = (
-    Enqueue | Draw | UpdatePriorities | ReportReturn | ReadRecords | Write | ReadPriorities | WritePriorities | Reset
-)
+OfLane = Enqueue | Draw | UpdatePriorities | ReportPerformance | Copy | Reset
+OF_LANE = get_args(OfLane)
 
 
 @dataclass(eq=False)
@@ -47,18 +41,18 @@ class ReplayConnection(Connection):
     table: Table | None = None
     lane: Lane | None = None
     window: U8 = field(default_factory=lambda: np.empty(0, np.uint8))
-    max_block: int = 0
+    max_chunk_rows: int = 0
     max_batch: int = 0
     batches: dict[tuple[int, int], tuple[DrawBuffers, U8]] = field(default_factory=dict)
     is_adding: bool = False  # by its last request
-    parked: Ask | None = None
+    deferred: AnyReplayRequest | None = None
     waits_for: str = ""
-    parked_at: float = 0.0
+    deferred_at: float = 0.0
 
     @property
     def lane_key(self) -> tuple[str, str, str] | None:
-        """Table, client and agent, once it has joined."""
-        return None if self.lane is None else (self.table_name, self.lane.spec.client, self.lane.spec.agent)
+        """Table, client and policy, once it has joined."""
+        return None if self.lane is None else (self.table_name, self.lane.spec.client, self.lane.spec.policy)
 
     def joined(self) -> tuple[Table, Lane]:
         """Its table and lane."""
@@ -96,30 +90,28 @@ def perform(client: ReplayConnection, request: OfLane) -> RequestOutcome:
             return _draw(client, table, lane, request)
         case UpdatePriorities():
             return _update_priorities(client, table, lane, request)
-        case ReportReturn():
+        case ReportPerformance():
             table.report(client.name, request.performance)
-            return RequestOutcome(_standing(lane), is_change=False)
+            return RequestOutcome(_done(lane), is_change=False)
         case Reset():
             return _reset(table, lane, request)
-        case ReadRecords() | Write():
-            return _copy_records(client, lane, request)
-        case ReadPriorities() | WritePriorities():
-            return _copy_priorities(client, table, lane, request)
+        case Copy():
+            return _copy(client, table, lane, request)
 
 
 def _enqueue(client: ReplayConnection, table: Table, lane: Lane, request: Enqueue) -> RequestOutcome:
-    if request.rows > client.max_block or request.first < 0:
+    if request.rows > client.max_chunk_rows or request.first < 0:
         raise WireError(f"{request.rows:,} rows from number {request.first:,} at once")
     records = client.part(request.at, request.rows * lane.replay.stride).reshape(-1, lane.replay.stride)
     if request.first + request.rows > lane.sequence and (reason := table.why_not_add(request.rows)) is not None:
         raise NotYetError(reason)
     is_new = table.add(lane, request.first, records) > 0
-    return RequestOutcome(_standing(lane), is_change=is_new, may_wake=is_new)
+    return RequestOutcome(_done(lane), is_change=is_new, may_wake=is_new)
 
 
 def _draw(client: ReplayConnection, table: Table, lane: Lane, request: Draw) -> RequestOutcome:
-    if not 0 < request.batch <= client.max_batch or not 0 <= request.draw < 1 << 63:
-        raise WireError(f"draw {request.draw} of {request.batch:,} rows")
+    if not 0 < request.batch <= client.max_batch or not 0 <= request.number < 1 << 63:
+        raise WireError(f"draw {request.number} of {request.batch:,} rows")
     key = (request.batch, request.at)
     if key not in client.batches:
         part = client.part(request.at, batch_bytes(lane.replay.fields, request.batch))
@@ -130,8 +122,8 @@ def _draw(client: ReplayConnection, table: Table, lane: Lane, request: Draw) -> 
     share = table.shares(mixture)
     if (reason := table.why_not_draw(mixture, share, request.batch)) is not None:
         raise NotYetError(reason)
-    table.draw(mixture, share, buffers, request.draw, request.beta)
-    return RequestOutcome(_standing(lane), part, may_wake=table.spec.limit.samples_per_insert is not None)
+    table.draw(mixture, share, buffers, request.number, request.beta)
+    return RequestOutcome(_done(lane), part, may_wake=table.spec.limit.samples_per_insert is not None)
 
 
 def _update_priorities(client: ReplayConnection, table: Table, lane: Lane, request: UpdatePriorities) -> RequestOutcome:
@@ -140,7 +132,7 @@ def _update_priorities(client: ReplayConnection, table: Table, lane: Lane, reque
     part = client.part(request.at, request.rows * UPDATE_BYTES).copy()
     index, error = part[: 8 * request.rows].view(np.int64), part[8 * request.rows :].view(np.float64)
     table.update(index, error)
-    return RequestOutcome(_standing(lane))
+    return RequestOutcome(_done(lane))
 
 
 # --- for checkpoints ---
@@ -159,45 +151,36 @@ def _reset(table: Table, lane: Lane, request: Reset) -> RequestOutcome:
     # Rows that are put back were added once; they count as far as the first draw needs them.
     added = max(table.flow.added, min(table.flow.added + held, table.spec.limit.min_size))
     table.flow = table.flow._replace(added=added)
-    return RequestOutcome(_standing(lane), may_wake=True)
+    return RequestOutcome(_done(lane), may_wake=True)
 
 
-def _copy_records(client: ReplayConnection, lane: Lane, request: ReadRecords | Write) -> RequestOutcome:
-    replay = lane.replay
-    _refuse_negative(request)
-    part = client.part(request.at, request.rows * replay.stride)
-    if request.rows > len(replay) or request.first + request.rows > replay.total_added:
-        raise ReplayRefusedError(f"rows {request.first:,} and {request.rows:,} more are not held")
-    records = part.reshape(-1, replay.stride)
-    if isinstance(request, ReadRecords):
-        replay.read_records(request.first, records)
-        return RequestOutcome(_standing(lane), part, is_change=False)
-    replay.write_records(request.first, records)
-    lane.generation += 1
-    return RequestOutcome(_standing(lane))
+def _copy(client: ReplayConnection, table: Table, lane: Lane, request: Copy) -> RequestOutcome:
+    replay, first, rows = lane.replay, request.first, request.rows
+    if rows < 0 or first < 0:
+        raise WireError(f"{rows} rows from number {first}")
+    if request.what == "records":
+        part = client.part(request.at, rows * replay.stride)
+        if rows > len(replay) or first + rows > replay.total_added:
+            raise ReplayRefusedError(f"rows {first:,} and {rows:,} more are not held")
+        records = part.reshape(-1, replay.stride)
+        if request.write:
+            replay.write_records(first, records)
+            lane.generation += 1
+        else:
+            replay.read_records(first, records)
+    else:
+        part = client.part(request.at, rows * 8)
+        if table.spec.prioritised is None or first + rows > len(replay):
+            raise ReplayRefusedError("priorities of rows that have none")
+        places = np.arange(first, first + rows)
+        if request.write:
+            replay.set_priorities(places, part.copy().view(np.float64))
+        else:
+            part[:] = replay.priorities(places).view(np.uint8)
+    return RequestOutcome(_done(lane), None if request.write else part, is_change=request.write)
 
 
-def _copy_priorities(
-    client: ReplayConnection, table: Table, lane: Lane, request: ReadPriorities | WritePriorities
-) -> RequestOutcome:
-    replay = lane.replay
-    _refuse_negative(request)
-    part = client.part(request.at, request.rows * 8)
-    if table.spec.prioritised is None or request.first + request.rows > len(replay):
-        raise ReplayRefusedError("priorities of rows that have none")
-    places = np.arange(request.first, request.first + request.rows)
-    if isinstance(request, ReadPriorities):
-        part[:] = replay.priorities(places).view(np.uint8)
-        return RequestOutcome(_standing(lane), part, is_change=False)
-    replay.set_priorities(places, part.copy().view(np.float64))
-    return RequestOutcome(_standing(lane))
-
-
-def _refuse_negative(request: ReadRecords | Write | ReadPriorities | WritePriorities) -> None:
-    if request.rows < 0 or request.first < 0:
-        raise WireError(f"{request.rows} rows from number {request.first}")
-
-
-def _standing(lane: Lane) -> ReplayDone:
+def _done(lane: Lane) -> ReplayDone:
+    """The answer that says how the lane stands."""
     replay = lane.replay
     return ReplayDone(len(replay), replay.total_added, lane.lost, replay.largest_priority)

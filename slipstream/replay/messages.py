@@ -1,26 +1,30 @@
 """What the replay service and its clients say to each other: framed, versioned messages without pickle.
 
 A frame (frames.py) has one of the structs below as its body, and data: rows, where the two sides share no memory.
-Every request gets one answer, in order; `Wait` comes before it where the answer takes its time.
+Every request gets one answer, in order; `ReplayWait` comes before it where the answer takes its time.
 
 Rows, drawn batches and priorities stand in a window, memory that both sides see: shared on one host, elsewhere two
-copies that the data of frames keep alike. A message says which part of the window it is about.
+copies that the data of frames keep alike. A message says which part of the window it is about: `at` is an offset in
+bytes. A client sends rows in chunks.
+
+Some fields are called otherwise on the wire (`name=`), where those words are older than ours.
 """
 
 from __future__ import annotations
 
 import math
+from typing import Literal, NamedTuple
 
 import msgspec
 import numpy as np
 
 from slipstream.data.transitions import Transitions, from_fields, to_fields
-from slipstream.replay.buffer import Field, Prioritised, lay_out
-from slipstream.replay.limiter import Limit
-from slipstream.replay.mixing import Mixing
-from slipstream.runtime.frames import DTYPES, FieldRecord, Frames, MessageSet, WireError
+from slipstream.replay.buffer import Field, Prioritised, batch_bytes, lay_out, record_bytes
+from slipstream.replay.sharing import Limit, Mixing
+from slipstream.runtime.frames import DTYPES, FieldRecord, MessageProtocol, MessageSet, WireError
+from slipstream.runtime.memory import make_memory, open_memory
+from slipstream.types import U8
 
-FRAMES = Frames(b"SR", 1, "a Slipstream replay service")
 MAX_REQUEST = 1 << 14  # bytes of a body
 MAX_ANSWER = 1 << 20  # statistics of many lanes
 MAX_NAME = 128
@@ -39,10 +43,10 @@ class TableSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class LaneSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where the rows of one agent of one client are kept."""
+    """Where the rows of one policy of one client are kept."""
 
     client: str
-    agent: str
+    policy: str = msgspec.field(name="agent")  # as messages and snapshots have always named it
     capacity: int
     seed: int
 
@@ -67,24 +71,24 @@ class Join(ReplayRequest, frozen=True, tag="join"):
     table: str
     spec: TableSpec
     lane: LaneSpec
-    block: int  # rows of the largest enqueue
+    chunk_rows: int = msgspec.field(name="block")  # of the largest enqueue
     batch: int  # rows of the largest draw
     weight: float = 1.0
 
 
 class Enqueue(ReplayRequest, frozen=True, tag="enqueue"):
-    """Add the records at `at`; `first` is the number of the first, counted by the client."""
+    """Add the records at `at`."""
 
-    first: int
+    first: int  # rows that the client had sent before these, in its `sequence`
     rows: int
-    at: int
+    at: int  # byte offset in the window
 
 
 class Draw(ReplayRequest, frozen=True, tag="sample"):
     """Put a batch at `at`."""
 
     batch: int
-    draw: int
+    number: int = msgspec.field(name="draw")  # of the draw: keys its random numbers
     beta: float
     at: int
     mixing: Mixing
@@ -98,55 +102,33 @@ class UpdatePriorities(ReplayRequest, frozen=True, tag="update_priorities"):
     at: int
 
 
-class ReportReturn(ReplayRequest, frozen=True, tag="report"):
+class ReportPerformance(ReplayRequest, frozen=True, tag="report"):
     """How well the client does, in a unit of its own that all clients of a table share."""
 
     performance: float
 
 
 class Weigh(ReplayRequest, frozen=True, tag="weigh"):
-    """How much lanes count in mixtures; an empty agent means all of the client's."""
+    """How much lanes count in mixtures; an empty policy means all of the client's."""
 
     table: str
     client: str
-    agent: str
+    policy: str = msgspec.field(name="agent")
     weight: float
 
 
-class ReadRecords(ReplayRequest, frozen=True, tag="read"):
-    """Put records with these numbers at `at`."""
+class Copy(ReplayRequest, frozen=True, tag="copy"):
+    """Copy records, or f64 priorities by their places in the ring, between the lane and the window."""
 
-    first: int
-    rows: int
-    at: int
-
-
-class Write(ReplayRequest, frozen=True, tag="write"):
-    """Take records with these numbers from `at`; counts and priorities stay."""
-
-    first: int
-    rows: int
-    at: int
-
-
-class ReadPriorities(ReplayRequest, frozen=True, tag="read_priorities"):
-    """Put f64 priorities from this place of the ring on at `at`."""
-
-    first: int
-    rows: int
-    at: int
-
-
-class WritePriorities(ReplayRequest, frozen=True, tag="write_priorities"):
-    """Take f64 priorities from `at`."""
-
-    first: int
+    what: Literal["records", "priorities"]
+    write: bool  # into the lane, whose counts stay as they are
+    first: int  # of records: by their place in `total`, not in `sequence`
     rows: int
     at: int
 
 
 class Reset(ReplayRequest, frozen=True, tag="reset"):
-    """Make the lane hold `total` rows, of which all the contents are to follow."""
+    """Make the lane one that took in `total` rows; the contents of those it holds are to follow."""
 
     total: int
     largest: float
@@ -166,18 +148,15 @@ class Close(ReplayRequest, frozen=True, tag="close"):
     """End the service."""
 
 
-Ask = (
+AnyReplayRequest = (
     EnterReplay
     | Join
     | Enqueue
     | Draw
     | UpdatePriorities
-    | ReportReturn
+    | ReportPerformance
     | Weigh
-    | ReadRecords
-    | Write
-    | ReadPriorities
-    | WritePriorities
+    | Copy
     | Reset
     | AskStatistics
     | Snapshot
@@ -196,18 +175,18 @@ class Joined(ReplayAnswer, frozen=True, tag="joined"):
     """The window is there, and this is where the lane stands."""
 
     window: int  # bytes
-    sequence: int  # number the next row of this client would have
-    total: int  # rows it was ever given
-    lost: int
+    sequence: int  # rows that this client has sent: total + lost
+    total: int  # rows that the lane took in; lost ones do not count
+    lost: int  # rows that were sent and are not here: they came after the snapshot before a crash
 
 
 class ReplayDone(ReplayAnswer, frozen=True, tag="done"):
-    """It was done; `rows` that a lane holds, `total` it was ever given, `lost` to crashes."""
+    """It was done, and this is where the lane stands."""
 
-    rows: int = 0
-    total: int = 0
+    rows: int = 0  # that it holds
+    total: int = 0  # as in Joined
     lost: int = 0
-    largest: float = 1.0
+    largest: float = 1.0  # priority
 
 
 class ReplayWait(ReplayAnswer, frozen=True, tag="wait"):
@@ -227,7 +206,7 @@ class LaneStats(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One lane."""
 
     client: str
-    agent: str
+    policy: str = msgspec.field(name="agent")
     rows: int
     capacity: int
     added: int
@@ -263,10 +242,12 @@ class Stats(ReplayAnswer, frozen=True, tag="stats_are"):
     tables: dict[str, TableStats]
 
 
-Say = Joined | ReplayDone | ReplayWait | ReplayRefusal | Stats
+AnyReplayAnswer = Joined | ReplayDone | ReplayWait | ReplayRefusal | Stats
 
-REQUESTS: MessageSet[Ask] = MessageSet(FRAMES, MAX_REQUEST, msgspec.msgpack.Decoder(Ask))
-ANSWERS: MessageSet[Say] = MessageSet(FRAMES, MAX_ANSWER, msgspec.msgpack.Decoder(Say))
+REQUESTS: MessageSet[AnyReplayRequest]
+REQUESTS = MessageSet(MessageProtocol.REPLAY, MAX_REQUEST, msgspec.msgpack.Decoder(AnyReplayRequest))
+ANSWERS: MessageSet[AnyReplayAnswer]
+ANSWERS = MessageSet(MessageProtocol.REPLAY, MAX_ANSWER, msgspec.msgpack.Decoder(AnyReplayAnswer))
 
 
 def describe(fields: list[Field]) -> tuple[FieldRecord, ...]:
@@ -293,3 +274,40 @@ def like(records: tuple[FieldRecord, ...]) -> Transitions:
 def prioritised_of(spec: TableSpec) -> Prioritised | None:
     """How a table prioritises."""
     return None if spec.prioritised is None else Prioritised(*spec.prioritised)
+
+
+# --- the window ---
+
+
+SLOTS = 16  # chunks a client may write before the first is acknowledged
+UPDATE_BYTES = 8 + 8  # an index and an error
+
+
+class WindowLayout(NamedTuple):
+    """What stands where in a window."""
+
+    slot_bytes: int  # of one chunk; SLOTS of them come first
+    spare_at: int  # where one more chunk stands, for what checkpoints read and write
+    batch_at: int  # where a drawn batch stands
+    update_at: int  # where indices and errors stand
+    window_bytes: int
+
+
+def lay_out_window(spec: TableSpec, chunk_rows: int, batch: int) -> WindowLayout:
+    """The places of a window for chunks and batches of at most so many rows."""
+    fields = lay_out(to_fields(like(spec.fields)))
+    slot_bytes = chunk_rows * record_bytes(fields)
+    batch_at = (SLOTS + 1) * slot_bytes
+    update_at = batch_at + -(-batch_bytes(fields, batch) // 8) * 8
+    return WindowLayout(slot_bytes, SLOTS * slot_bytes, batch_at, update_at, update_at + batch * UPDATE_BYTES)
+
+
+def shared_window(size: int) -> tuple[int, U8]:
+    """New shared memory, as a descriptor to pass on and as an array."""
+    fd, memory = make_memory("slipstream-replay", size)
+    return fd, np.frombuffer(memory, np.uint8)
+
+
+def map_window(fd: int, size: int) -> U8:
+    """The memory behind a descriptor; it is given back when the last array on it is gone."""
+    return np.frombuffer(open_memory(fd, size), np.uint8)

@@ -15,19 +15,21 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 
-from slipstream.config.names import is_name
-from slipstream.config.records import from_value
+from slipstream.config.records import from_value, is_name
+from slipstream.data import checkpoint
 from slipstream.data.arrays_file import array_chunks, read_arrays
+from slipstream.data.checkpoint import Checkpoint
 from slipstream.data.disk import TEMP_PREFIX, sync_folder, write_synced
 from slipstream.data.transitions import Fields
-from slipstream.errors import CheckpointError
+from slipstream.errors import CheckpointError, ReplayRefusedError
 from slipstream.replay.buffer import ReplayStore
+from slipstream.replay.client import ServedReplay
 
 MERGED = 16  # segments that become one
 MAX_BYTES = 2**27
@@ -203,9 +205,10 @@ def _check_cover(folder: Path, records: Sequence[SegmentRecord], replay: ReplayS
 def _load(folder: Path, record: SegmentRecord, replay: ReplayStore) -> None:
     fields = read_arrays(folder / record.name, record.bytes, record.sha256)
     expected = {field.name: (field.dtype, (len(record.rows), *field.shape)) for field in replay.fields}
-    if {name: (array.dtype, array.shape) for name, array in fields.items()} != expected:
+    found = {name: (array.dtype, array.shape) for name, array in fields.items()}
+    if odd := sorted(name for name in found.keys() | expected.keys() if found.get(name) != expected.get(name)):
         raise CheckpointError(
-            f"{folder / record.name}: holds other arrays than this replay; was scenario.yaml changed?"
+            f"{folder / record.name}: {', '.join(odd)}: other arrays than this replay holds; was scenario.yaml changed?"
         )
     replay.write(record.rows.start, fields)  # rows older than the ring are overwritten by those that follow
 
@@ -223,3 +226,59 @@ def prune_segments(folder: Path, needed: Collection[str]) -> list[Path]:
     for path in doomed:
         path.unlink()
     return doomed
+
+
+# --- a run's replay buffers ---
+
+
+Segments = dict[str, list[SegmentRecord]]  # of each policy
+
+
+class Replays:
+    """Replay buffers that are part of a run's state, by policy."""
+
+    def __init__(self, run: Path, replays: Mapping[str, ReplayStore]) -> None:
+        self._run, self._replays = run, replays
+        self.segments: Segments = {name: [] for name in replays}  # where the rows are that were saved last
+
+    def saved_with(self, make_state: Callable[[], Checkpoint]) -> Checkpoint:
+        """The state, once the rows it points to are on the disk; anew where a replay service died in between."""
+        while True:
+            epochs = self._epochs()
+            try:
+                state = make_state()
+                for name, replay in self._replays.items():
+                    self.segments[name] = save_replay(self._folder(name), replay, self.segments[name])
+            except ReplayRefusedError:  # rows that were there before are not any more
+                if self._epochs() == epochs:
+                    raise
+                continue
+            if self._epochs() == epochs:
+                state.meta["segments"] = msgspec.to_builtins(self.segments)
+                return state
+
+    def load(self, segments: Segments) -> None:
+        """Fill the buffers with the rows of a checkpoint."""
+        self.segments = segments
+        for name, replay in self._replays.items():
+            load_replay(self._folder(name), segments[name], replay)
+        self.prune()  # what a killed session left
+
+    def prune(self) -> None:
+        """Remove the segments that no checkpoint lists any more."""
+        for name in self._replays:
+            prune_segments(self._folder(name), self._needed(name))
+
+    def _epochs(self) -> list[int]:
+        """Which connection each replay of a service is read through."""
+        return [replay.epoch for replay in self._replays.values() if isinstance(replay, ServedReplay)]
+
+    def _folder(self, policy: str) -> Path:
+        return self._run / "replay" / policy
+
+    def _needed(self, policy: str) -> set[str]:
+        needed = set()
+        for path in checkpoint.list_checkpoints(self._run / "checkpoints"):
+            listed = checkpoint.read_meta(path).get("segments", {}).get(policy, [])
+            needed |= {record["name"] for record in listed}
+        return needed

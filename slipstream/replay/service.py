@@ -1,9 +1,10 @@
-"""The replay service: one process, one thread, tables in memory, clients at sockets.
+"""The replay service: one process, tables in memory, clients at sockets that one thread serves.
 
 A client's records are copied from its window into its lane, and batches from lanes into windows, by this one thread:
-no row is ever seen half written, whatever becomes of clients. A request that has to wait (limiter.py) parks its
-connection: nothing more is done for it, and in the end not read from it, until the wait is over. That is the
-back-pressure. Nothing a client sends can take more memory than its window and a frame (runtime/server.py).
+no row is ever seen half written, whatever becomes of clients. A second thread only writes snapshots, from copies. A
+request that has to wait (sharing.py) is deferred: nothing more is done for its connection, and in the end not read from
+it, until the wait is over. That is the back-pressure. Nothing a client sends can take more memory than its window and a
+frame (runtime/server.py).
 """
 
 from __future__ import annotations
@@ -16,16 +17,13 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from slipstream.errors import LaneInUseError, ReplayRefusedError, SlipstreamError
-from slipstream.replay.buffer import available_memory
-from slipstream.replay.lane_requests import NotYetError, OfLane, ReplayConnection, perform
+from slipstream.replay.lane_requests import OF_LANE, NotYetError, OfLane, ReplayConnection, perform
 from slipstream.replay.messages import (
-    FRAMES,
     MAX_NAME,
     REQUESTS,
-    Ask,
+    AnyReplayRequest,
     AskStatistics,
     Close,
     Enqueue,
@@ -35,22 +33,22 @@ from slipstream.replay.messages import (
     ReplayDone,
     ReplayRefusal,
     ReplayWait,
-    ReportReturn,
+    ReportPerformance,
     Snapshot,
     Stats,
     UpdatePriorities,
     Weigh,
+    lay_out_window,
+    shared_window,
 )
 from slipstream.replay.snapshot import SnapshotWriter
 from slipstream.replay.table import Table
-from slipstream.replay.window import lay_out_window, shared_window
 from slipstream.runtime.frames import WireError
+from slipstream.runtime.platform import available_memory
 from slipstream.runtime.server import TICK_S, TURN, ServerLimits, SocketServer
 
-U8 = NDArray[np.uint8]
-
 MAX_TABLES = 64
-REQUEST_COST = 256  # what a request without rows takes of a turn
+REQUEST_COST = 256  # bytes that a request without rows counts as, of a TURN
 WRITING_TICK_S = 0.02  # between looks at a snapshot that is being written
 
 
@@ -72,23 +70,23 @@ class ReplayServer:
     def __init__(
         self,
         server: socket.socket,
-        rules: ServiceLimits,
+        limits: ServiceLimits,
         tables: dict[str, Table] | None = None,
         save: Callable[[dict[str, Table]], Iterator[Callable[[], None]]] | None = None,
         watch: int | None = None,
-        say: Callable[[str], None] = lambda text: None,
+        log: Callable[[str], None] = lambda text: None,
     ) -> None:
         """`save` gives the writes of a snapshot, which a thread does while clients are served.
 
         The service ends when the descriptor `watch` does, as a pipe from a parent.
         """
         self.tables = {} if tables is None else tables
-        self._rules, self._say = rules, say
-        limits = ServerLimits(rules.max_clients, rules.enter_s, rules.frame_s)
-        self._server: SocketServer[ReplayConnection, Ask, Ask]
-        self._server = SocketServer(server, REQUESTS, self, limits, watch)
-        self._writer = None if save is None else SnapshotWriter(save, self.tables, say)
-        self._memory = available_memory() // 2 if rules.memory is None else rules.memory
+        self._limits, self._log = limits, log
+        of_server = ServerLimits(limits.max_clients, limits.enter_s, limits.frame_s)
+        self._server: SocketServer[ReplayConnection, AnyReplayRequest, AnyReplayRequest]
+        self._server = SocketServer(server, REQUESTS, self, of_server, watch)
+        self._writer = None if save is None else SnapshotWriter(save, self.tables, log)
+        self._memory = available_memory() // 2 if limits.memory is None else limits.memory
         self._began = time.monotonic()
         self._may_wake = False
         self.stopping = False
@@ -124,7 +122,7 @@ class ReplayServer:
         turns += [client for client in ready if client.is_adding][:1]
         return turns
 
-    def take(self, client: ReplayConnection, request: Ask, data: memoryview) -> Ask:
+    def take(self, client: ReplayConnection, request: AnyReplayRequest, data: memoryview) -> AnyReplayRequest:
         """The data that came with a request go into the window."""
         if len(data):
             at = getattr(request, "at", None)
@@ -134,24 +132,25 @@ class ReplayServer:
         client.is_adding = isinstance(request, Enqueue)
         return request
 
-    def do(self, client: ReplayConnection, request: Ask) -> int:
-        """Answer or park a request; adding takes as much of a turn as there are rows."""
-        self._answer_or_park(client, request)
+    def do(self, client: ReplayConnection, request: AnyReplayRequest) -> int:
+        """Answer or defer a request; returns the bytes that it takes of a TURN."""
+        self._answer_or_defer(client, request)
         if isinstance(request, Enqueue) and client.lane is not None:
             return REQUEST_COST + request.rows * client.lane.replay.stride
-        return REQUEST_COST if isinstance(request, UpdatePriorities | ReportReturn) else TURN  # a draw follows those
+        # New priorities and reports cost little, so that the draw that was sent with them is done in the same turn.
+        return REQUEST_COST if isinstance(request, UpdatePriorities | ReportPerformance) else TURN
 
-    def refusal(self, error: WireError) -> ReplayRefusal:
+    def refusal(self, client: ReplayConnection, error: WireError) -> ReplayRefusal:
         """Why a client is disconnected."""
         return ReplayRefusal(str(error))
 
     def between(self) -> None:
-        """Answer what was parked, where that is possible now, and write snapshots."""
+        """Answer what was deferred, where that is possible now, and write snapshots."""
         if self._may_wake:
             self._wake()
         if self._writer is not None:
             self._writer.go_on()
-            if time.monotonic() - self._writer.saved_at >= self._rules.snapshot_s:
+            if time.monotonic() - self._writer.saved_at >= self._limits.snapshot_s:
                 self._writer.begin()
 
     def pause_s(self) -> float:
@@ -161,44 +160,47 @@ class ReplayServer:
     def ended(self, client: ReplayConnection, why: str) -> None:
         """Its lane is free, and others may have waited for that."""
         if client.name and why:
-            self._say(f"{client.name} is gone: {why}")
+            self._log(f"{client.name} is gone: {why}")
         self._may_wake = True
 
     # --- requests ---
 
-    def _answer_or_park(self, client: ReplayConnection, request: Ask) -> None:
+    def _answer_or_defer(self, client: ReplayConnection, request: AnyReplayRequest) -> None:
         try:
             if not client.name and not isinstance(request, EnterReplay):
                 raise WireError("the first message says who is there")
-            self._perform(client, request)
+            if isinstance(request, OF_LANE):  # most are
+                self._use_lane(client, request)
+            else:
+                self._perform(client, request)
         except WireError:
             raise
         except NotYetError as wait:
-            if client.parked_at == 0.0:
-                client.parked_at = time.monotonic()
+            if client.deferred_at == 0.0:
+                client.deferred_at = time.monotonic()
                 self._server.answer(client, ReplayWait(str(wait)))
-            client.parked, client.is_parked, client.waits_for = request, True, str(wait)
+            client.deferred, client.is_deferred, client.waits_for = request, True, str(wait)
             return
         except LaneInUseError as error:
             self._server.answer(client, ReplayRefusal(str(error), in_use=True))
         except (SlipstreamError, ValueError, MemoryError) as error:
             self._server.answer(client, ReplayRefusal(str(error) or type(error).__name__))
-        client.parked_at, client.waits_for = 0.0, ""
+        client.deferred_at, client.waits_for = 0.0, ""
 
     def _wake(self) -> None:
-        """Try what was parked again, the longest wait first."""
+        """Try what was deferred again, the longest wait first."""
         while self._may_wake:
             self._may_wake = False
-            waiting = [client for client in self._server.connections if client.parked is not None]
-            for client in sorted(waiting, key=lambda client: client.parked_at):
-                self._server.unpark(client, self._try_again)
+            waiting = [client for client in self._server.connections if client.deferred is not None]
+            for client in sorted(waiting, key=lambda client: client.deferred_at):
+                self._server.answer_deferred(client, self._try_again)
 
     def _try_again(self, client: ReplayConnection) -> None:
-        request, client.parked = client.parked, None
+        request, client.deferred = client.deferred, None
         assert request is not None
-        self._answer_or_park(client, request)
+        self._answer_or_defer(client, request)
 
-    def _perform(self, client: ReplayConnection, request: Ask) -> None:
+    def _perform(self, client: ReplayConnection, request: AnyReplayRequest) -> None:
         match request:
             case EnterReplay():
                 self._enter(client, request)
@@ -207,7 +209,7 @@ class ReplayServer:
             case Weigh():
                 if request.table not in self.tables:
                     raise ReplayRefusedError(f"there is no table {request.table!r:.80}")
-                self.tables[request.table].weigh(request.client, request.agent, request.weight)
+                self.tables[request.table].weigh(request.client, request.policy, request.weight)
                 self._note_change()
                 self._server.answer(client, ReplayDone())
             case AskStatistics():
@@ -220,8 +222,6 @@ class ReplayServer:
             case Close():
                 self._server.answer(client, ReplayDone())
                 self.stopping = True
-            case _:
-                self._use_lane(client, request)
 
     def _use_lane(self, client: ReplayConnection, request: OfLane) -> None:
         outcome = perform(client, request)
@@ -238,7 +238,7 @@ class ReplayServer:
             self._writer.is_dirty = True
 
     def _enter(self, client: ReplayConnection, request: EnterReplay) -> None:
-        if not hmac.compare_digest(request.token.encode(), self._rules.token.encode()):
+        if not hmac.compare_digest(request.token.encode(), self._limits.token.encode()):
             raise WireError("the token is not this service's")
         if not 0 < len(request.client) <= MAX_NAME or not request.client.isprintable():
             raise WireError("a client has a name of printable characters")
@@ -250,26 +250,27 @@ class ReplayServer:
             raise ReplayRefusedError("this connection has a table already")
         if request.lane.client != client.name:
             raise ReplayRefusedError(f"{client.name} cannot use the lane of {request.lane.client!r:.80}")
-        if any(c.lane_key == (request.table, client.name, request.lane.agent) for c in self._server.connections):
-            raise LaneInUseError(f"{client.name}/{request.lane.agent} is in use by another connection")
-        if not 0 < request.block <= request.lane.capacity or not 0 < request.batch <= 1 << 24:
+        if any(c.lane_key == (request.table, client.name, request.lane.policy) for c in self._server.connections):
+            raise LaneInUseError(f"{client.name}/{request.lane.policy} is in use by another connection")
+        if not 0 < request.chunk_rows <= request.lane.capacity or not 0 < request.batch <= 1 << 24:
             raise ReplayRefusedError(
-                f"blocks of {request.block:,} and batches of {request.batch:,} rows are not possible"
+                f"chunks of {request.chunk_rows:,} and batches of {request.batch:,} rows are not possible"
             )
-        places = lay_out_window(request.spec, request.block, request.batch)
+        places = lay_out_window(request.spec, request.chunk_rows, request.batch)
         held = sum(table.nbytes for table in self.tables.values())
         room = self._memory - held - sum(len(each.window) for each in self._server.connections)
-        if places.size > min(self._rules.max_window, room):
-            raise ReplayRefusedError(f"a window of {places.size:,} bytes is more than this service gives")
+        size = places.window_bytes
+        if size > (most := min(self._limits.max_window, room)):
+            raise ReplayRefusedError(f"a window of {size:,} bytes is more than the {most:,} this service gives")
         table = self._table(request)
-        lane = table.join(request.lane, request.block, request.batch, room - places.size)
+        lane = table.join(request.lane, request.chunk_rows, request.batch, room - size)
         self.tables[request.table] = table
-        table.weigh(request.lane.client, request.lane.agent, request.weight)
+        table.weigh(request.lane.client, request.lane.policy, request.weight)
         client.table, client.lane, client.table_name = table, lane, request.table
-        client.max_block, client.max_batch = request.block, request.batch
-        self._open_window(client, Joined(places.size, lane.sequence, lane.replay.total_added, lane.lost))
+        client.max_chunk_rows, client.max_batch = request.chunk_rows, request.batch
+        self._open_window(client, Joined(size, lane.sequence, lane.replay.total_added, lane.lost))
         self._note_change()
-        self._say(f"{client.name}/{request.lane.agent} uses table {request.table}")
+        self._log(f"{client.name}/{request.lane.policy} uses table {request.table}")
 
     def _open_window(self, client: ReplayConnection, joined: Joined) -> None:
         """Answer with memory that both sides see, or with as much on each side where they share none."""
@@ -277,7 +278,7 @@ class ReplayServer:
             fd, client.window = shared_window(joined.window)
             try:
                 self._server.flush(client)
-                socket.send_fds(client.link, [FRAMES.frame(joined)], [fd])
+                socket.send_fds(client.link, [REQUESTS.frame(joined)], [fd])
             finally:
                 os.close(fd)
         else:
@@ -301,10 +302,10 @@ class ReplayServer:
 
     def _stats(self, check: bool) -> Stats:
         clients = self._server.connections
-        connected = {(c.lane.spec.client, c.lane.spec.agent) for c in clients if c.lane is not None}
+        connected = {(c.lane.spec.client, c.lane.spec.policy) for c in clients if c.lane is not None}
         tables = {}
         for name, table in self.tables.items():
-            waits = tuple(f"{c.name}: {c.waits_for}" for c in clients if c.table is table and c.parked is not None)
+            waits = tuple(f"{c.name}: {c.waits_for}" for c in clients if c.table is table and c.deferred is not None)
             tables[name] = table.stats(connected, waits, check)
         now, writer = time.monotonic(), self._writer
         snapshots = 0 if writer is None else writer.written

@@ -1,7 +1,7 @@
 """Snapshots of a replay service: what it starts from again after it was killed at any moment.
 
 `snapshot.json` is replaced in one step and lists everything: the tables, their lanes, the segments with each lane's
-rows (replay_files.py), and one file with cursors and priorities. Files it does not list are cleared away.
+rows (segments.py), and one file with cursors and priorities. Files it does not list are cleared away.
 """
 
 from __future__ import annotations
@@ -21,12 +21,11 @@ from typing import Any
 import msgspec
 
 from slipstream.config.records import from_json
-from slipstream.data.arrays_file import Arrays, array_chunks, read_arrays
+from slipstream.data.arrays_file import array_chunks, read_arrays
 from slipstream.data.disk import open_regular, replace_file, sync_folder, write_synced
 from slipstream.data.transitions import Fields
 from slipstream.errors import CheckpointError, RunFolderError
 from slipstream.replay.buffer import Replay
-from slipstream.replay.limiter import Flow
 from slipstream.replay.messages import LaneSpec, TableSpec, like, prioritised_of
 from slipstream.replay.segments import (
     SegmentRecord,
@@ -36,9 +35,11 @@ from slipstream.replay.segments import (
     prune_segments,
     write_segment,
 )
+from slipstream.replay.sharing import Flow
 from slipstream.replay.table import Lane, Table
 from slipstream.runtime.frames import WireError
 from slipstream.runtime.platform import lock
+from slipstream.types import Arrays
 
 VERSION = 1
 FILE, LOCK = "snapshot.json", "lock"
@@ -284,9 +285,9 @@ class SnapshotWriter:
         self,
         save: Callable[[dict[str, Table]], Iterator[Callable[[], None]]],
         tables: dict[str, Table],
-        say: Callable[[str], None],
+        log: Callable[[str], None],
     ) -> None:
-        self._save, self._tables, self._say = save, tables, say
+        self._save, self._tables, self._log = save, tables, log
         self._thread = ThreadPoolExecutor(1, "snapshot")
         self._writes: Iterator[Callable[[], None]] | None = None  # of a snapshot that is being written
         self._write: Future[None] | None = None
@@ -321,7 +322,7 @@ class SnapshotWriter:
                 return
             self.written += 1
         except OSError as error:  # a full disk: the last snapshot stays, and the next may have room
-            self._say(f"no snapshot was written: {error.strerror}")
+            self._log(f"no snapshot was written: {error.strerror}")
             self.is_dirty = True
         self._writes = self._write = None
         self.saved_at = time.monotonic()

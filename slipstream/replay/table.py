@@ -1,4 +1,4 @@
-"""A table of a shared replay: a lane for every agent of every client, and draws that mix them.
+"""A table of a shared replay: a lane for every policy of every client, and draws that mix them.
 
 No process, no socket, no clock: the service (service.py) gives it records and asks for batches, and tests can too. A
 lane is a `Replay`. While a client is alone in a table, its draws are, bit for bit, those of a `Replay` of its own.
@@ -11,13 +11,11 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from slipstream import _core
-from slipstream.data.transitions import I64, to_fields
+from slipstream.data.transitions import to_fields
 from slipstream.errors import ReplayRefusedError
 from slipstream.replay.buffer import DrawBuffers, Replay, lay_out, record_bytes
-from slipstream.replay.limiter import Flow, may_add, may_draw, refuse_deadlock, why_not_add, why_not_draw
 from slipstream.replay.messages import (
     MAX_NAME,
     LaneSpec,
@@ -27,11 +25,20 @@ from slipstream.replay.messages import (
     like,
     prioritised_of,
 )
-from slipstream.replay.mixing import LaneWeight as Mixed
-from slipstream.replay.mixing import Mixing, aged, shares, smoothed
-
-U8 = NDArray[np.uint8]
-F64 = NDArray[np.float64]
+from slipstream.replay.sharing import (
+    Flow,
+    LaneWeight,
+    Mixing,
+    aged,
+    may_add,
+    may_draw,
+    refuse_deadlock,
+    shares,
+    smoothed,
+    why_not_add,
+    why_not_draw,
+)
+from slipstream.types import F64, I64, U8
 
 LANE_BITS = 40  # an index is a lane's number above so many bits, and a place in its ring below
 MAX_LANES = 1024
@@ -40,16 +47,16 @@ CHOICE = 1 << 61  # keeps the choice of lanes apart from the choice of rows
 
 @dataclass
 class Lane:
-    """What one agent of one client has added."""
+    """What one policy of one client has added."""
 
     spec: LaneSpec
     number: int
     replay: Replay
     generation: int = 0  # changes when rows do that were there before: files that hold them are stale
-    sequence: int = 0  # number the client's next row has
-    lost: int = 0  # rows with smaller numbers that were given and are not here: they came after the last snapshot
+    sequence: int = 0  # rows that the client has sent: those that its replay took in, and lost ones
+    lost: int = 0  # rows that were sent and are not here: they came after the snapshot before a crash
     drawn: int = 0
-    recent: float = 0.0
+    recent: float = 0.0  # rows added of late, older ones counting less
     weight: float = 1.0
     performance: float = math.nan
 
@@ -73,21 +80,21 @@ class Table:
 
     # --- lanes ---
 
-    def find(self, client: str, agent: str) -> Lane | None:
-        """The lane of this agent of this client."""
-        return next((lane for lane in self.lanes if (lane.spec.client, lane.spec.agent) == (client, agent)), None)
+    def find(self, client: str, policy: str) -> Lane | None:
+        """The lane of this policy of this client."""
+        return next((lane for lane in self.lanes if (lane.spec.client, lane.spec.policy) == (client, policy)), None)
 
-    def join(self, spec: LaneSpec, block: int, batch: int, room: int) -> Lane:
+    def join(self, spec: LaneSpec, chunk_rows: int, batch: int, room: int) -> Lane:
         """The client's lane, made on its first visit; what cannot work is refused. `room` is free memory in bytes."""
-        for name in (spec.client, spec.agent):
+        for name in (spec.client, spec.policy):
             if not 0 < len(name) <= MAX_NAME or not name.isprintable():
                 raise ReplayRefusedError(f"{name!r:.80} is no name: it takes 1 to {MAX_NAME} printable characters")
-        refuse_deadlock(self.spec.limit, spec.capacity, block, batch)
-        known = self.find(spec.client, spec.agent)
+        refuse_deadlock(self.spec.limit, spec.capacity, chunk_rows, batch)
+        known = self.find(spec.client, spec.policy)
         if known is not None:
             if known.spec.capacity != spec.capacity:
                 raise ReplayRefusedError(
-                    f"the lane {spec.client}/{spec.agent} holds {known.spec.capacity:,} rows, not {spec.capacity:,}; "
+                    f"the lane {spec.client}/{spec.policy} holds {known.spec.capacity:,} rows, not {spec.capacity:,}; "
                     "use that capacity, or another name"
                 )
             known.spec = spec
@@ -118,7 +125,10 @@ class Table:
         return None if may_add(limit, self.flow, rows) else why_not_add(limit, self.flow, rows)
 
     def add(self, lane: Lane, first: int, records: U8) -> int:
-        """Append records numbered from `first` on, those that are new; numbers left out are lost. Returns how many."""
+        """Append records that the client sent after `first` others; returns how many of them were new.
+
+        Known ones are passed over. Rows before `first` that never came are lost.
+        """
         known = min(max(lane.sequence - first, 0), len(records))
         new = records[known:]
         lane.lost += max(first - lane.sequence, 0)
@@ -145,11 +155,12 @@ class Table:
     def shares(self, mixture: Mixture) -> F64:
         """Where a client's draws come from."""
         lanes = [
-            Mixed(lane.spec.client, len(lane.replay), lane.recent, lane.weight, lane.performance) for lane in self.lanes
+            LaneWeight(lane.spec.client, len(lane.replay), lane.recent, lane.weight, lane.performance)
+            for lane in self.lanes
         ]
         return shares(mixture.mixing, lanes, mixture.client, mixture.strength)
 
-    def draw(self, mixture: Mixture, share: F64, buffers: DrawBuffers, draw: int, beta: float) -> None:
+    def draw(self, mixture: Mixture, share: F64, buffers: DrawBuffers, number: int, beta: float) -> None:
         """Fill a batch: for every row a lane by its share, then a row of the lane as a replay of its own would draw it.
 
         Rows of one lane stand together. Importance weights take back what priorities do within lanes, not the mixture,
@@ -159,17 +170,18 @@ class Table:
         rows = len(buffers.random)
         if len(possible) == 1:
             lane = self.lanes[int(possible[0])]
-            lane.replay.sample_into(buffers, mixture.seed, draw, beta)
+            lane.replay.sample_into(buffers, mixture.seed, number, beta)
             np.bitwise_or(buffers.index, lane.number << LANE_BITS, out=buffers.sample.index)
             lane.drawn += rows
         else:
-            self._draw_mixed(mixture, share, buffers, draw, beta)
+            self._draw_mixed(mixture, share, buffers, number, beta)
         self.flow = self.flow._replace(drawn=self.flow.drawn + rows)
 
-    def _draw_mixed(self, mixture: Mixture, share: F64, buffers: DrawBuffers, draw: int, beta: float) -> None:
+    def _draw_mixed(self, mixture: Mixture, share: F64, buffers: DrawBuffers, number: int, beta: float) -> None:
+        """As `Replay.sample_into` for several lanes; `priority` ends as N p / Σp within each lane."""
         pick = np.empty(len(buffers.random))
-        _core.fill_draw(pick, seed=mixture.seed ^ CHOICE, draw=draw)
-        _core.fill_draw(buffers.random, seed=mixture.seed, draw=draw)
+        _core.fill_draw(pick, seed=mixture.seed ^ CHOICE, draw=number)
+        _core.fill_draw(buffers.random, seed=mixture.seed, draw=number)
         bounds = np.cumsum(share)
         chosen = np.searchsorted(bounds / bounds[-1], pick, side="right")
         records = np.empty((len(pick), self.lanes[0].replay.stride), np.uint8)
@@ -208,12 +220,12 @@ class Table:
             if lane.spec.client == client:
                 lane.performance = smoothed(lane.performance, performance)
 
-    def weigh(self, client: str, agent: str, weight: float) -> None:
+    def weigh(self, client: str, policy: str, weight: float) -> None:
         """Let lanes count so much in mixtures."""
         if not 0 <= weight < math.inf:
             raise ReplayRefusedError(f"a weight of {weight}; weights are 0 or more")
         for lane in self.lanes:
-            if lane.spec.client == client and agent in ("", lane.spec.agent):
+            if lane.spec.client == client and policy in ("", lane.spec.policy):
                 lane.weight = weight
 
     def priority_gap(self) -> float:
@@ -239,7 +251,7 @@ class Table:
             lanes=tuple(
                 LaneStats(
                     client=lane.spec.client,
-                    agent=lane.spec.agent,
+                    policy=lane.spec.policy,
                     rows=len(lane.replay),
                     capacity=lane.spec.capacity,
                     added=lane.replay.total_added,
@@ -247,7 +259,7 @@ class Table:
                     lost=lane.lost,
                     weight=lane.weight,
                     performance=None if math.isnan(lane.performance) else lane.performance,
-                    connected=(lane.spec.client, lane.spec.agent) in connected,
+                    connected=(lane.spec.client, lane.spec.policy) in connected,
                 )
                 for lane in self.lanes
             ),

@@ -20,9 +20,9 @@ from slipstream.config.scenario import Scenario
 from slipstream.data.disk import write_all
 from slipstream.errors import CheckpointError, ScenarioError, suggest
 from slipstream.run.setup import make_evaluation_worlds
-from slipstream.stats import Certificate, Certifier, spent
-from slipstream.worlds.registry import proportions, unseen
+from slipstream.stats.sequential import Certificate, Certifier, spent
 from slipstream.worlds.vec_env import VecEnv, timed
+from slipstream.worlds.world import tools_of
 
 # Judging begins at 2^31 (saved_cast.py); certificates where no table gets to. An attempt has room for ROOM episodes.
 FIRST_CERTIFIED = 2**31 + 2**30
@@ -44,7 +44,7 @@ class Question(NamedTuple):
 
 
 class Candidate(NamedTuple):
-    """What is to be certified: a policy at rest."""
+    """The policy to be certified."""
 
     policy: str  # hash of what acts
     steps: int  # of training behind it
@@ -92,7 +92,7 @@ def read_ledger(folder: Path) -> list[Attempt]:
 
 
 class Stand(NamedTuple):
-    """Where a certificate is earned: fresh worlds, and in words which episodes those are."""
+    """Worlds with fresh episodes to certify in, and a description of those episodes."""
 
     worlds: VecEnv
     population: str
@@ -100,7 +100,7 @@ class Stand(NamedTuple):
 
 def make_stand(scenario: Scenario, most_trials: int) -> Stand:
     """Worlds whose episodes training has not seen, as far as such worlds have any."""
-    world, population = unseen(scenario.world)
+    world, population = tools_of(scenario.world.kind).unseen(scenario.world)
     fresh = scenario.model_copy(update={"world": world})
     return Stand(make_evaluation_worlds(fresh, min(BATCH, most_trials)), population)
 
@@ -114,9 +114,9 @@ def certify(
     candidate: Candidate,
     told: Told | None = None,
 ) -> tuple[Attempt, Certificate]:
-    """Play until the verdict; `told` hears how it stands after every batch."""
+    """Play until there is a verdict; `told` is called with the state of the test after every batch."""
     metric, worlds = question.metric, stand.worlds
-    known = proportions(scenario.world.kind)
+    known = tools_of(scenario.world.kind).proportions
     if metric not in known or metric not in worlds.spec.stats:
         able = ", ".join(name for name in known if name in worlds.spec.stats) or "none"
         raise ScenarioError(
@@ -176,7 +176,7 @@ def _play(
 
 
 def attempt_number(ledger: Sequence[Attempt], question: Question, candidate: Candidate) -> int:
-    """Which attempt this is. A resumed run lives some again, with the same policy: those are no new ones."""
+    """The number of this attempt. One that a resumed run repeats with the same policy keeps its number."""
     if candidate.by == "training":
         asked = (question.metric, question.bar, question.alpha, candidate.steps, candidate.policy, "training")
         for e in ledger:

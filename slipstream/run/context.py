@@ -1,10 +1,11 @@
-"""A run as its parts see it: what it is made of, how far it is, and where it writes."""
+"""`Run`, which the loop and all parts share: what a run is made of, its counters, and where it writes."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -13,35 +14,36 @@ import msgspec
 
 from slipstream.collect.episodes import Episodes
 from slipstream.config.scenario import Scenario
+from slipstream.config.stopping import Stop, StopKind, StopState
 from slipstream.config.world import WorldConfig
-from slipstream.run import crash
 from slipstream.run.folder import RunFolder
 from slipstream.run.learner_input import Feed
 from slipstream.run.metrics import MetricsWriter
-from slipstream.run.part import Part
-from slipstream.run.parts.quarantine import Quarantine
-from slipstream.run.progress import Display
+from slipstream.run.progress import Display, Screen
 from slipstream.run.setup import Cast
 from slipstream.run.sources import Source
-from slipstream.run.stopping import Stop, StopKind, StopState
 from slipstream.runtime.signals import Interrupts
 from slipstream.worlds.vec_env import VecEnv
 
 if TYPE_CHECKING:
-    from slipstream.run.backends import Backends
-    from slipstream.run.parts.debugger import LoopDebugger
+    from slipstream.run.callbacks import Callback
+    from slipstream.run.parts import Part
+    from slipstream.run.parts.collecting import LoopDebugger
     from slipstream.run.parts.exporters import RunExporter
     from slipstream.run.saving import Saver
+    from slipstream.runtime.place import Cluster
 
-T = TypeVar("T")
-P = TypeVar("P", bound=Part)
+P = TypeVar("P", bound="Part")
+
+TOLD = 2000  # characters of an error's message that are kept
+LINES = 12  # of a traceback, its last ones
 
 
 class Counters(msgspec.Struct, frozen=True):
-    """How far a run is; saved in checkpoints."""
+    """Steps, updates and episodes so far; saved in checkpoints."""
 
     steps: int = 0  # environment steps, over all worlds
-    agent_steps: int = 0
+    agent_steps: int = 0  # decisions learned from
     ticks: int = 0  # of all worlds: where decisions last, more than steps
     updates: int = 0
     episodes: int = 0
@@ -51,7 +53,7 @@ class Counters(msgspec.Struct, frozen=True):
 
 
 class EvaluationResult(NamedTuple):
-    """What an evaluation has found."""
+    """The result of an evaluation."""
 
     row: Mapping[str, float]  # eval/…
     episodes: Episodes
@@ -59,13 +61,15 @@ class EvaluationResult(NamedTuple):
 
 
 class RunOptions(NamedTuple):
-    """What a caller asks of a session, beside the scenario."""
+    """What the caller of `train` or `resume` asks for, beside the scenario."""
 
-    models: Path = Path("models")
-    exporters: Sequence[RunExporter] = ()
-    debugger: LoopDebugger | None = None
+    models: Path = Path("models")  # where the final model is written
+    display: Display | None = None  # where progress is shown; None: nowhere
+    exporters: Sequence[RunExporter] = ()  # processes that export the run; they are started and ended with it
+    debugger: LoopDebugger | None = None  # holds the loop between two steps and looks into the worlds
+    callbacks: Sequence[Callback] = ()  # the caller's own code
     pause_at: int | None = None  # steps after which to save and end
-    backends: Backends | None = None  # where workers and services run; None: on this machine
+    cluster: Cluster | None = None  # where workers and services run; None: on this machine
 
 
 @dataclass
@@ -76,14 +80,13 @@ class Run:
     folder: RunFolder
     worlds: VecEnv
     cast: Cast
-    display: Display
+    display: Screen
     interrupts: Interrupts
     options: RunOptions
     writer: MetricsWriter
     is_new: bool  # there was no checkpoint to go on from
-    quarantines: Mapping[str, Quarantine] = field(init=False)  # of every learner
     parts: list[Part] = field(default_factory=list)  # in their order
-    source: Source = field(init=False)
+    source: Source | None = None  # None where learners only have a dataset
     feeds: dict[str, Feed] = field(default_factory=dict)  # of every learner
     saver: Saver = field(init=False)
     counters: Counters = field(default_factory=Counters)
@@ -96,47 +99,55 @@ class Run:
     failures: list[str] = field(default_factory=list)  # what could not be done at its end
     _seconds: dict[str, float] = field(default_factory=dict)
     _began: float = 0.0
+    _closed: int = 0  # so many parts are
 
     def __post_init__(self) -> None:
         self.played = self.scenario.world
 
     @property
     def is_finished(self) -> bool:
-        """Whether the run has ended as it was meant to."""
+        """Whether the run is done, and not to be resumed."""
         return self.stop is not None and self.stop.kind.finishes
 
     @property
     def evaluation(self) -> Mapping[str, float]:
-        """eval/… of this update; empty where it was not evaluated."""
+        """Metrics eval/… of this update; empty if there was no evaluation."""
         return {} if self.evaluated is None else self.evaluated.row
 
     @property
     def interruption(self) -> Stop | None:
-        """That a signal has come."""
+        """The reason to stop if a signal has come."""
         return None if self.interrupts.signal is None else Stop(StopKind.SIGNAL, self.interrupts.signal)
 
     def find(self, kind: type[P]) -> P | None:
-        """The part of this kind, where the run has one."""
+        """The run's part of this class, or None."""
         return next((part for part in self.parts if isinstance(part, kind)), None)
 
+    def close_parts(self) -> None:
+        """Close the parts that are still open, in reverse order; all are closed even if one fails."""
+        with ExitStack() as closing:
+            for part in self.parts[self._closed :]:
+                closing.callback(part.close)
+            self._closed = len(self.parts)
+
     def count(self, **changes: Any) -> None:
-        """Move counters."""
+        """Change counters."""
         self.counters = msgspec.structs.replace(self.counters, **changes)
 
     # --- telling ---
 
     def tell(self, sentence: str) -> None:
-        """Say something in the log and on the screen."""
+        """Write a sentence to the log and to the screen."""
         self.writer.log(sentence)
         self.display.note(sentence)
 
     def announce(self, event: str, sentence: str, /, **fields: Any) -> None:
-        """An event for programs, a sentence for people."""
+        """Write an event to events.jsonl, and a sentence to the log and the screen."""
         self.tell(sentence)
         self.writer.event(event, self.counters.steps, **fields)
 
-    def position(self) -> dict[str, Any]:
-        """How far the run is, as a row of metrics begins, with what its parts have to say."""
+    def first_columns(self) -> dict[str, Any]:
+        """The first columns of a row of metrics: the counters, and what `rows` of every part returns."""
         counters = self.counters
         return {
             "timesteps_total": counters.steps,
@@ -150,38 +161,49 @@ class Run:
 
     @contextmanager
     def attempting(self, what: str) -> Iterator[None]:
-        """Try a part of the end: its failure is told, and takes nothing else with it."""
+        """Run a block at the end of a run; if it fails, the error is logged and the rest of the end goes on."""
         try:
             yield
         except Exception as error:
             self.failures.append(what)
-            told = crash.describe(error)
+            told = describe_error(error)
             sentence = f"{what} failed: {told['kind']}: {told['message']}"
             self.announce("end_failed", sentence, what=what, **told)
-            self.writer.log(crash.last_lines(error))
+            self.writer.log(last_lines(error))
 
     # --- time ---
 
     def start_clock(self) -> None:
-        """Let wall time go on from what earlier sessions took."""
+        """Start counting wall time, on top of that of earlier sessions."""
         self._began = time.monotonic() - self.counters.seconds
 
     def read_clock(self) -> None:
-        """Count the wall time up to now."""
+        """Update the counter of wall time."""
         self.count(seconds=time.monotonic() - self._began)
 
-    def timed(self, phase: str, work: Callable[[], T]) -> T:
-        """Do something, and count its time as this phase's."""
+    @contextmanager
+    def timed(self, activity: str) -> Iterator[None]:
+        """Count the time of what follows as this activity's."""
         start = time.perf_counter()
-        result = work()
-        self._seconds[phase] = self._seconds.get(phase, 0.0) + time.perf_counter() - start
-        return result
+        yield
+        self._seconds[activity] = self._seconds.get(activity, 0.0) + time.perf_counter() - start
 
-    def spent(self, seconds: Mapping[str, float]) -> None:
-        """Count time that was measured elsewhere, by phase."""
+    def add_seconds(self, seconds: Mapping[str, float]) -> None:
+        """Set times that were measured elsewhere, by activity."""
         self._seconds |= seconds
 
     def take_seconds(self) -> dict[str, float]:
-        """The time since this was last asked, by phase."""
+        """Seconds by activity since the last call."""
         seconds, self._seconds = self._seconds, {}
         return seconds
+
+
+def describe_error(error: BaseException) -> dict[str, str]:
+    """Class and message of an error."""
+    return {"kind": type(error).__name__, "message": str(error)[:TOLD]}
+
+
+def last_lines(error: BaseException) -> str:
+    """The end of an error's traceback."""
+    lines = "".join(traceback.format_exception(error)).rstrip().splitlines()
+    return "\n".join(lines[-LINES:])

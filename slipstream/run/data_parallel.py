@@ -2,7 +2,7 @@
 
 The one that leads is the run's own. Whatever changes it (an update, statistics, a loaded state, a pull) is told to the
 others first, with all that it is made of; then all do it at once, and meet wherever a gradient is summed
-(`algos.share`). So they hold the same weights without ever sending them, and a checkpoint is the leader's alone.
+(`algos/adam.py`). So they hold the same weights without ever sending them, and a checkpoint is the leader's alone.
 
 They meet in a group of torch.distributed (gloo), on loopback unless they are on several machines. Where one ends, the
 sums of the others fail: the run ends with the reason, and is resumed from its checkpoint like any other.
@@ -26,10 +26,9 @@ import torch.distributed
 from numpy.typing import NDArray
 from torch import Tensor
 
-from slipstream.algos.protocol import Algorithm, Arrays, Progress
-from slipstream.algos.share import ALONE
+from slipstream.algos.adam import ALONE
+from slipstream.algos.protocol import Algorithm, Progress
 from slipstream.collect.slab import rollout_arrays, rollout_from
-from slipstream.config.algos.offpolicy import ReplayLearnerConfig
 from slipstream.config.load import from_plain, to_json
 from slipstream.config.records import from_json
 from slipstream.config.scenario import Scenario
@@ -37,15 +36,18 @@ from slipstream.data.rollout import Rollout
 from slipstream.data.transitions import Sample, Transitions, from_fields, to_fields
 from slipstream.errors import ScenarioError, WorkerDied
 from slipstream.nets.arithmetic import arithmetic
-from slipstream.run.setup import arithmetic_of, choose_threads, make_cast, make_training_worlds
-from slipstream.runtime.process import CLOSE_S, START_S, Child, Ended, Running, end_all
+from slipstream.run.setup import arithmetic_of, complete, make_cast, make_training_worlds
+from slipstream.runtime.address import address_towards
+from slipstream.runtime.frames import HEAD, FieldRecord, MessageProtocol, MessageSet
+from slipstream.runtime.place import CLOSE_S, LOOPBACK, Cluster, Ended, Job, Running, end_all
+from slipstream.runtime.process import START_S, Here
+from slipstream.types import Arrays
 
 dist: Any = torch.distributed  # its stubs leave out what is used here
 c10d: Any = torch._C._distributed_c10d  # where options of single operations are
 
 STEP_S = 600.0  # longest part of an update between two sums
 IDLE_S = 30 * 86_400.0  # between two updates the leader may collect, judge and wait for rounds as long as it likes
-LOOPBACK = "127.0.0.1"
 
 T = TypeVar("T")
 
@@ -60,27 +62,22 @@ class LearnerJob(msgspec.Struct, frozen=True):
     ranks: int
 
 
-class OrderArray(msgspec.Struct, frozen=True):
-    """An array of an order."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-
-
 class GroupOrder(msgspec.Struct, frozen=True):
     """What all do next."""
 
     what: Literal["rollout", "sample", "observe", "load", "pull", "end"]
     policy: str = ""
-    parts: tuple[OrderArray, ...] = ()
+    parts: tuple[FieldRecord, ...] = ()
     progress: tuple[float, int, int] = (0.0, 0, 0)
     options: dict[str, bool] = {}
     strength: float = 0.0
 
 
+ORDERS = MessageSet(MessageProtocol.LEARNERS, 1 << 20, msgspec.msgpack.Decoder(GroupOrder))
+
+
 class LearnerGroup:
-    """One learner's side of the group; satisfies `algos.share.Share`."""
+    """One learner's side of the group; satisfies `algos.adam.Share`."""
 
     def __init__(self, job: LearnerJob, here: str, listener: socket.socket | None = None) -> None:
         """`here` is the address this learner is reached at; the leader's `listener` is where all meet."""
@@ -109,18 +106,18 @@ class LearnerGroup:
 
     def tell(self, order: GroupOrder, arrays: Mapping[str, NDArray[Any]], limit_s: float = STEP_S) -> None:
         """The leader's order, to all others."""
-        parts = tuple(OrderArray(name, array.dtype.str, array.shape) for name, array in arrays.items())
-        head = msgspec.json.encode(msgspec.structs.replace(order, parts=parts))
-        content = b"".join([head, *(np.ascontiguousarray(array).tobytes() for array in arrays.values())])
-        self._broadcast(torch.tensor([len(head), len(content)]), limit_s)
+        parts = tuple(FieldRecord(name, array.dtype.str, array.shape) for name, array in arrays.items())
+        data = b"".join(np.ascontiguousarray(array).tobytes() for array in arrays.values())
+        content = ORDERS.frame(msgspec.structs.replace(order, parts=parts), len(data)) + data
+        self._broadcast(torch.tensor([len(content)]), limit_s)
         self._broadcast(torch.frombuffer(bytearray(content), dtype=torch.uint8), limit_s)
 
-    def hear(self) -> tuple[GroupOrder, Arrays]:
+    def receive(self) -> tuple[GroupOrder, Arrays]:
         """The next order and its arrays."""
-        head, size = self._broadcast(torch.zeros(2, dtype=torch.int64), IDLE_S).tolist()
+        (size,) = self._broadcast(torch.zeros(1, dtype=torch.int64), IDLE_S).tolist()
         content = self._broadcast(torch.empty(size, dtype=torch.uint8), STEP_S).numpy()
-        order = from_json(content[:head].tobytes(), GroupOrder)
-        arrays, at = {}, head
+        at = HEAD.size + ORDERS.parse_head(content.data, size).body
+        order, arrays = ORDERS.parse(content[HEAD.size : at].tobytes()), {}
         for part in order.parts:
             end = at + int(np.prod(part.shape)) * np.dtype(part.dtype).itemsize
             arrays[part.name] = content[at:end].copy().view(part.dtype).reshape(part.shape)
@@ -137,13 +134,11 @@ class LearnerGroup:
 # --- the one that leads ---
 
 
-Start = Callable[[LearnerJob], Running]
-
-
 class Leader:
     """The run's side: the others, and the group with them."""
 
-    def __init__(self, scenario: Scenario, start: Start, host: str = LOOPBACK) -> None:
+    def __init__(self, scenario: Scenario, cluster: Cluster | None) -> None:
+        host, place = (LOOPBACK, Here()) if cluster is None else (cluster.host, cluster)
         listener = socket.create_server((host, 0))
         port, ranks = listener.getsockname()[1], scenario.learners
         plain = to_json(scenario)
@@ -153,7 +148,8 @@ class Leader:
         self._others: list[Running] = []
         try:
             for job in jobs[1:]:
-                self._others.append(start(job))
+                payload = msgspec.json.encode(job)
+                self._others.append(place.start(Job("slipstream.run.data_parallel", payload=payload, output="kept")))
             self.group = self.together(lambda: LearnerGroup(jobs[0], host, listener))
         except BaseException:
             self.close()
@@ -236,21 +232,21 @@ class ReplicatedLearner:
 
 def refuse_uneven(scenario: Scenario) -> None:
     """A draw from replay is shared out evenly, or not at all."""
-    for name in scenario.policies:
-        algo = scenario.algo_of(name)
-        if isinstance(algo, ReplayLearnerConfig) and algo.batch_size % scenario.learners:
+    for name, algo in scenario.learning.items():
+        rows = algo.gradient_rows
+        if algo.replay_config is not None and rows % scenario.learners:
             raise ScenarioError(
-                f"learners: {scenario.learners} cannot share {algo.kind}'s batches of {algo.batch_size} rows evenly "
-                f"(policies.{name}); try algo.batch_size {algo.batch_size // scenario.learners * scenario.learners}"
+                f"learners: {scenario.learners} cannot share {algo.kind}'s batches of {rows} rows evenly "
+                f"(policies.{name}); try algo.batch_size {rows // scenario.learners * scenario.learners}"
             )
 
 
-def lead(
-    scenario: Scenario, learners: Mapping[str, Algorithm], start: Start, host: str = LOOPBACK
+def replicate(
+    scenario: Scenario, learners: Mapping[str, Algorithm], cluster: Cluster | None = None
 ) -> tuple[Leader, dict[str, Any]]:
-    """Start the others, and have the learners lead them."""
+    """Start the other learners, on this machine or on a cluster, and have them do what these do."""
     refuse_uneven(scenario)
-    leader = Leader(scenario, start, host)
+    leader = Leader(scenario, cluster)
     try:
         return leader, {name: ReplicatedLearner(learner, name, leader) for name, learner in learners.items()}
     except BaseException:
@@ -261,21 +257,21 @@ def lead(
 # --- the others ---
 
 
-def follow(job: LearnerJob, here: str = LOOPBACK) -> None:
-    """A learner's life: do what the leader does until it says that it was the end."""
+def run_replica(job: LearnerJob) -> None:
+    """Do what the leader does until it says that it was the end."""
     scenario = from_plain(json.loads(job.scenario))
     if scenario.device == "cuda":
         torch.cuda.set_device(job.rank % torch.cuda.device_count())  # a GPU each, where there are as many
     worlds = make_training_worlds(scenario, range(1))
-    scenario = choose_threads(scenario, worlds.spec)
+    scenario = complete(scenario, worlds.spec)
     cast = make_cast(scenario, worlds.spec)
     blocks = [block.name for block in worlds.spec.obs]
     worlds.close()
-    group = LearnerGroup(job, here)
+    group = LearnerGroup(job, address_towards(job.host))
     for learner in cast.learners.values():
         learner.set_share(group)
     while True:
-        order, arrays = group.hear()
+        order, arrays = group.receive()
         if order.what == "end":
             return
         with arithmetic(arithmetic_of(scenario)):
@@ -300,11 +296,6 @@ def do(order: GroupOrder, arrays: Arrays, learner: Any, blocks: Sequence[str]) -
             learner.pull_towards(arrays, order.strength)
 
 
-def start_process(job: LearnerJob) -> Child:
-    """A learner in a process of this machine."""
-    return Child("slipstream.run.data_parallel", output="kept", stdin=msgspec.json.encode(job))
-
-
 def _why(ended: Ended) -> str:
     return f"{ended}" + (f":\n{ended.trace.strip()}\n" if ended.trace else "")
 
@@ -318,4 +309,4 @@ def _sample_arrays(sample: Sample) -> Arrays:
 
 
 if __name__ == "__main__":
-    follow(from_json(sys.stdin.buffer.read(), LearnerJob))
+    run_replica(from_json(sys.stdin.buffer.read(), LearnerJob))

@@ -25,7 +25,7 @@ from slipstream.collect.episodes import Episodes, play
 from slipstream.collect.teams import Team
 from slipstream.config.federated import DistillConfig
 from slipstream.config.scenario import Scenario
-from slipstream.data.rollout import F32, U8, Blocks
+from slipstream.data.rollout import Blocks
 from slipstream.errors import FederationError
 from slipstream.federate.aggregate import MergeReport
 from slipstream.federate.distill import (
@@ -39,11 +39,12 @@ from slipstream.federate.distill import (
     matched,
     mixture,
 )
-from slipstream.federate.update import Arrays, ClientUpdate
+from slipstream.federate.update import ClientUpdate
 from slipstream.nets.actor import Acted, Actor, ActorSpec, act, make_actor, tensors
-from slipstream.nets.blocks import flatten
 from slipstream.nets.heads import Categorical, Distribution, Gaussian, Squashed
+from slipstream.nets.inputs import flatten
 from slipstream.run.setup import make_cast, make_evaluation_worlds
+from slipstream.types import F32, U8, Arrays
 from slipstream.worlds.vec_env import VecEnv
 
 CPU = torch.device("cpu")
@@ -75,6 +76,9 @@ class _Stage:
     def __init__(self, scenario: Scenario, policy: str, worlds: VecEnv, episodes: int, number: int) -> None:
         cast = make_cast(scenario, worlds.spec)
         self.spec: ActorSpec = cast.learners[policy].actor_spec()
+        if self.spec.blocks:
+            named = ", ".join(block.name for block in self.spec.blocks)
+            raise FederationError(f"distillation reads observations as one vector; {self.spec.network} reads {named}")
         self.seed = (scenario.federated.init_seed * 1_000_003 + number) % OWN ^ OWN
         self._teams, self._policy, self._worlds, self._episodes = cast.teams, policy, worlds, episodes
 

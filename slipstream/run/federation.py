@@ -12,8 +12,8 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from slipstream.algos.merge_rules import rules_for
-from slipstream.algos.protocol import Algorithm, Arrays
+from slipstream.algos.protocol import Algorithm
+from slipstream.algos.registry import rules_for
 from slipstream.collect.pool import Tell
 from slipstream.collect.serial import Episode
 from slipstream.config.federated import FederatedConfig
@@ -29,8 +29,9 @@ from slipstream.federate.server_optim import carried_over
 from slipstream.federate.update import ClientUpdate
 from slipstream.run.distillation import DISTILLED
 from slipstream.run.setup import Cast, make_cast
-from slipstream.run.transports import make_transport
+from slipstream.run.transports import transport_of
 from slipstream.spec import WorldSpec
+from slipstream.types import Arrays
 
 MOST_TOLD = 3  # refusals in a sentence; all are in rounds.jsonl
 ADAPTED = "adapted:"  # begins the names of arrays of policies that have adapted
@@ -50,7 +51,7 @@ class ClientState(msgspec.Struct, frozen=True):
     best_return: float | None = None  # over all clients, of any round
     row: dict[str, float] = {}  # metrics of the last exchange, for the next report
     # With client-level privacy: updates that have left this client (None: saved before this was counted), the last of
-    # each policy by its nonce, and what nonces and noise are made from, so that an update sent again is the same one.
+    # each policy by its id, and what ids and noise are made from, so that an update sent again is the same one.
     released: int | None = None
     sent: dict[str, str] = {}
     secret: str = ""
@@ -80,7 +81,7 @@ class FederationClient:
         self._config, self._tell, self._agents = scenario.federated, tell, agents
         self._learners = {policy: learners[policy] for policy in shared_policies(scenario)}
         self._transports = {
-            policy: make_transport(scenario, policy, rules_for(own.state_dict()))
+            policy: transport_of(scenario, policy, rules_for(own.state_dict()))
             for policy, own in self._learners.items()
         }
         self.state = ClientState(released=0, secret=_new_secret(self._config))
@@ -185,8 +186,8 @@ class FederationClient:
     def _take_part(self, policy: str, base: str, facts: Mapping[str, float], patient: Patience) -> RoundOutcome | None:
         config, learner = self._config, self._learners[policy]
         own = learner.state_dict()
-        rules = rules_for(own)
-        travels = outgoing(own, rules, config.optimizer_strategy)
+        array_rules = rules_for(own)
+        travels = outgoing(own, array_rules, config.optimizer_strategy)
         if self.state.adapted:
             learned = {name: own[name] for name in self._adapted[policy]}
             travels |= carried_over(self._start(policy, learned), self._adapted[policy], learned)
@@ -197,26 +198,25 @@ class FederationClient:
             outcome = RoundOutcome(0, "undecided", False, str(error), Model(0, base, None))
             self._report(policy, outcome)
             return outcome
-        nonce = _nonce(travels, base, self.state.secret)
-        update = ClientUpdate(config.client, model.round, base, nonce, travels, _weight(config), facts)
-        weights = [name for name, rule in rules.items() if rule.kind == "merge"]
+        update_id = _update_id(travels, base, self.state.secret)
+        update = ClientUpdate(config.client, model.round, base, update_id, travels, _weight(config), facts)
+        weights = [name for name, rule in array_rules.items() if rule.kind == "merge"]
         if config.privacy is not None:
             update = self._hidden(update, policy, weights)
         elif config.secure:
             update = replace(update, arrays={name: travels[name] for name in weights})
-        said = transport.exchange(update, patient)
-        if config.privacy is not None and (said is None or said.sent):
-            self._count(policy, nonce)
-        if said is None:
+        result = transport.exchange(update, patient)
+        if config.privacy is not None and (result is None or result.sent):
+            self._count(policy, update_id)
+        if result is None:
             return None
-        outcome = said
-        if outcome.model.arrays is not None:
-            taken = adopt(own, outcome.model.arrays, rules, config.optimizer_strategy, config.merge_mu)
-            stays = {name: array for name, array in own.items() if rules[name].kind not in OPTIMISER}
+        if result.model.arrays is not None:
+            taken = adopt(own, result.model.arrays, array_rules, config.optimizer_strategy, config.merge_mu)
+            stays = {name: array for name, array in own.items() if array_rules[name].kind not in OPTIMISER}
             learner.load_state_dict(stays | taken)
-            self._refer(policy, outcome.model.arrays)
-        self._report(policy, outcome)
-        return outcome
+            self._refer(policy, result.model.arrays)
+        self._report(policy, result)
+        return result
 
     def _hidden(self, update: ClientUpdate, policy: str, names: Sequence[str]) -> ClientUpdate:
         """The update as it may travel: the last aggregate, and a change that is clipped and has noise on it."""
@@ -224,17 +224,19 @@ class FederationClient:
         privacy, start = Privacy(**self._config.privacy.model_dump()), self._references[policy]
         # Of a sum that is all anybody sees, the fewest clients it can be of carry the noise together.
         share = self._config.needed if self._config.secure else 1
-        private = private_update(update, start, names, privacy, share, _noise(self.state.secret, policy, update.nonce))
+        noise = _noise(self.state.secret, policy, update.update_id)
+        private = private_update(update, start, names, privacy, share, noise)
         moved = apply_changes(start, private.arrays)
         return replace(private, arrays={name: moved[name] for name in names})
 
-    def _count(self, policy: str, nonce: str) -> None:
+    def _count(self, policy: str, update_id: str) -> None:
         """Say what has been spent, now that an update has left this client; one that is sent again costs nothing."""
-        if self.state.sent.get(policy) == nonce:
+        if self.state.sent.get(policy) == update_id:
             return
         assert self._config.privacy is not None
         released = (self.state.released or 0) + 1
-        self.state = msgspec.structs.replace(self.state, released=released, sent={**self.state.sent, policy: nonce})
+        sent = {**self.state.sent, policy: update_id}
+        self.state = msgspec.structs.replace(self.state, released=released, sent=sent)
         report = spent(Privacy(**self._config.privacy.model_dump()), released)
         self._tell("privacy", str(report), policy=policy, **msgspec.to_builtins(report))
 
@@ -288,8 +290,8 @@ class FederationClient:
 
 def _weights(state: Arrays) -> Arrays:
     """The networks of a learner's state."""
-    rules = rules_for(state)
-    return {name: array for name, array in state.items() if rules[name].kind == "merge"}
+    array_rules = rules_for(state)
+    return {name: array for name, array in state.items() if array_rules[name].kind == "merge"}
 
 
 def _weight(config: FederatedConfig) -> float:
@@ -299,7 +301,7 @@ def _weight(config: FederatedConfig) -> float:
     return config.weights[config.client]
 
 
-def _nonce(arrays: Arrays, base: str, secret: str = "") -> str:
+def _update_id(arrays: Arrays, base: str, secret: str = "") -> str:
     """The same for the same update, so that one sent again after a restart is still one.
 
     A hash of weights tells whoever can guess them that the guess was right; with a secret it tells nothing.
@@ -311,13 +313,13 @@ def _new_secret(config: FederatedConfig) -> str:
     return "" if config.privacy is None else secrets.token_hex(32)
 
 
-def _noise(secret: str, policy: str, nonce: str) -> np.random.Generator:
+def _noise(secret: str, policy: str, update_id: str) -> np.random.Generator:
     """The noise of one update: the same whenever it is sent, as the mean of several would tell what they hide."""
-    return np.random.default_rng(int(hashlib.sha256(f"{secret} {policy} {nonce}".encode()).hexdigest(), 16))
+    return np.random.default_rng(int(hashlib.sha256(f"{secret} {policy} {update_id}".encode()).hexdigest(), 16))
 
 
 def _news(outcome: RoundOutcome) -> Iterator[str]:
-    """What else there is to know of a round that is over: another rule, refusals, quarantine, what was distilled."""
+    """What else is known of a round that is over: another rule, refusals, excluded clients, what was distilled."""
     record = outcome.record
     if record is None:
         return
@@ -326,8 +328,8 @@ def _news(outcome: RoundOutcome) -> Iterator[str]:
         yield f"by {report.used} instead of {report.asked}, because {report.reason}"
     for refusal in record.refusals[:MOST_TOLD]:
         yield f"client {refusal.client} was refused ({refusal.reason})"
-    if unheard := [f"{one.client} until round {one.until}" for one in record.quarantine]:
-        yield f"in quarantine: {', '.join(unheard)}"
+    if excluded := [f"{one.client} until round {one.until}" for one in record.excluded]:
+        yield f"excluded: {', '.join(excluded)}"
     if report is not None and report.distilled is not None:
         yield str(report.distilled)
 
@@ -337,18 +339,18 @@ def _row(outcome: RoundOutcome, policy: str) -> dict[str, float]:
     row = {"round": float(outcome.round), "took_part": float(outcome.took_part), **outcome.figures}
     record = outcome.record
     if record is not None:
-        row["clients"] = float(len(record.seats))
+        row["clients"] = float(len(record.participants))
         row["refused"] = float(sum(record.refused.values()))
         if record.report is not None:
             row["variance"] = record.report.variance
             if record.report.drift is not None:
                 row["drift_l2"] = record.report.drift
-            if (said := record.report.distilled) is not None:
-                row["distilled"] = float(said.chosen == DISTILLED)
-                row |= {f"{name}_return": score for name, score in said.scores.items() if score is not None}
+            if (distilled := record.report.distilled) is not None:
+                row["distilled"] = float(distilled.chosen == DISTILLED)
+                row |= {f"{name}_return": score for name, score in distilled.scores.items() if score is not None}
     return {prefix + name: value for name, value in row.items()}
 
 
 def _mean_returns(outcome: RoundOutcome) -> list[float]:
-    seats = () if outcome.record is None else outcome.record.seats
-    return [seat.facts["mean_return"] for seat in seats if "mean_return" in seat.facts]
+    participants = () if outcome.record is None else outcome.record.participants
+    return [one.facts["mean_return"] for one in participants if "mean_return" in one.facts]

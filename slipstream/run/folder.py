@@ -1,6 +1,6 @@
-"""The run folder: everything a run leaves, in one place, written by one process at a time.
+"""Writing a run folder: made, locked and described by one process at a time (data/run_folder.py reads it).
 
-Viewers only read it. The lock is the operating system's (``flock``), so it ends with its process.
+The lock is the operating system's (``flock``), so it ends with its process.
 """
 
 from __future__ import annotations
@@ -18,25 +18,26 @@ from typing import Any
 
 import msgspec
 
-from slipstream.config.names import check_name
-from slipstream.config.records import from_json
-from slipstream.data.disk import TEMP_PREFIX, open_regular, replace_file, sync_folder
+from slipstream.config.records import check_name
+from slipstream.data.disk import TEMP_PREFIX, replace_file, sync_folder
+from slipstream.data.run_folder import (
+    CHECKPOINTS_FOLDER,
+    CONFIG_FILE,
+    EVENTS_FILE,
+    FRAMES_FOLDER,
+    LOCK_FILE,
+    LOG_FILE,
+    METADATA_FILE,
+    METRICS_FILE,
+    PROGRESS_FILE,
+    SCENARIO_FILE,
+    Track,
+    check_is_run,
+    each_track,
+    read_metadata,
+)
 from slipstream.errors import RunFolderError
 from slipstream.runtime.platform import cpu_name, lock
-
-SCENARIO_FILE = "scenario.yaml"
-CONFIG_FILE = "config.json"
-METADATA_FILE = "metadata.json"
-METRICS_FILE = "metrics.jsonl"
-PROGRESS_FILE = "training_progress.csv"
-EVENTS_FILE = "events.jsonl"
-LOG_FILE = "training_log.txt"
-JUDGEMENT_FILE = "judgement.json"  # of the final policy beside scripts; `slipstream train` writes it at the end
-CHECKPOINTS_FOLDER = "checkpoints"
-FRAMES_FOLDER = "frames"
-LOCK_FILE = ".lock"
-
-MAX_RECORD_BYTES = 16 * 2**20
 
 VERSIONS_OF = (
     "slipstream",
@@ -107,7 +108,7 @@ def create(
 
 
 def reserve(root: Path, scenario_name: str, algo: str, now: datetime) -> Path:
-    """An empty folder for a run that another process will begin there, with `create`'s `out`."""
+    """Make an empty folder for a run that another process will begin, with `create(out=…)`."""
     name = _name(scenario_name, algo, now)
     with _telling_why(root / name):
         return _new_folder(root, name)
@@ -135,29 +136,6 @@ def open_existing(path: Path) -> RunFolder:
     return RunFolder(path, fd)
 
 
-def is_being_written(path: Path) -> bool:
-    """Whether a process holds the lock of a run; it may be about to end."""
-    try:
-        fd = os.open(path / LOCK_FILE, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except OSError:
-        return False
-    try:
-        return not lock(fd, shared=True)
-    finally:
-        os.close(fd)
-
-
-def check_is_run(path: Path) -> None:
-    """Refuse a folder that is no run, in a sentence."""
-    if not path.is_dir():
-        raise RunFolderError(f"{path}: there is no such folder; give the path of a run, such as runs/head_on_ppo_...")
-    for name in (SCENARIO_FILE, METADATA_FILE):
-        if not (path / name).is_file():
-            raise RunFolderError(
-                f"{path}: not a run folder, for it has no {name}; give the folder that holds checkpoints/"
-            )
-
-
 @contextmanager
 def _telling_why(path: Path) -> Iterator[None]:
     try:
@@ -167,7 +145,7 @@ def _telling_why(path: Path) -> Iterator[None]:
 
 
 def _fill(path: Path, scenario_yaml: str, config: Mapping[str, Any], metadata: Mapping[str, Any]) -> None:
-    """Write the records into the empty folder, or leave it empty: the same command can be tried again."""
+    """Write the records; on an error, leave the folder empty, so that the command can be tried again."""
     try:
         (path / CHECKPOINTS_FOLDER).mkdir()
         (path / FRAMES_FOLDER).mkdir()
@@ -185,7 +163,7 @@ def _fill(path: Path, scenario_yaml: str, config: Mapping[str, Any], metadata: M
 
 
 def _remove_empty(path: Path) -> None:
-    """Take back a folder of our own in which there is nothing but its lock."""
+    """Remove a folder that holds nothing but its lock."""
     with suppress(OSError):
         (path / LOCK_FILE).unlink()
         path.rmdir()
@@ -255,16 +233,8 @@ def describe_run(*, seed: int, command: Sequence[str], now: datetime) -> dict[st
     }
 
 
-def read_metadata(path: Path) -> dict[str, Any]:
-    """The content of a run's metadata.json."""
-    record = read_record(path / METADATA_FILE)
-    if not isinstance(record, dict):
-        raise RunFolderError(f"{path / METADATA_FILE}: not a JSON object, so this record of the run is damaged")
-    return record
-
-
 def begin_session(run: RunFolder, command: Sequence[str], now: datetime, timesteps: int) -> None:
-    """Add to metadata.json that the run goes on from a step."""
+    """Add a session that resumes the run at a step to metadata.json."""
     record = read_metadata(run.path)
     record.setdefault("sessions", []).append(_session(command, now, timesteps))
     replace_file(run.path / METADATA_FILE, _pretty(record))
@@ -283,8 +253,8 @@ def end_session(
 ) -> None:
     """Add to metadata.json how the present session ended, such as "timesteps reached" or "Ctrl+C".
 
-    `kind` is what `outcome` says, for programs (stopping.StopKind). `interrupted`: it is to be gone on with.
-    `crashed`: the kind and the message of the error that ended it.
+    `kind` is the StopKind of `outcome`. `interrupted`: the run is to be resumed. `crashed`: class and message of the
+    error that ended it.
     """
     record = read_metadata(run.path)
     record["sessions"][-1] |= {
@@ -297,20 +267,6 @@ def end_session(
         **({"crashed": dict(crashed)} if crashed else {}),
     }
     replace_file(run.path / METADATA_FILE, _pretty(record))
-
-
-def read_record(path: Path) -> Any:
-    """A small JSON file of a run, read with care: viewers may be shown folders from anywhere."""
-    try:
-        with os.fdopen(open_regular(path), "rb") as file:
-            text = file.read(MAX_RECORD_BYTES + 1)
-        if len(text) > MAX_RECORD_BYTES:
-            raise RunFolderError(
-                f"{path}: over {MAX_RECORD_BYTES} bytes, which no such record needs; is it another file?"
-            )
-        return msgspec.json.decode(text)
-    except (OSError, msgspec.DecodeError, RecursionError) as error:
-        raise RunFolderError(f"{path}: cannot be read: {error}") from error
 
 
 def _session(command: Sequence[str], now: datetime, timesteps: int) -> dict[str, Any]:
@@ -351,50 +307,14 @@ def _git_commit() -> str | None:
 # --- frames ---
 
 
-class Ground(msgspec.Struct, frozen=True):
-    """What stood still in an episode: a grid of free and occupied cells, as `worlds.vec_env.Backdrop` has it."""
-
-    rows: int  # from the lowest
-    columns: int
-    resolution_m: float
-    origin: tuple[float, float, float]  # x and y of the lower left corner, and yaw
-    lengths: list[int]  # row by row: so many free cells, so many occupied ones, so many free ones …
-
-
-class Track(msgspec.Struct, frozen=True):
-    """A recorded episode, for the viewers: the state of one world at every step."""
-
-    index: int  # counts recorded episodes over the whole run; the slot is index modulo the ring's size
-    timesteps_total: int
-    fields: tuple[str, ...]  # columns of a state
-    agents: tuple[str, ...]
-    tick_seconds: float
-    states: list[list[list[float | None]]]  # [T, A, F]; not-a-number is null
-    backdrop: Ground | None = None
-
-
 def write_track(path: Path, track: Track, keep: int) -> None:
-    """Put an episode in its slot of the run's ring, in place of the one `keep` before it."""
+    """Write an episode to its slot; the last `keep` episodes stay."""
     slot = path / FRAMES_FOLDER / f"episode_{track.index % keep:03d}.json"
     replace_file(slot, msgspec.json.encode(track), durable=False)
 
 
-def read_tracks(path: Path) -> list[Track]:
-    """The recorded episodes of a run, oldest first; a file that cannot be read is passed over."""
-    return sorted((track for _, track in _tracks(path)), key=lambda track: track.index)
-
-
 def drop_tracks_after(run: RunFolder, timesteps: int) -> None:
-    """Remove the episodes of steps that a resumed run will live again."""
-    for slot, track in _tracks(run.path):
+    """Remove episodes of later steps, which a resumed run repeats."""
+    for slot, track in each_track(run.path):
         if track.timesteps_total > timesteps:
             slot.unlink()
-
-
-def _tracks(path: Path) -> Iterator[tuple[Path, Track]]:
-    for slot in sorted((path / FRAMES_FOLDER).glob("episode_*.json")):
-        try:
-            with os.fdopen(open_regular(slot), "rb") as file:
-                yield slot, from_json(file.read(MAX_RECORD_BYTES), Track)
-        except (OSError, msgspec.DecodeError):
-            continue

@@ -1,12 +1,12 @@
-"""Between a slab and a learner: the slab itself, or draws from a replay that the slab is added to."""
+"""How rollouts reach a learner: as they are (here), or through a replay buffer (replay_input.py)."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from slipstream.algos.protocol import Algorithm, Arrays, Progress, RolloutAlgorithm, Stats
+from slipstream.algos.protocol import Algorithm, Progress, RolloutAlgorithm, Stats
 from slipstream.collect.slab import rollout_arrays
 from slipstream.config.algos.offpolicy import ReplayLearnerConfig
 from slipstream.config.scenario import Scenario
@@ -14,27 +14,30 @@ from slipstream.data.arrays_file import not_finite
 from slipstream.data.rollout import Rollout
 from slipstream.run.parts.quarantine import Quarantine
 from slipstream.spec import WorldSpec
+from slipstream.types import Arrays
 
 if TYPE_CHECKING:
     from slipstream.federate.privacy import PrivacyReport
     from slipstream.replay.buffer import ReplayStore
-    from slipstream.replay.process import ReplayHost
+    from slipstream.runtime.place import Cluster
 
 
 class Feed(Protocol):
-    """Teaches one learner from slabs. Only `learn` must be written; the rest is for feeds that keep something."""
+    """Feeds rollouts to one learner. Only `learn` must be written; the rest is for feeds that keep state."""
+
+    quarantine: Quarantine  # where it sets aside what is not finite
 
     @property
     def replay(self) -> ReplayStore | None:
-        """What a checkpoint must keep beside the arrays."""
+        """The replay buffer whose rows a checkpoint must keep, if there is one."""
         return None
 
     @abstractmethod
-    def learn(self, rollout: Rollout | None, progress: Progress, blocks: Sequence[int] = ()) -> Stats:
-        """Take in a slab, if there is one, and make one update; `blocks` as in `Slab`."""
+    def learn(self, rollout: Rollout | None, progress: Progress, first_worlds: Sequence[int] = ()) -> Stats:
+        """Take a rollout, if there is one, and make one update; `first_worlds` as in `Slab`."""
 
     def spent(self) -> PrivacyReport | None:
-        """What the gradient steps so far have told of any one row; None where none is hidden."""
+        """The privacy spent by gradient steps so far; None without DP-SGD."""
         return None
 
     def restart(self) -> None:
@@ -50,27 +53,27 @@ class Feed(Protocol):
         return
 
     def events(self) -> list[dict[str, Any]]:
-        """What befell the replay since this was last asked, for the run's log."""
+        """Events of the replay since the last call, for events.jsonl."""
         return []
 
     def close(self) -> None:
-        """End what runs elsewhere for this feed."""
+        """End connections and processes of this feed."""
         return
 
 
 class RolloutFeed(Feed):
-    """Gives each slab to the learner as it is, and forgets it."""
+    """Gives each rollout to the learner and keeps nothing."""
 
     def __init__(self, learner: RolloutAlgorithm, quarantine: Quarantine) -> None:
-        self._learner, self._quarantine = learner, quarantine
+        self._learner, self.quarantine = learner, quarantine
 
-    def learn(self, rollout: Rollout | None, progress: Progress, blocks: Sequence[int] = ()) -> Stats:
-        """One update, unless something in the slab is not finite."""
+    def learn(self, rollout: Rollout | None, progress: Progress, first_worlds: Sequence[int] = ()) -> Stats:
+        """One update, unless the rollout holds NaN or infinity."""
         assert rollout is not None
         arrays = read_by_learners(rollout)
         if names := not_finite(arrays):
-            return self._quarantine.keep(arrays, names, progress)
-        return self._quarantine.judge(self._learner.update(rollout, progress), arrays, progress)
+            return self.quarantine.keep(arrays, names, progress)
+        return self.quarantine.check_update(self._learner.update(rollout, progress), arrays, progress)
 
 
 def make_feed(
@@ -80,17 +83,17 @@ def make_feed(
     agents: int,
     spec: WorldSpec,
     quarantine: Quarantine,
-    make_service: Callable[[], ReplayHost] | None = None,
+    cluster: Cluster | None = None,
 ) -> Feed:
-    """The feed an algorithm needs; `make_service` keeps a replay for it alone, None: on this machine."""
+    """The feed that the policy's algorithm needs; a replay service of its own runs on the cluster, if there is one."""
     config = scenario.algo_of(policy)
     if not isinstance(config, ReplayLearnerConfig):
         return RolloutFeed(learner, quarantine)  # type: ignore[arg-type]
     from slipstream.run.replay_input import make_replay_feed
 
-    return make_replay_feed(scenario, policy, config, learner, agents, spec, quarantine, make_service)
+    return make_replay_feed(scenario, policy, config, learner, agents, spec, quarantine, cluster)
 
 
 def read_by_learners(rollout: Rollout) -> Arrays:
-    """Everything a learner reads of a slab, by name; its sums are for reports."""
+    """The arrays of a rollout that learners read, by name."""
     return {name: array for name, array in rollout_arrays(rollout).items() if name != "reward_sums"}

@@ -1,7 +1,6 @@
 """What a run writes line by line: metrics.jsonl, training_progress.csv, events.jsonl and training_log.txt.
 
-A line is whole or absent, also after a kill. When the disk is full, lines wait in memory and training goes
-on.
+A line is whole or absent, also after a kill. When the disk is full, lines wait in memory and training goes on.
 For exact resume the order matters: report, sync, then save the checkpoint of that step.
 """
 
@@ -23,8 +22,8 @@ from typing import Any
 import msgspec
 
 from slipstream.data.disk import is_disk_full, write_all
+from slipstream.data.run_folder import EVENTS_FILE, LOG_FILE, METRICS_FILE, PROGRESS_FILE
 from slipstream.errors import RunFolderError
-from slipstream.run.folder import EVENTS_FILE, LOG_FILE, METRICS_FILE, PROGRESS_FILE
 
 # Keys whose values depend on the clock: the only ones that may differ between a run and its repetition.
 TIME_KEYS = ("perf/*", "collector/*", "replay/wait_*", "time", "time_total_s", "steps_per_s", "fed/round_time_s")
@@ -64,7 +63,7 @@ def columns_for(stats: Sequence[str]) -> tuple[str, ...]:
 
 
 class LineFile:
-    """A file that grows by whole lines; those that the disk does not take wait, the oldest giving way."""
+    """A file that grows by whole lines; while the disk is full they wait in memory, and the oldest may be lost."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -105,7 +104,7 @@ class MetricsWriter:
     def __init__(
         self, folder: Path, warn: Callable[[str], None] | None = None, columns: Sequence[str] = tuple(CSV_COLUMNS)
     ) -> None:
-        """`columns`: of training_progress.csv, where it is new; one that is there keeps its own."""
+        """`columns` are those of a new training_progress.csv; an existing file keeps its own."""
         self._warn = warn or _warn_on_stderr
         self._metrics = LineFile(folder / METRICS_FILE)
         self._progress = LineFile(folder / PROGRESS_FILE)
@@ -128,7 +127,7 @@ class MetricsWriter:
         self._flush()
 
     def event(self, kind: str, timesteps_total: int, /, **fields: Any) -> None:
-        """Add something that happened, such as "episode_end" or "checkpoint_written", to events.jsonl."""
+        """Add something that happened, such as "episode_end" or "checkpoint", to events.jsonl."""
         event = {"event": kind, "timesteps_total": timesteps_total, "time": _now(), **fields}
         self._events.add(_json_line(event))
         self._flush()
@@ -267,9 +266,9 @@ def is_time_key(key: str) -> bool:
 
 
 def cut_back(folder: Path, timesteps_total: int) -> int:
-    """Drop the rows of steps after a checkpoint's, which a resumed run will live again; returns how many.
+    """Drop the rows of steps after a checkpoint, which a resumed run repeats; returns how many.
 
-    The log stays as it is: it tells a person what happened, also what happened twice.
+    The log stays as it is, with what happened twice.
     """
     dropped = 0
     for name in (METRICS_FILE, PROGRESS_FILE, EVENTS_FILE):
@@ -297,7 +296,7 @@ def repair_last_line(path: Path) -> None:
 
 
 def _cut(path: Path, timesteps_total: int) -> int:
-    """Steps only grow down a file, so the rows to drop are its end, and one truncate drops all of them."""
+    """Drop the rows after a step; steps only grow down a file, so one truncate does it."""
     keep, dropped = 0, 0
     for end, row in _lines(path):
         if row is not None and int(row.get("timesteps_total", 0)) <= timesteps_total:
@@ -346,7 +345,10 @@ def _read_columns(path: Path) -> tuple[str, ...] | None:
         return None
     columns = tuple(next(csv.reader([header.decode(errors="replace")])))
     if columns[:1] != ("timesteps_total",):
-        raise RunFolderError(f"{path}: its first line is no header of ours; move this file away to continue the run")
+        raise RunFolderError(
+            f"{path}: its first line begins with {columns[0] if columns else ''!r:.40} and not with 'timesteps_total'; "
+            "move this file away to continue the run"
+        )
     return columns
 
 

@@ -26,8 +26,8 @@ from slipstream.data.dataset_file import (
 from slipstream.data.transitions import TERMINATED, TRUNCATED, WENT_ON, Fields
 from slipstream.errors import ScenarioError, WorldContractError
 from slipstream.run.setup import gammas
-from slipstream.worlds.action_space import ActionSpace, from_space
-from slipstream.worlds.registry import make_worlds
+from slipstream.spec import ActionSpace, from_space
+from slipstream.worlds.registry import spec_of
 from slipstream.worlds.spaces import Leaf, MismatchError, action_spec, leaves
 
 
@@ -82,9 +82,7 @@ def from_minari(source: MinariSource, name: str, scenario: Scenario, gamma: floa
     if not 0 <= gamma <= 1:
         raise ScenarioError(f"--gamma {gamma:g}: must be from 0 to 1")
     _refuse_other_environment(where, source, scenario)
-    worlds = make_worlds(scenario.world, 1)
-    spec = worlds.spec
-    worlds.close()
+    spec = spec_of(scenario.world)
     try:
         found, (action, space) = leaves(source.observation_space), action_spec(source.action_space)
     except WorldContractError as error:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,15 +13,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from slipstream.algos.protocol import Algorithm, Arrays
+from slipstream.algos.protocol import Algorithm
 from slipstream.algos.state import AVERAGE, load_module
 from slipstream.config.records import from_value
 from slipstream.data import checkpoint
-from slipstream.data.rollout import F32, U8, Blocks
-from slipstream.errors import CheckpointError, suggest
+from slipstream.data.rollout import Blocks
+from slipstream.errors import CheckpointError, SlipstreamError, suggest
 from slipstream.nets.actor import Acted, Actor, ActorSpec, act, make_actor, with_network_keys
-from slipstream.spec import WorldSpec
-from slipstream.worlds.action_space import to_space
+from slipstream.spec import MEMORY, WorldSpec, to_space
+from slipstream.types import F32, U8, Arrays
 
 CPU = torch.device("cpu")
 
@@ -50,8 +51,24 @@ class Policy:
         """The most likely action for each observation: an array [features] or [..., features], or a dict of blocks.
 
         Answers as the world it was trained in takes them: axes within its bounds, or numbers of choices; of a
-        foreign environment, actions of its own space.
+        foreign environment, actions of its own space. A policy with a memory acts through `start`.
         """
+        if self.network.memory:
+            raise SlipstreamError(
+                f"this policy remembers (network {self.record.actor.network}), so it must know what came before: "
+                "player = policy.start(rows); player.act(obs), and player.forget(ended) where episodes end"
+            )
+        return self.answer(obs, mask, None)[0]
+
+    def start(self, *shape: int) -> RememberingPlayer:
+        """The policy with a memory for observations of this leading shape: none for one agent, 64 for 64 of them.
+
+        Of policies without a memory too, so that all can be asked in one way.
+        """
+        return RememberingPlayer(self, shape)
+
+    def answer(self, obs: Any, mask: U8 | None, memory: F32 | None) -> tuple[NDArray[Any], F32 | None]:
+        """The actions, and what is remembered after them, [rows, state]."""
         spec = self.record.world
         blocks = {k: np.asarray(v) for k, v in obs.items()} if isinstance(obs, Mapping) else _as_blocks(obs, spec)
         leading: tuple[int, ...] = ()
@@ -68,14 +85,44 @@ class Policy:
                 )
             rows[block.name] = np.ascontiguousarray(array.reshape(-1, *block.shape), dtype=block.dtype)
         flat = None if mask is None else np.asarray(mask, np.uint8).reshape(-1, self.record.actor.outputs)
-        action = self.choose(rows, flat, None).action
+        if memory is not None:
+            asked = len(next(iter(rows.values())))
+            if asked != len(memory):
+                raise ValueError(
+                    f"this player remembers for {len(memory)} agents and is shown {asked} observations; start another "
+                    "one, with policy.start of that shape"
+                )
+            rows[MEMORY] = memory
+        chosen = self.choose(rows, flat, None)
+        action = chosen.action
         if self.record.table:
             action = np.asarray(self.record.table, np.float32)[action]
         elif spec.action_space is not None:
             action = to_space(spec.action_space, action)
         elif not self.record.actor.discrete:
             action = np.clip(action, spec.action.low, spec.action.high)
-        return action.reshape((*leading, *action.shape[1:]))[()]
+        return action.reshape((*leading, *action.shape[1:]))[()], chosen.memory
+
+
+class RememberingPlayer:
+    """A policy and what it remembers, from the beginning of an episode on."""
+
+    def __init__(self, policy: Policy, shape: tuple[int, ...]) -> None:
+        self.policy, self._shape = policy, shape
+        size = policy.network.memory
+        self.memory = np.zeros((math.prod(shape), size), np.float32) if size else None  # [rows, state]
+
+    def act(self, obs: Any, mask: U8 | None = None) -> NDArray[Any]:
+        """The most likely action for each observation, as `Policy.act`; remembers it."""
+        action, after = self.policy.answer(obs, mask, self.memory)
+        if after is not None:
+            self.memory = after
+        return action
+
+    def forget(self, ended: Any = True) -> None:
+        """Begin anew where episodes have ended: everywhere, or where these flags are set."""
+        if self.memory is not None:
+            self.memory[np.broadcast_to(np.asarray(ended, bool), self._shape).ravel()] = 0.0
 
 
 def _as_blocks(obs: Any, spec: WorldSpec) -> Blocks:
@@ -93,13 +140,30 @@ def policy_arrays(name: str, learner: Algorithm) -> Arrays:
     return {f"policy.{name}.{key}": value for key, value in {**learner.actor_arrays(), **averaged}.items()}
 
 
-def load_policy(path: str | Path, name: str | None = None) -> Policy:
+def policy_of(record: PolicyRecord, learner: Algorithm) -> Policy:
+    """A copy of a learner's policy as it is now; the averaged weights, where it has any."""
+    return _policy(record, learner.state_dict(include_optim=False))
+
+
+def _policy(record: PolicyRecord, arrays: Arrays) -> Policy:
+    network = make_actor(record.actor)
+    is_averaged = any(key.startswith(AVERAGE + ".") for key in arrays)
+    load_module(network, arrays, AVERAGE if is_averaged else "actor", strict=True)
+    return Policy(record, network.eval())
+
+
+def load_policy(path: str | Path, name: str | None = None, trust: Sequence[str] = ()) -> Policy:
     """Load a policy from an exported model, a checkpoint or a run folder; it acts with `.act(obs)`.
 
     Args:
         path: `models/<…>`, `runs/<…>/checkpoints/<…>` or `runs/<…>` (its newest good checkpoint).
         name: Which policy, where the file holds several.
+        trust: Networks of others, as module:Class, that may be imported to load it.
     """
+    if trust:
+        from slipstream.nets.module import trust as trust_names
+
+        trust_names(*trust)
     path = Path(path)
     folder = path / "checkpoints"
     saved = checkpoint.load_latest(folder).checkpoint if folder.is_dir() else checkpoint.load(path)
@@ -117,7 +181,8 @@ def from_checkpoint(saved: checkpoint.Checkpoint, path: Path, name: str | None =
     """The policy in a loaded checkpoint."""
     records = saved.meta.get("policies")
     if not isinstance(records, dict) or not records:
-        raise CheckpointError(f"{path}: holds no policy; it was not written by 'slipstream train'")
+        held = f"{', '.join(saved.meta) or 'nothing':.80}"
+        raise CheckpointError(f"{path}: holds no policy, only {held}; it was not written by 'slipstream train'")
     if name is None and len(records) > 1:
         raise CheckpointError(f"{path}: holds several policies ({', '.join(records)}); say which with name=")
     name = name or next(iter(records))
@@ -127,9 +192,5 @@ def from_checkpoint(saved: checkpoint.Checkpoint, path: Path, name: str | None =
         record = from_value(_with_new_keys(records[name]), PolicyRecord)
     except msgspec.ValidationError as error:
         raise CheckpointError(f"{path}: the record of policy '{name}' is not readable: {error}") from None
-    network = make_actor(record.actor)
     prefix = f"policy.{name}."
-    arrays = {k.removeprefix(prefix): v for k, v in saved.arrays.items() if k.startswith(prefix)}
-    is_averaged = any(key.startswith(AVERAGE + ".") for key in arrays)
-    load_module(network, arrays, AVERAGE if is_averaged else "actor", strict=True)
-    return Policy(record, network.eval())
+    return _policy(record, {k.removeprefix(prefix): v for k, v in saved.arrays.items() if k.startswith(prefix)})

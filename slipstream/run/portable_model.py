@@ -28,17 +28,19 @@ from slipstream.collect.teams import Decision, Player
 from slipstream.config.scenario import Scenario
 from slipstream.data.checkpoint import Checkpoint
 from slipstream.data.disk import replace_file
-from slipstream.data.rollout import F32, U8, Blocks
+from slipstream.data.rollout import Blocks
 from slipstream.errors import CheckpointError, SlipstreamError
 from slipstream.nets.arithmetic import one_thread
 from slipstream.nets.heads import Categorical
 from slipstream.run.policy_file import CPU, Policy
 from slipstream.run.saved_cast import FIRST_JUDGED, trained_teams
-from slipstream.worlds.action_space import from_space, scaling
+from slipstream.spec import MEMORY, from_space, scaling
+from slipstream.types import F32, U8
 from slipstream.worlds.registry import make_worlds
 from slipstream.worlds.vec_env import EnvOptions
 
 MASK, ACTION = "action_mask", "action"  # names of what goes in beside the blocks, and of what comes out
+AFTER = "memory_after"  # of a policy with a memory: what to give it as memory next time; zeros where an episode begins
 TOLERANCE = 1e-4  # of an axis, or of the scores of two choices: float32 sums in another order
 METADATA = "slipstream"  # under which an ONNX file says what it is
 WORLDS = 8  # that observations are recorded in
@@ -55,7 +57,7 @@ class Portable(nn.Module):
     def __init__(self, policy: Policy) -> None:
         super().__init__()
         self.network = copy.deepcopy(policy.network).requires_grad_(False)
-        self._names = [block.name for block in policy.record.world.obs]
+        self._names = block_names(policy)
         self._bounds, self._space = policy.record.world.action, policy.record.world.action_space
         self.register_buffer("table", torch.tensor(policy.record.table, dtype=torch.float32))
         if self._space is not None and not self._space.discrete:
@@ -64,9 +66,16 @@ class Portable(nn.Module):
             bounds = np.stack([axes.middle, axes.half, axes.low, axes.high])
             self.register_buffer("axes", torch.tensor(bounds, dtype=torch.float32))
 
-    def forward(self, blocks: list[Tensor], mask: Tensor | None) -> Tensor:
+    def forward(self, blocks: list[Tensor], mask: Tensor | None) -> Tensor | tuple[Tensor, Tensor]:
+        """Actions, and with a memory, what is remembered after them."""
+        obs = dict(zip(self._names, blocks, strict=True))
+        if self.network.memory:
+            dist, after = self.network.remember(obs, mask)
+            return self._action(dist.mode()), after
+        return self._action(self.network(obs, mask).mode())
+
+    def _action(self, action: Tensor) -> Tensor:
         """Axes f32 [rows, K] within the world's bounds, or choices i64 [rows]; of a foreign space, its actions."""
-        action: Tensor = self.network(dict(zip(self._names, blocks, strict=True)), mask).mode()
         if len(self.table):
             return self.table[action]
         space = self._space
@@ -170,9 +179,9 @@ def write_onnx(program: torch.export.ExportedProgram, policy: Policy, about: Map
         raise SlipstreamError(
             "--onnx needs onnx, onnxscript and onnxruntime: pip install 'slipstream[export]'"
         ) from None
-    names = input_names(policy)
+    names, outputs = input_names(policy), [ACTION, *([AFTER] if policy.network.memory else [])]
     with torch.no_grad(), _quietly():
-        made = torch.onnx.export(program, dynamo=True, input_names=names, output_names=[ACTION], verbose=False)
+        made = torch.onnx.export(program, dynamo=True, input_names=names, output_names=outputs, verbose=False)
     assert made is not None
     model = made.model_proto
     entry = onnx.StringStringEntryProto(key=METADATA, value=msgspec.json.encode(describe(policy, about)).decode())
@@ -180,9 +189,14 @@ def write_onnx(program: torch.export.ExportedProgram, policy: Policy, about: Map
     replace_file(path, model.SerializeToString())
 
 
+def block_names(policy: Policy) -> list[str]:
+    """Blocks that a policy is shown, in order; the last is its memory, where it has one."""
+    return [block.name for block in policy.record.world.obs] + ([MEMORY] if policy.network.memory else [])
+
+
 def input_names(policy: Policy) -> list[str]:
     """Of a file's inputs, in order."""
-    names = [block.name for block in policy.record.world.obs]
+    names = block_names(policy)
     return [*names, MASK] if is_masked(policy) else names
 
 
@@ -201,6 +215,7 @@ def describe(policy: Policy, about: Mapping[str, Any]) -> dict[str, Any]:
         "agents": [world.agents[i] for i in policy.record.agents],
         "inputs": [msgspec.to_builtins(block) for block in world.obs],
         "mask": MASK if is_masked(policy) else None,
+        "memory": policy.network.memory or None,
         ACTION: {
             "kind": "choice" if world.action.discrete else "axes",
             "names": list(world.action.names),
@@ -224,7 +239,7 @@ def read_onnx(path: Path, policy: Policy) -> Answer:
     options.intra_op_num_threads = 1
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    names = [block.name for block in policy.record.world.obs]
+    names = block_names(policy)
 
     def answer(obs: Blocks, mask: U8 | None) -> NDArray[Any]:
         feed = {name: obs[name] for name in names} | ({} if mask is None else {MASK: mask})
@@ -241,15 +256,16 @@ def read_pt2(path: Path, policy: Policy) -> Answer:
 
     @torch.no_grad()
     def answer(obs: Blocks, mask: U8 | None) -> NDArray[Any]:
-        out: NDArray[Any] = module(*_tensors(policy, RecordedObservations(obs, mask))).numpy()
-        return out
+        out = module(*_tensors(policy, RecordedObservations(obs, mask)))
+        action: NDArray[Any] = (out[0] if isinstance(out, tuple) else out).numpy()
+        return action
 
     return answer
 
 
 def compare(policy: Policy, answer: Answer, asked: RecordedObservations) -> AnswerMatch:
     """The policy's actions and another's for the same observations."""
-    own, other = policy.act(asked.obs, asked.mask), answer(asked.obs, asked.mask)
+    own, other = policy.answer(asked.obs, asked.mask, asked.obs.get(MEMORY))[0], answer(asked.obs, asked.mask)
     if own.shape != other.shape:
         raise SlipstreamError(f"the file answers {other.shape} where the policy answers {own.shape}; it is of no use")
     differs = own != other
@@ -266,9 +282,9 @@ def compare(policy: Policy, answer: Answer, asked: RecordedObservations) -> Answ
 def _preference(policy: Policy, asked: RecordedObservations, other: NDArray[Any]) -> float:
     """By how much, at most, the policy scores its own choice higher than the other one."""
     blocks, mask = _tensors(policy, asked)
-    names = [block.name for block in policy.record.world.obs]
+    obs = dict(zip(block_names(policy), blocks, strict=True))
     with torch.no_grad():
-        scored = policy.network(dict(zip(names, blocks, strict=True)), mask)
+        scored = policy.network.remember(obs, mask)[0] if policy.network.memory else policy.network(obs, mask)
     assert isinstance(scored, Categorical)
     if policy.record.table:  # axes back to choices
         table = np.asarray(policy.record.table, np.float32)
@@ -292,7 +308,7 @@ def microseconds(answer: Answer, asked: RecordedObservations, rows: int, seconds
 
 
 def _tensors(policy: Policy, asked: RecordedObservations) -> tuple[list[Tensor], Tensor | None]:
-    blocks = [torch.from_numpy(asked.obs[block.name]).to(CPU) for block in policy.record.world.obs]
+    blocks = [torch.from_numpy(asked.obs[name]).to(CPU) for name in block_names(policy)]
     return blocks, None if asked.mask is None else torch.from_numpy(asked.mask)
 
 

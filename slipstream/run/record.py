@@ -8,6 +8,7 @@ world, then agent.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,12 +22,12 @@ from slipstream.algos.offpolicy import random_actions
 from slipstream.algos.protocol import Algorithm, Progress, action_table
 from slipstream.algos.registry import ALGORITHMS
 from slipstream.collect.serial import Collector
+from slipstream.collect.shaping import Shaping
 from slipstream.collect.slab import under
 from slipstream.collect.teams import Player, Team, columns
 from slipstream.config.load import load, to_plain
-from slipstream.config.scenario import LearningPolicy, PastPolicy, Scenario, ScriptedPolicy, assign_teams
+from slipstream.config.scenario import Scenario, assign_teams
 from slipstream.data.arrays_file import not_finite
-from slipstream.data.chain import Chain
 from slipstream.data.checkpoint import Checkpoint
 from slipstream.data.dataset_file import (
     Dataset,
@@ -36,16 +37,17 @@ from slipstream.data.dataset_file import (
     allocate,
     from_arrays,
 )
-from slipstream.data.rollout import F32, U8, Blocks
-from slipstream.data.transitions import to_fields
+from slipstream.data.rollout import Blocks
+from slipstream.data.transitions import Chain, to_fields
 from slipstream.errors import CheckpointError, ScenarioError, WorldContractError, suggest
 from slipstream.nets.actor import Acted
 from slipstream.run.policy_file import from_checkpoint
-from slipstream.run.progress import Display, Quiet
-from slipstream.run.saved_cast import load_cast
-from slipstream.run.setup import frozen_team, gammas, make_shaping, refuse_other_world, scripted_team, with_gamma
+from slipstream.run.progress import Display
+from slipstream.run.saved_cast import frozen_team, load_cast, refuse_other_world, scripted_team
+from slipstream.run.setup import gammas, make_shaping, with_gamma
 from slipstream.spec import WorldSpec
-from slipstream.worlds.registry import make_worlds
+from slipstream.types import F32, U8
+from slipstream.worlds.registry import make_worlds, spec_of
 from slipstream.worlds.vec_env import EnvOptions, VecEnv
 
 SLAB_STEPS = 1024  # of all worlds together, played between two looks at the clock and at Ctrl+C
@@ -88,13 +90,10 @@ def record(
     name = _recorded_team(scenario, team)
     gamma = gammas(scenario)[name] if gamma is None else gamma
     policy = policy or ("random" if saved is None else "learned")
-    spec = _spec_of(scenario)
+    spec = spec_of(scenario.world)
     assigned = assign_teams(scenario, spec.agents, spec.roles)
-    if num_worlds is None:
-        whole_episodes = transitions // (max(1, spec.max_episode_steps) * len(assigned[name]))
-        num_worlds = min(scenario.collect.num_worlds, max(1, whole_episodes))
-    worlds = make_worlds(scenario.world, num_worlds, EnvOptions(seed=seed, tick_discount=gamma))
-    try:
+    num_worlds = num_worlds or _worlds_for(transitions, scenario, spec, len(assigned[name]))
+    with closing(make_worlds(scenario.world, num_worlds, EnvOptions(seed=seed, tick_discount=gamma))) as worlds:
         teams = _teams(scenario, saved, worlds, assigned, policy, noise)
         shaping = make_shaping(scenario, spec)
         part = DatasetPart(
@@ -110,41 +109,54 @@ def record(
             world=to_plain(scenario)["world"],
             returns=None,
         )
-        discrete = next(team.discrete for team in teams if team.policy == name)
-        model = None if shaping.model is None else shaping.model.digest
-        asked = DatasetRecord(spec, discrete, gamma, shaping.kappa, transitions, (part,), model)
+        asked = _asked(spec, teams, name, gamma, shaping, part)
         announce(asked)
         one_gamma = dict.fromkeys(gammas(scenario), gamma)
         collector = Collector(worlds, teams, max(1, SLAB_STEPS // num_worlds), seed, one_gamma, shaping)
-        return _play(collector, asked, assigned[name], display or Quiet(), stop)
-    finally:
-        worlds.close()
+        return _play(collector, asked, assigned[name], display, stop)
+
+
+def _asked(
+    spec: WorldSpec, teams: Sequence[Team], name: str, gamma: float, shaping: Shaping, part: DatasetPart
+) -> DatasetRecord:
+    discrete = next(team.discrete for team in teams if team.policy == name)
+    model = None if shaping.model is None else shaping.model.digest
+    return DatasetRecord(spec, discrete, gamma, shaping.kappa, part.rows, (part,), model)
+
+
+def _worlds_for(transitions: int, scenario: Scenario, spec: WorldSpec, agents: int) -> int:
+    """The scenario's number of worlds, but no more than can end an episode each."""
+    whole_episodes = transitions // (max(1, spec.max_episode_steps) * agents)
+    return min(scenario.collect.num_worlds, max(1, whole_episodes))
 
 
 def _play(
-    collector: Collector, asked: DatasetRecord, agents: Sequence[int], display: Display, stop: Callable[[], bool]
+    collector: Collector, asked: DatasetRecord, agents: Sequence[int], display: Display | None, stop: Callable[[], bool]
 ) -> Dataset:
-    """Play until all rows are there, or some and `stop` says so."""
+    """Play until all rows are recorded, or some are and `stop` returns True."""
     (part,) = asked.parts
     arrays, count, returns = allocate(asked), 0, list[float]()
     chain = Chain(collector.recorders[part.team].rollout, asked.gamma)
-    display.start(f"{part.policy} in {asked.world.name}", 0, asked.rows)
+    if display is not None:
+        display.start(f"{part.policy} in {asked.world.name}", 0, asked.rows)
     try:
         while count < asked.rows and not (count and stop()):
             rollouts, episodes = collector.collect(0)
             rows = to_fields(chain.extend(rollouts[part.team])) | {"end": chain.ended}
             here = slice(count, min(count + len(rows["end"]), asked.rows))
-            for name, array in rows.items():
-                arrays[name][here] = array[: here.stop - here.start]
+            for name, array in arrays.items():  # a policy's own memory is no observation of the world
+                array[here] = rows[name][: here.stop - here.start]
             if bad := not_finite({name: array[here] for name, array in arrays.items()}):
                 raise WorldContractError(
                     f"{asked.world.name}: NaN or infinity in {', '.join(bad)}, so the recording was given up"
                 )
             count = here.stop
             returns += [sum(episode.returns[agent] for agent in agents) for episode in episodes]
-            display.advance(count, f"{len(returns):,} episodes")
+            if display is not None:
+                display.advance(count, f"{len(returns):,} episodes")
     finally:
-        display.stop()
+        if display is not None:
+            display.stop()
     told = Returns(len(returns), float(np.mean(returns)), min(returns), max(returns)) if returns else None
     part = msgspec.structs.replace(part, rows=count, recorded=count, returns=told)
     record = msgspec.structs.replace(asked, rows=count, parts=(part,))
@@ -152,19 +164,13 @@ def _play(
 
 
 def load_subject(subject: str | Path) -> tuple[Scenario, Checkpoint | None]:
-    """A run, checkpoint or model with its scenario; or a scenario, by name or file, that has learned nothing."""
+    """Scenario and checkpoint of a run, checkpoint or model; a scenario by name or file has no checkpoint."""
     path, is_yaml = Path(subject), str(subject).endswith((".yaml", ".yml"))
     if not is_yaml and path.exists():
         return load_cast(path)
     if not is_yaml and "/" in str(subject):
         raise ScenarioError(f"{path}: there is no such run, checkpoint or model; they lie under runs/ and models/")
     return load(subject), None
-
-
-def _spec_of(scenario: Scenario) -> WorldSpec:
-    one = make_worlds(scenario.world, 1)
-    one.close()
-    return one.spec
 
 
 # --- who plays ---
@@ -177,7 +183,7 @@ class RandomPlayer:
     discrete: bool
 
     def act(self, obs: Blocks, mask: U8 | None, noise: F32 | None) -> Acted:
-        """Let the noise choose."""
+        """Uniform actions from the noise."""
         assert noise is not None
         return Acted(random_actions(noise, mask, self.discrete), np.zeros(len(noise), np.float32))
 
@@ -200,7 +206,7 @@ class Scripted:
 
 @dataclass(frozen=True)
 class Bounded:
-    """A player whose axes are kept within the world's bounds, as the world would, so that rows hold what was done."""
+    """A player whose actions are clipped to the world's bounds, so that rows hold the actions that had effect."""
 
     player: Player
     low: float
@@ -211,7 +217,7 @@ class Bounded:
         """The player's choice."""
         acted = self.player.act(obs, mask, noise if self.noise else None)
         action: NDArray[Any] = acted.action
-        return Acted(action if action.ndim == 1 else np.clip(action, self.low, self.high), acted.logp)
+        return Acted(action if action.ndim == 1 else np.clip(action, self.low, self.high), acted.logp, acted.memory)
 
 
 def _teams(
@@ -227,14 +233,14 @@ def _teams(
     _refuse_policy(policy, spec, scenario, saved)
     for name, agents in assigned.items():
         config = scenario.policies[name]
-        if isinstance(config, LearningPolicy):
+        if config.kind == "learning":
             team = _acting_team(scenario, saved, worlds, name, agents, policy)
             assert team.player is not None
             bounded = Bounded(team.player, spec.action.low, spec.action.high, noise or policy == "random")
             teams.append(replace(team, player=bounded))
-        elif isinstance(config, PastPolicy):
+        elif config.kind == "past":
             teams.append(_acting_team(scenario, saved, worlds, config.of, agents, policy))
-        elif isinstance(config, ScriptedPolicy):
+        elif config.kind == "scripted":
             teams.append(scripted_team(name, agents, config.script, spec, f"policies.{name}.script"))
         else:
             teams.append(frozen_team(name, agents, config, spec))
@@ -254,9 +260,12 @@ def _acting_team(
     assert algo is not None
     table = action_table(algo, ALGORITHMS[algo.kind].traits, spec)
     discrete = spec.action.discrete or bool(table)
+    memory = 0
     if policy == "learned":
         assert saved is not None
-        player: Player = _learned(scenario, saved, name, spec)
+        learner = _learned(scenario, saved, name, spec)
+        player: Player = learner
+        memory = learner.actor_spec().memory
     elif policy == "random":
         player = RandomPlayer(discrete)
     elif table:
@@ -266,7 +275,7 @@ def _acting_team(
         )
     else:
         player = Scripted(worlds, policy, agents)
-    return Team(name, agents, player, learns=True, discrete=discrete, table=table)
+    return Team(name, agents, player, learns=True, discrete=discrete, table=table, memory=memory)
 
 
 def _learned(scenario: Scenario, saved: Checkpoint, name: str, spec: WorldSpec) -> Algorithm:
@@ -276,8 +285,10 @@ def _learned(scenario: Scenario, saved: Checkpoint, name: str, spec: WorldSpec) 
     algo = scenario.algo_of(name)
     assert algo is not None
     learner: Algorithm = ALGORITHMS[algo.kind](algo, spec, 0, torch.device("cpu"))
-    if learner.actor_spec() != policy.record.actor:
-        raise CheckpointError(f"{scenario.name}: the saved policy '{name}' is not what its scenario describes")
+    saved_as, described = (msgspec.to_builtins(spec) for spec in (policy.record.actor, learner.actor_spec()))
+    if odd := [key for key in described if saved_as[key] != described[key]]:
+        wrong = ", ".join(f"{key} {saved_as[key]} and not {described[key]}" for key in odd)
+        raise CheckpointError(f"{scenario.name}: the saved policy '{name}' is not what its scenario describes: {wrong}")
     learner.load_state_dict(under(saved.arrays, f"policy.{name}."), strict=False, include_optim=False)
     counters = saved.meta.get("counters")
     steps = counters.get("steps", 0) if isinstance(counters, dict) else 0
@@ -293,7 +304,8 @@ def _recorded_team(scenario: Scenario, wanted: str | None) -> str:
     """The learning policy whose decisions are kept."""
     learning = list(gammas(scenario))
     if not learning:
-        raise ScenarioError(f"{scenario.name}: none of its policies learns, so nobody's decisions would be recorded")
+        policies = ", ".join(scenario.policies)
+        raise ScenarioError(f"{scenario.name}: none of its policies ({policies}) learns, so nothing would be recorded")
     if wanted is None and len(learning) > 1:
         raise ScenarioError(f"{scenario.name}: several policies learn ({', '.join(learning)}); name one with --team")
     if wanted is not None and wanted not in learning:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,40 +10,43 @@ import numpy as np
 from torch import Tensor
 
 from slipstream.algos.dqn import Dqn
-from slipstream.algos.protocol import Algorithm, Arrays, Progress, ReplayAlgorithm, Stats
+from slipstream.algos.protocol import Algorithm, Progress, ReplayAlgorithm, Stats
 from slipstream.collect.merge import block_of
 from slipstream.collect.slab import under
+from slipstream.config.algos.learner import schedule_at
 from slipstream.config.algos.offpolicy import ReplayLearnerConfig
-from slipstream.config.algos.schedule import schedule_at
 from slipstream.config.scenario import Scenario, shared_policies
 from slipstream.data import checkpoint
 from slipstream.data.arrays_file import content_hash, not_finite
-from slipstream.data.chain import Chain
 from slipstream.data.dataset_file import load_dataset
 from slipstream.data.rollout import Rollout, allocate_rollout
-from slipstream.data.transitions import Sample, Transitions, to_fields
+from slipstream.data.run_folder import CHECKPOINTS_FOLDER
+from slipstream.data.transitions import Chain, Sample, Transitions, to_fields
 from slipstream.errors import CheckpointError
 from slipstream.federate.dpsgd import PrivateGradients
 from slipstream.federate.privacy import Privacy, PrivacyReport
 from slipstream.replay.buffer import Prioritised, Replay, ReplayStore
-from slipstream.replay.client import ClientSettings, ServedReplay
-from slipstream.replay.limiter import Limit
-from slipstream.replay.process import OwnService, ReplayHost, read_token
-from slipstream.run import folder as run_folder
+from slipstream.replay.client import ServedReplay
+from slipstream.replay.link import ClientSettings
+from slipstream.replay.process import OwnService
+from slipstream.replay.sharing import Limit
 from slipstream.run.learner_input import Feed, read_by_learners
 from slipstream.run.parts.quarantine import Quarantine
+from slipstream.runtime.address import read_token
+from slipstream.runtime.place import Cluster
 from slipstream.spec import WorldSpec
+from slipstream.types import Arrays
 
 
 class FollowedWeights:
-    """A run that learns, whose weights another one acts with."""
+    """The weights of another run, which this one acts with."""
 
     def __init__(self, run: Path, policy: str) -> None:
-        self._checkpoints, self._policy = run / run_folder.CHECKPOINTS_FOLDER, policy
+        self._checkpoints, self._policy = run / CHECKPOINTS_FOLDER, policy
         self._last: Path | None = None
 
     def newer(self) -> Arrays | None:
-        """The policy's state in the newest checkpoint; None where there is none that was not told of yet."""
+        """The policy's state in that run's newest checkpoint; None if it has not changed."""
         newest = next(iter(checkpoint.list_checkpoints(self._checkpoints)), None)
         if newest is None or newest == self._last:
             return None
@@ -56,7 +59,7 @@ class FollowedWeights:
 
 
 class ReplayFeed(Feed):
-    """Adds each slab's finished decisions to a replay and gives the learner draws from it."""
+    """Adds each slab's finished decisions to a replay buffer, and takes gradient steps on samples from it."""
 
     def __init__(
         self,
@@ -67,7 +70,7 @@ class ReplayFeed(Feed):
         slab_steps: int,
         quarantine: Quarantine,
         dataset: str = "",
-        own: ReplayHost | None = None,
+        own: OwnService | None = None,
         private: PrivateGradients | None = None,
         followed: FollowedWeights | None = None,
     ) -> None:
@@ -77,7 +80,7 @@ class ReplayFeed(Feed):
         `followed` has the weights of a run that learns, where this one only adds.
         """
         self._learner, self._config, self._chain, self._slab_steps = learner, config, chain, slab_steps
-        self._quarantine = quarantine
+        self.quarantine = quarantine
         self._dataset = np.frombuffer(bytes.fromhex(dataset), np.uint8)
         self._store = replay
         self._served = replay if isinstance(replay, ServedReplay) else None
@@ -90,19 +93,19 @@ class ReplayFeed(Feed):
         """The rows it draws from."""
         return self._store
 
-    def learn(self, rollout: Rollout | None, progress: Progress, blocks: Sequence[int] = ()) -> Stats:
-        """Add what is new, then take the gradient steps that the steps of the worlds have earned.
+    def learn(self, rollout: Rollout | None, progress: Progress, first_worlds: Sequence[int] = ()) -> Stats:
+        """Add new transitions, then take the gradient steps that `training_intensity` asks for.
 
-        A slab with something that is not finite is set aside whole, with the spans that reach into it; the world goes
-        on, but its steps earn no gradient steps.
+        A slab with NaN or infinity is quarantined as a whole, with the n-step spans that reach into it, and no
+        gradient steps follow.
         """
         rows, is_warm = 0, True
         if self._chain is not None and rollout is not None:
             arrays = read_by_learners(rollout)
             if names := not_finite(arrays):
                 self._chain.forget()
-                return self._quarantine.keep(arrays, names, progress)
-            for new in _chained(self._chain, rollout, blocks):
+                return self.quarantine.keep(arrays, names, progress)
+            for new in _chained(self._chain, rollout, first_worlds):
                 self._learner.observe(new)
                 self._store.add(new)
                 rows += len(new)
@@ -116,10 +119,13 @@ class ReplayFeed(Feed):
         due = self._earn() if is_due else 0
         stats, last = self._descend(due, progress)
         size = {"rows": float(rows), "replay_size": float(len(self._store)), **self._telemetry()}
-        return size | self._quarantine.judge(stats, last, progress)
+        return size | self.quarantine.check_update(stats, last, progress)
 
     def _telemetry(self) -> Stats:
-        """How full the replay is and how often rows are drawn; of a service also the waits and who is drawn from."""
+        """Metrics: how full the replay is, samples per insert; of a service also waits and shares of clients.
+
+        The shares are asked for now: that also sends what was held back, and waits until all that was sent is answered.
+        """
         replay, served = self._store, self._served
         if self._chain is None and served is None:
             return {}
@@ -135,7 +141,7 @@ class ReplayFeed(Feed):
         return row
 
     def _earn(self) -> int:
-        """Gradient steps due after a slab; what is left of one is owed."""
+        """Gradient steps due after a slab; a remainder is kept for the next one."""
         self._owed += self._config.training_intensity * self._slab_steps
         due = int(self._owed)
         self._owed -= due
@@ -146,7 +152,7 @@ class ReplayFeed(Feed):
         replay, config = self._store, self._config
         prioritised = config.replay.prioritised
         beta = 1.0 if prioritised is None else schedule_at(prioritised.beta, progress.fraction)
-        said: dict[str, list[float | Tensor]] = {}
+        stats: dict[str, list[float | Tensor]] = {}
         batch: Arrays = {}
         for _ in range(steps):
             sample = self._draw(beta)
@@ -154,12 +160,12 @@ class ReplayFeed(Feed):
             learned = self._learner.update(sample, progress)
             batch = to_fields(sample.rows)
             for name, value in learned.stats.items():
-                said.setdefault(name, []).append(value)
+                stats.setdefault(name, []).append(value)
             if not np.isfinite(learned.stats["grad_norm"]):
                 break
             if prioritised is not None:
                 replay.update_priorities(sample.index, learned.td_error.cpu().numpy())
-        return dict(_means(said)) | ({"gradient_steps": float(steps)} if steps else {}), batch
+        return dict(_means(stats)) | ({"gradient_steps": float(steps)} if steps else {}), batch
 
     def _draw(self, beta: float) -> Sample:
         if self._private is None:
@@ -168,16 +174,16 @@ class ReplayFeed(Feed):
         return self._store.pick(self._private.draw(len(self._store)))
 
     def spent(self) -> PrivacyReport | None:
-        """What the gradient steps so far have told of any one row; None where none is hidden."""
+        """The privacy spent by gradient steps so far; None without DP-SGD."""
         return None if self._private is None or not self._private.steps else self._private.spent()
 
     def restart(self) -> None:
-        """Forget spans that wait for the rest of an episode that was broken off."""
+        """Drop n-step spans of episodes that were cut off."""
         if self._chain is not None:
             self._chain.forget()
 
     def state_arrays(self) -> Arrays:
-        """Counters, unfinished spans, the replay's cursor and priorities; its rows are saved apart."""
+        """Counters, unfinished n-step spans, position and priorities of the replay; its rows are saved separately."""
         state: Arrays = {"draws": np.array(self._draws, np.int64), "owed": np.array(self._owed, np.float64)}
         state |= {f"replay.{name}": array for name, array in self._store.state_arrays().items()}
         if self._private is not None:
@@ -189,11 +195,12 @@ class ReplayFeed(Feed):
         return state
 
     def load_state(self, state: Arrays, is_exact: bool) -> None:
-        """Go on; the replay's rows must follow. Spans that worlds could not be saved in the middle of are dropped."""
+        """Load what `state_arrays` saved; the replay's rows follow. Without exact resume, open spans are dropped."""
         if self._chain is None and not np.array_equal(state["dataset"], self._dataset):
+            here, saved = (one.tobytes().hex() for one in (self._dataset, state["dataset"]))
             raise CheckpointError(
-                f"{self._config.replay.dataset}: this is not the dataset this run has learned from; put that one back, "
-                "or train anew"
+                f"{self._config.replay.dataset}: this dataset is {here:.12}, and this run has learned from {saved:.12}"
+                "; put that one back, or train anew"
             )
         self._draws, self._owed = int(state["draws"]), float(state["owed"])
         self._store.load_state(under(state, "replay."))
@@ -203,14 +210,11 @@ class ReplayFeed(Feed):
             self._chain.load_state(under(state, "chain."))
 
     def events(self) -> list[dict[str, Any]]:
-        """Connections lost and made again."""
-        if self._served is None:
-            return []
-        events, self._served.events = self._served.events, []
-        return events
+        """Lost and restored connections."""
+        return [] if self._served is None else self._served.take_events()
 
     def close(self) -> None:
-        """Hang up, and end a service of one's own."""
+        """Disconnect, and end the service if it is this feed's own."""
         if self._served is not None:
             self._served.close()
         if self._own is not None:
@@ -225,7 +229,7 @@ def make_replay_feed(
     agents: int,
     spec: WorldSpec,
     quarantine: Quarantine,
-    make_service: Callable[[], ReplayHost] | None,
+    cluster: Cluster | None,
 ) -> ReplayFeed:
     """The feed of an algorithm that learns from a replay: in memory, in a service, or a dataset."""
     seed = (scenario.seed * 1_000_003 + list(scenario.policies).index(policy)) % 2**63
@@ -236,7 +240,7 @@ def make_replay_feed(
     like = allocate_rollout(spec, scenario.collect.rollout_length, worlds, agents, actor.discrete, choices)
     chain = Chain(like, config.gamma, settings.n_step)
     if settings.kind == "service":
-        own = (make_service or OwnService)() if settings.address is None else None
+        own = OwnService(cluster) if settings.address is None else None
         served = _served(scenario, policy, config, chain.empty, seed, prioritised, spec, own)
         adds = chain if settings.collects else None
         followed = None if settings.weights is None else FollowedWeights(Path(settings.weights), policy)
@@ -256,7 +260,7 @@ def make_replay_feed(
 def _private(
     scenario: Scenario, policy: str, learner: Algorithm, config: ReplayLearnerConfig
 ) -> PrivateGradients | None:
-    """Noised gradients for the learner, where the scenario hides single rows of a policy that is shared."""
+    """DP-SGD for the learner, if the scenario asks for it and the policy is shared."""
     asked = scenario.federated.dp_sgd
     if asked is None or policy not in shared_policies(scenario):
         return None
@@ -267,12 +271,12 @@ def _private(
     return private
 
 
-def _chained(chain: Chain, rollout: Rollout, blocks: Sequence[int]) -> Iterator[Transitions]:
-    """What a slab finishes: of all worlds at once, or block by block, where any may be there twice or not at all."""
-    if not blocks:
+def _chained(chain: Chain, rollout: Rollout, first_worlds: Sequence[int]) -> Iterator[Transitions]:
+    """Transitions that a slab finishes: of all worlds at once, or by groups, which may repeat or be missing."""
+    if not first_worlds:
         yield chain.extend(rollout)
-    size = rollout.shape[1] // max(1, len(blocks))
-    for place, first in enumerate(blocks):
+    size = rollout.shape[1] // max(1, len(first_worlds))
+    for place, first in enumerate(first_worlds):
         yield chain.extend_block(block_of(rollout, place * size, size), first)
 
 
@@ -284,17 +288,17 @@ def _served(
     seed: int,
     prioritised: Prioritised | None,
     spec: WorldSpec,
-    own: ReplayHost | None,
+    own: OwnService | None,
 ) -> ServedReplay:
-    """An empty lane of a replay service; what an earlier run under the same name has left there is forgotten."""
+    """An empty lane of a replay service; rows of an earlier run of the same name are dropped."""
     settings = config.replay
     sharing, limit = settings.sharing, settings.sharing.limit
-    token = read_token(None if sharing.token_file is None else Path(sharing.token_file))
+    token = read_token(sharing.token_file)
     service = ClientSettings(
         address=settings.address or "",
         table=sharing.table or f"{spec.name}/{policy}",
         client=sharing.client or f"{scenario.name}.{scenario.seed}{'.draw' if settings.role == 'draw' else ''}",
-        agent=policy,
+        policy=policy,
         token=own.token if own is not None else token,
         mixing=sharing.mixing,
         strength=sharing.follow_performance,
@@ -314,6 +318,6 @@ def _served(
     return served
 
 
-def _means(said: dict[str, list[float | Tensor]]) -> Iterator[tuple[str, float]]:
-    for name, values in said.items():
+def _means(stats: dict[str, list[float | Tensor]]) -> Iterator[tuple[str, float]]:
+    for name, values in stats.items():
         yield name, float(np.mean([float(value) for value in values]))

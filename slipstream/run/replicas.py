@@ -17,11 +17,13 @@ from typing import Literal
 
 import msgspec
 
+from slipstream.config.federated import TRANSPORTS, TransportName
 from slipstream.config.records import from_json
 from slipstream.data.disk import replace_file
+from slipstream.data.run_folder import MAX_DEATHS, deaths_after, newest_checkpoint
 from slipstream.errors import FederationError
-from slipstream.run.supervision import MAX_DEATHS, deaths_after, newest_checkpoint
-from slipstream.runtime.process import Launch, Running, end_all, launch_here
+from slipstream.runtime.place import Job, Place, Running, end_all
+from slipstream.runtime.process import Here
 from slipstream.runtime.signals import held
 
 PARKED_CODE = 75  # exit code of a run that waits for others (EX_TEMPFAIL: try again later)
@@ -94,7 +96,7 @@ def plan(
     max_parallel: int,
     seeds: Sequence[int],
     prefix: str,
-    transport: str = "files",
+    transport: TransportName = "files",
     exports: Sequence[str] = (),
     given: Mapping[str, str] = {},
 ) -> ReplicaPlan:
@@ -106,7 +108,8 @@ def plan(
         raise FederationError(f"--max-parallel {max_parallel}: at least one replica must run at a time")
     if repeat < 2:
         raise FederationError(f"--repeat {repeat}: a federation has at least two replicas")
-    if max_parallel < repeat and transport != "files":
+    traits = TRANSPORTS[transport]
+    if max_parallel < repeat and not traits.has_folder:
         raise FederationError(
             f"--max-parallel {max_parallel}: {repeat} replicas that meet by {transport} must all run at once; with "
             "--federated.transport files they may take turns"
@@ -114,9 +117,9 @@ def plan(
     parks = ["--federated.park"] if max_parallel < repeat else []
     settled = {"FED_ENABLED": "1", "FED_TOTAL_CLIENTS": str(repeat), "FED_ROOT": str(root / ROUNDS)}
     meeting = {**settled, **given, **settled}
-    if transport == "tcp":
+    if traits.needs_address:
         meeting.setdefault("FED_ADDRESS", f"ipc://{root / 'coordinator.sock'}")
-    elif transport != "files":
+    if traits.needs_peers:
         own = ",".join(f"{index}=ipc://{root / f'{index}.sock'}" for index in range(repeat))
         meeting.setdefault("FED_PEERS", own)
     replicas = tuple(
@@ -130,7 +133,7 @@ def plan(
         )
         for index, seed in enumerate(seeds)
     )
-    return ReplicaPlan(min(max_parallel, repeat), replicas, tuple(words) if transport == "tcp" else ())
+    return ReplicaPlan(min(max_parallel, repeat), replicas, tuple(words) if traits.needs_address else ())
 
 
 def write_plan(root: Path, what: ReplicaPlan) -> None:
@@ -152,8 +155,8 @@ def read_plan(root: Path) -> ReplicaPlan:
         ) from None
 
 
-def supervise(root: Path, what: ReplicaPlan, show: Show, launch: Launch = launch_here) -> list[ReplicaState]:
-    """Run all replicas to their end, or until Ctrl+C; each has saved what it has by then."""
+def supervise(root: Path, what: ReplicaPlan, show: Show, place: Place | None = None) -> list[ReplicaState]:
+    """Run all replicas to their end, or until Ctrl+C; each has saved what it has by then. No place: on this machine."""
     watched = [ReplicaState(replica) for replica in what.replicas]
     coordinator: Running | None = None
     try:
@@ -161,10 +164,10 @@ def supervise(root: Path, what: ReplicaPlan, show: Show, launch: Launch = launch
             if what.coordinator and (coordinator is None or coordinator.is_over()):
                 words, variables = ["federate", "serve", *what.coordinator], what.replicas[0].variables
                 with held():
-                    coordinator = launch_here("slipstream", words, root / LOGS / "coordinator.log", variables)
+                    coordinator = Here().start(_job(words, root / LOGS / "coordinator.log", variables))
             for one in watched:
                 _look_at(one, root)
-            _start_some(watched, what.max_parallel, root, launch)
+            _start_some(watched, what.max_parallel, root, place or Here())
             show(watched)
             if all(one.state in ("finished", "failed") for one in watched):
                 break
@@ -194,18 +197,22 @@ def _look_at(one: ReplicaState, root: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)  # it had saved nothing, and begins anew
 
 
-def _start_some(watched: Sequence[ReplicaState], max_parallel: int, root: Path, launch: Launch) -> None:
+def _start_some(watched: Sequence[ReplicaState], max_parallel: int, root: Path, place: Place) -> None:
     """Those that wait first, then parked ones; among these the ones that had the fewest turns, so that all get on."""
     running = sum(one.state == "running" for one in watched)
     ready = [one for one in watched if one.state in ("waiting", "parked")]
     for one in sorted(ready, key=lambda one: (one.state == "parked", one.starts))[: max(0, max_parallel - running)]:
-        _start(one, root, launch)
+        _start(one, root, place)
 
 
-def _start(one: ReplicaState, root: Path, launch: Launch) -> None:
+def _start(one: ReplicaState, root: Path, place: Place) -> None:
     one.saved = newest_checkpoint(one.replica.folder(root))
     one.starts += 1
     with held():  # or nobody would know of it
         log = root / LOGS / f"{one.replica.name}.log"
-        one.process = launch("slipstream", one.replica.verb(root), log, one.replica.variables)
+        one.process = place.start(_job(one.replica.verb(root), log, one.replica.variables))
     one.state = "running"
+
+
+def _job(words: Sequence[str], log: Path, variables: Mapping[str, str]) -> Job:
+    return Job("slipstream", tuple(words), variables=variables, output=log, on_parent_end="terminate")

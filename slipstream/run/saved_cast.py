@@ -1,4 +1,4 @@
-"""Who plays when policies are judged: those of a run, or scripts in their places, and who plays against them.
+"""Teams of saved policies and scripts, and who plays against whom when policies are judged.
 
 A policy that plays both sides of a game is not judged against itself: of two that are alike half win, whatever they
 learned, and where nothing is drawn they play the same game twice. One of the world's scripts takes the other side.
@@ -7,25 +7,26 @@ learned, and where nothing is drawn they play the same game twice. One of the wo
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from slipstream.collect.teams import Team
 from slipstream.config.load import from_plain
 from slipstream.config.scenario import (
     FrozenPolicy,
-    LearningPolicy,
-    PastPolicy,
     Scenario,
     ScriptedPolicy,
     assign_teams,
 )
 from slipstream.data import checkpoint
-from slipstream.errors import CheckpointError
-from slipstream.run.policy_file import Policy, from_checkpoint
-from slipstream.run.setup import Loaded, frozen_team, refuse_other_world, scripted_team
+from slipstream.data.rollout import Blocks
+from slipstream.errors import CheckpointError, ScenarioError, suggest
+from slipstream.nets.actor import Acted
+from slipstream.run.own_script import is_own, own_script
+from slipstream.run.policy_file import Policy, from_checkpoint, load_policy
 from slipstream.spec import WorldSpec
-from slipstream.worlds.registry import beside, with_time_goals
+from slipstream.types import F32, U8
+from slipstream.worlds.world import tools_of
 
 # Training evaluates episodes 0, 1, 2 … of the evaluation streams; judging starts where no training run gets to.
 FIRST_JUDGED = 2**31
@@ -33,7 +34,7 @@ SELF = "self"  # as an opponent
 
 
 def load_cast(path: Path) -> tuple[Scenario, checkpoint.Checkpoint]:
-    """The scenario, with the time goals its phases had, and the newest good state of a run, checkpoint or model."""
+    """Scenario and newest good checkpoint of a run, checkpoint or model; time goals of phases are those of the run."""
     folder = path / "checkpoints"
     if not path.exists():
         raise CheckpointError(f"{path}: there is no such run, checkpoint or model")
@@ -43,7 +44,56 @@ def load_cast(path: Path) -> tuple[Scenario, checkpoint.Checkpoint]:
         raise CheckpointError(f"{path}: does not say which scenario it was trained on")
     scenario = from_plain(plain, str(path))
     limits = (saved.meta.get("curriculum") or {}).get("limits", ())
-    return scenario.model_copy(update={"world": with_time_goals(scenario.world, limits)}), saved
+    rules = tools_of(scenario.world.kind).time_rules
+    if rules is not None and any(limits):
+        scenario = scenario.model_copy(update={"world": rules.fixed(scenario.world, limits)})
+    return scenario, saved
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A frozen policy as a player."""
+
+    policy: Policy
+
+    def act(self, obs: Blocks, mask: U8 | None, noise: F32 | None) -> Acted:
+        """Choose for every row."""
+        return self.policy.choose(obs, mask, noise)
+
+
+def scripted_team(name: str, agents: tuple[int, ...], script: str, spec: WorldSpec, where: str) -> Team:
+    """A team that a script acts for: one of the world's, or a function of the user's (module:function)."""
+    if is_own(script):
+        return Team(name, agents, own_script(script, spec, where), discrete=spec.action.discrete)
+    if script not in spec.scripts:
+        known = ", ".join(spec.scripts) or "none"
+        raise ScenarioError(
+            f"{where}: {spec.name} has no scripted policy '{script}' (it has: {known})" + suggest(script, spec.scripts)
+        )
+    return Team(name, agents, script=script)
+
+
+def frozen_team(name: str, agents: tuple[int, ...], config: FrozenPolicy, spec: WorldSpec) -> Team:
+    """A team that plays a policy trained before."""
+    policy = load_policy(Path(config.path))
+    refuse_other_world(policy, spec, f"policies.{name}.path: {config.path}")
+    return _playing(name, agents, policy)
+
+
+def _playing(name: str, agents: tuple[int, ...], policy: Policy) -> Team:
+    actor = policy.record.actor
+    return Team(name, agents, Loaded(policy), discrete=actor.discrete, table=policy.record.table, memory=actor.memory)
+
+
+def refuse_other_world(policy: Policy, spec: WorldSpec, where: str) -> None:
+    """Raise ScenarioError if a policy does not fit this world."""
+    trained = policy.record.world
+    if trained.obs != spec.obs or trained.action != spec.action:
+        raise ScenarioError(
+            f"{where}: this policy was trained on {trained.name} ({trained.obs_size} inputs, {trained.action.size} "
+            f"{'choices' if trained.action.discrete else 'action axes'}) and cannot act in {spec.name} "
+            f"({spec.obs_size} inputs, {spec.action.size})"
+        )
 
 
 def trained_teams(scenario: Scenario, saved: checkpoint.Checkpoint, spec: WorldSpec) -> list[Team]:
@@ -65,27 +115,27 @@ def _teams(scenario: Scenario, spec: WorldSpec, learner: Callable[[str, tuple[in
     teams, opponent = [], opponent_of(scenario, spec)
     for name, agents in assign_teams(scenario, spec.agents, spec.roles).items():
         config = scenario.policies[name]
-        if isinstance(config, PastPolicy) and opponent is not None:
+        if config.kind == "past" and opponent is not None:
             team = scripted_team(name, agents, opponent, spec, "evaluate.opponent")
-        elif isinstance(config, LearningPolicy | PastPolicy):
-            team = learner(config.of if isinstance(config, PastPolicy) else name, agents)
+        elif config.kind == "learning" or config.kind == "past":
+            team = learner(config.of if config.kind == "past" else name, agents)
         else:
             team = fixed_team(name, agents, config, spec)
-        teams.append(replace(team, rival=not isinstance(config, LearningPolicy)))
+        teams.append(replace(team, rival=config.kind != "learning"))
     return against(scenario, spec, teams)
 
 
 def opponent_of(scenario: Scenario, spec: WorldSpec) -> str | None:
-    """The script that plays against a judged policy instead of itself; None: it would not meet itself, or is to."""
+    """The script that plays against a judged policy; None: the policy does not meet itself, or is meant to."""
     asked = scenario.evaluate.opponent
     if asked == SELF or not spec.stats_per_agent or not spec.scripts:
         return None
-    usual = (*beside(scenario.world.kind, spec), *spec.scripts)
+    usual = (*tools_of(scenario.world.kind).scripts_of(spec), *spec.scripts)
     return asked or next(script for script in usual if script in spec.scripts)
 
 
 def against(scenario: Scenario, spec: WorldSpec, teams: Sequence[Team]) -> list[Team]:
-    """The teams of a judgement: where one policy would play all sides, it has the first and the opponent the other."""
+    """The teams of a judgement; if one policy plays all sides, the opponent takes every second one."""
     own, opponent = [team for team in teams if not team.rival], opponent_of(scenario, spec)
     if opponent is None or len(own) != 1:
         return list(teams)
@@ -98,13 +148,13 @@ def against(scenario: Scenario, spec: WorldSpec, teams: Sequence[Team]) -> list[
 
 
 def learned_team(name: str, agents: tuple[int, ...], policy: Policy, spec: WorldSpec, where: str) -> Team:
-    """A team that plays what was learned, refused where that cannot act in this world."""
+    """A team that plays a trained policy."""
     refuse_other_world(policy, spec, where)
-    return Team(name, agents, Loaded(policy), discrete=policy.record.actor.discrete, table=policy.record.table)
+    return _playing(name, agents, policy)
 
 
 def fixed_team(name: str, agents: tuple[int, ...], config: ScriptedPolicy | FrozenPolicy, spec: WorldSpec) -> Team:
-    """A team whose policy is part of the scenario, whoever is judged."""
-    if isinstance(config, ScriptedPolicy):
+    """A team whose policy does not learn: scripted or frozen."""
+    if config.kind == "scripted":
         return scripted_team(name, agents, config.script, spec, f"policies.{name}.script")
     return frozen_team(name, agents, config, spec)

@@ -1,13 +1,13 @@
-"""Checkpoints of a run: all that is between two updates, so that a resumed run is bit for bit the interrupted one."""
+"""Saving and loading a run: a checkpoint holds its whole state, so a resumed run repeats every bit."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from slipstream.algos.protocol import Arrays
 from slipstream.collect.slab import under
 from slipstream.config.load import to_plain
 from slipstream.config.records import from_value
@@ -17,28 +17,30 @@ from slipstream.errors import CheckpointError
 from slipstream.run import folder as run_folder
 from slipstream.run.context import Counters, Run
 from slipstream.run.metrics import cut_back
+from slipstream.types import Arrays
 
 if TYPE_CHECKING:
-    from slipstream.replay.saved import Replays
+    from slipstream.replay.segments import Replays
 
 
 class Saver:
-    """Writes and loads the state of a run and of all its parts."""
+    """Saves and loads the state of a run and of its parts."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
         self.newest: Path = run.folder.checkpoints  # the last checkpoint this session wrote
+        self.listeners: list[Callable[[Path], None]] = []  # told of every checkpoint once it is there
         self._saved_at = 0
         self._replays: Replays | None = None  # where rows of replay buffers are part of the run's state
         kept = {name: feed.replay for name, feed in run.feeds.items() if feed.replay is not None}
         if kept and not run.scenario.is_offline:  # a dataset has its own file
-            from slipstream.replay.saved import Replays
+            from slipstream.replay.segments import Replays
 
             self._replays = Replays(run.folder.path, kept)
 
     @property
     def is_due(self) -> bool:
-        """Whether a periodic checkpoint is."""
+        """Whether it is time for a periodic checkpoint."""
         return self.run.counters.steps - self._saved_at >= self.run.scenario.checkpoint_steps
 
     @property
@@ -47,24 +49,24 @@ class Saver:
         return self.newest == checkpoint.checkpoint_path(self.run.folder.checkpoints, self.run.counters.steps)
 
     def save(self) -> None:
-        """Save the run as it is."""
+        """Save a periodic checkpoint."""
         self._write(checkpoint.checkpoint_path(self.run.folder.checkpoints, self.run.counters.steps), "periodic")
         self._saved_at = self.run.counters.steps
 
     def save_best(self) -> None:
-        """Save it also as what was evaluated best."""
+        """Save a checkpoint of the best evaluation."""
         self._write(checkpoint.best_path(self.run.folder.checkpoints, self.run.counters.steps), "best")
 
     def save_averaged(self) -> None:
-        """Save it also as the best of what a federation has averaged."""
+        """Save a checkpoint of the best aggregate of a federation."""
         self._write(checkpoint.averaged_path(self.run.folder.checkpoints, self.run.counters.steps), "averaged")
 
     def load(self, saved: Checkpoint) -> None:
-        """Go on from a checkpoint; what was reported after it is cut off."""
+        """Load a checkpoint, and drop metrics that were reported after it."""
         run, meta = self.run, saved.meta
         if meta.get("kind") != "run":
             raise CheckpointError(
-                f"{run.folder.path}: its newest checkpoint is no state of a run and cannot be resumed"
+                f"{run.folder.path}: its newest checkpoint is of kind {meta.get('kind')!r:.40}, and only 'run' goes on"
             )
         try:
             run.counters = from_value(meta["counters"], Counters)
@@ -73,7 +75,8 @@ class Saver:
                 run.feeds[name].load_state(under(saved.arrays, f"feed.{name}."), run.worlds.exact_resume)
             for part in run.parts:
                 part.load(saved)
-            run.source.load_state(under(saved.arrays, "source."))
+            if run.source is not None:
+                run.source.load_state(under(saved.arrays, "source."))
             self._load_rows(meta["segments"])
         except (KeyError, TypeError, ValueError, msgspec.ValidationError) as error:
             raise CheckpointError(
@@ -92,7 +95,8 @@ class Saver:
 
     def _state(self) -> Checkpoint:
         run = self.run
-        arrays: Arrays = {f"source.{k}": v for k, v in run.source.state_arrays().items()}
+        collected = {} if run.source is None else run.source.state_arrays()
+        arrays: Arrays = {f"source.{k}": v for k, v in collected.items()}
         for name, learner in run.cast.learners.items():
             arrays |= {f"policy.{name}.{k}": v for k, v in learner.state_dict().items()}
             arrays |= {f"feed.{name}.{k}": v for k, v in run.feeds[name].state_arrays().items()}
@@ -122,3 +126,5 @@ class Saver:
                 self._replays.prune()
             run.writer.event("checkpoint", run.counters.steps, path=path.name, why=why)
             run.writer.log(f"saved {path.name}")
+            for listener in self.listeners:
+                listener(path)

@@ -1,4 +1,4 @@
-"""From a scenario to the things a run is made of: worlds, teams and learners."""
+"""Makes worlds, teams and learners from a scenario, and refuses scenarios that cannot work."""
 
 from __future__ import annotations
 
@@ -16,34 +16,31 @@ from slipstream.algos.protocol import Algorithm, Progress, action_table, refuse_
 from slipstream.algos.registry import ALGORITHMS
 from slipstream.collect.shaping import Shaping
 from slipstream.collect.teams import Team
-from slipstream.config.algos import DqnConfig, PpoConfig
+from slipstream.config.algos import AnyAlgo, DqnConfig
+from slipstream.config.algos.learner import LearnerConfig
 from slipstream.config.algos.offpolicy import ReplayLearnerConfig
-from slipstream.config.algos.onpolicy import LearnerConfig
+from slipstream.config.base import dotted
 from slipstream.config.load import override
 from slipstream.config.scenario import (
-    EVALUATED_RULES,
-    FrozenPolicy,
-    LearningPolicy,
-    PastPolicy,
     Scenario,
-    ScriptedPolicy,
     assign_teams,
     check_batch,
     shared_policies,
 )
-from slipstream.data.rollout import F32, U8, Blocks
-from slipstream.errors import ScenarioError, suggest
-from slipstream.nets.actor import Acted
+from slipstream.config.stopping import EVALUATED_RULES
+from slipstream.errors import ScenarioError
 from slipstream.nets.arithmetic import PLAIN, Arithmetic
 from slipstream.nets.mlp import fastest_threads
-from slipstream.run.policy_file import Policy, PolicyRecord, load_policy
+from slipstream.nets.torso import usual_network
+from slipstream.run.policy_file import PolicyRecord
+from slipstream.run.saved_cast import frozen_team, scripted_team
 from slipstream.runtime.platform import cores
 from slipstream.spec import WorldSpec
-from slipstream.worlds.registry import make_worlds
+from slipstream.worlds.registry import make_worlds, spec_of
 from slipstream.worlds.vec_env import EnvOptions, VecEnv
 
 if TYPE_CHECKING:
-    from slipstream.run.self_play import OpponentPool
+    from slipstream.run.parts.self_play import OpponentPool
 
 MANY_ROWS = 512  # agents in a batch from which a second world thread pays (bench/worlds.py)
 
@@ -57,17 +54,6 @@ class Cast:
     records: Mapping[str, PolicyRecord]  # how to build each learner's acting network again
     past: Mapping[str, OpponentPool]  # by policy name
     shaping: Shaping
-
-
-@dataclass(frozen=True)
-class Loaded:
-    """A frozen policy as a player."""
-
-    policy: Policy
-
-    def act(self, obs: Blocks, mask: U8 | None, noise: F32 | None) -> Acted:
-        """Choose for every row."""
-        return self.policy.choose(obs, mask, noise)
 
 
 def resolve(scenario: Scenario, cuda: bool | None = None) -> Scenario:
@@ -92,23 +78,23 @@ def resolve(scenario: Scenario, cuda: bool | None = None) -> Scenario:
 
 def with_gamma(scenario: Scenario) -> Scenario:
     """The scenario with every discount per second worked out per tick."""
-    algos = {"algo": scenario.algo}
-    for name, policy in scenario.policies.items():
-        if isinstance(policy, LearningPolicy) and policy.algo is not None:
-            algos[f"policies.{name}.algo"] = policy.algo
-    asked = {where: algo.gamma_per_second for where, algo in algos.items() if algo.gamma_per_second is not None}
+    asked = {where: s for where, algo in _algos(scenario).items() if (s := algo.gamma_per_second) is not None}
     if not asked:
         return scenario
-    worlds = make_worlds(scenario.world, 1)
-    seconds = worlds.spec.tick_seconds
-    worlds.close()
-    if seconds <= 0:
+    spec = spec_of(scenario.world)
+    if spec.tick_seconds <= 0:
         where = next(iter(asked))
         raise ScenarioError(
-            f"{where}.gamma_per_second: {worlds.spec.name} does not say how long a tick is; give {where}.gamma"
+            f"{where}.gamma_per_second: {spec.name} does not say how long a tick is; give {where}.gamma"
         )
-    changes: dict[str, object] = {f"{where}.gamma": share**seconds for where, share in asked.items()}
+    changes: dict[str, object] = {f"{where}.gamma": share**spec.tick_seconds for where, share in asked.items()}
     return override(scenario, changes | {f"{where}.gamma_per_second": None for where in asked})
+
+
+def _algos(scenario: Scenario) -> dict[str, AnyAlgo]:
+    """Every algorithm of a scenario by its path in it."""
+    own = {dotted(scenario.algo_path(name)): algo for name, algo in scenario.learning.items()}
+    return {"algo": scenario.algo, **own}
 
 
 def make_training_worlds(scenario: Scenario, share: range | None = None, reward_parts: bool = False) -> VecEnv:
@@ -131,7 +117,7 @@ def make_training_worlds(scenario: Scenario, share: range | None = None, reward_
 
 
 def make_evaluation_worlds(scenario: Scenario, episodes: int, reward_parts: bool = False) -> VecEnv:
-    """Worlds for evaluation: streams of their own, no autoreset; with the parts of rewards where logs want them."""
+    """Worlds for evaluation, with random streams of their own and without autoreset."""
     return make_worlds(
         scenario.world,
         min(episodes, 64),
@@ -151,7 +137,7 @@ def gammas(scenario: Scenario) -> dict[str, float]:
 
 
 def make_cast(scenario: Scenario, spec: WorldSpec) -> Cast:
-    """Build every policy of the scenario for this world, refusing what cannot work in one sentence."""
+    """Build every policy of the scenario for this world, or raise ScenarioError if it cannot work."""
     assigned = assign_teams(scenario, spec.agents, spec.roles)
     check_batch(scenario, {name: len(agents) for name, agents in assigned.items()})
     for rule, needs in EVALUATED_RULES.items():
@@ -173,7 +159,7 @@ def make_cast(scenario: Scenario, spec: WorldSpec) -> Cast:
     teams, records, past = [], {}, {}
     for index, (name, agents) in enumerate(assigned.items()):
         policy = scenario.policies[name]
-        if isinstance(policy, LearningPolicy):
+        if policy.kind == "learning":
             learner, table = make_learner(scenario, name, spec, index)
             learners[name] = learner
             actor = learner.actor_spec()
@@ -183,11 +169,11 @@ def make_cast(scenario: Scenario, spec: WorldSpec) -> Cast:
                 agents=agents,
                 table=table,
             )
-            hold = (policy.algo or scenario.algo).exploration_hold
-            teams.append(Team(name, agents, learner, None, True, actor.discrete, table, noise_hold=hold))
-        elif isinstance(policy, PastPolicy):
+            hold, memory = (policy.algo or scenario.algo).exploration_hold, actor.memory
+            teams.append(Team(name, agents, learner, None, True, actor.discrete, table, noise_hold=hold, memory=memory))
+        elif policy.kind == "past":
             continue  # once all learners are there
-        elif isinstance(policy, ScriptedPolicy):
+        elif policy.kind == "scripted":
             scripted = scripted_team(name, agents, policy.script, spec, f"policies.{name}.script")
             teams.append(replace(scripted, rival=True))
         else:
@@ -196,17 +182,18 @@ def make_cast(scenario: Scenario, spec: WorldSpec) -> Cast:
         raise ScenarioError("policies: none of them learns, so there is nothing to train; try slipstream eval")
     for name, agents in assigned.items():
         policy = scenario.policies[name]
-        if isinstance(policy, PastPolicy):
-            from slipstream.run.self_play import OpponentPool
+        if policy.kind == "past":
+            from slipstream.run.parts.self_play import OpponentPool
 
             past[name] = OpponentPool(policy, learners[policy.of], scenario.seed, torch.device(scenario.device))
-            of = records[policy.of]
-            teams.append(Team(name, agents, past[name], discrete=of.actor.discrete, table=of.table, rival=True))
+            of, player = records[policy.of], past[name]
+            discrete, memory = of.actor.discrete, of.actor.memory
+            teams.append(Team(name, agents, player, discrete=discrete, table=of.table, memory=memory, rival=True))
     return Cast(learners, tuple(teams), records, past, make_shaping(scenario, spec))
 
 
 def make_shaping(scenario: Scenario, spec: WorldSpec) -> Shaping:
-    """What a scenario adds to rewards in this world."""
+    """The reward shaping of a scenario in this world."""
     config = scenario.shaping
     if not config.use_potential_shaping or (config.evaluator is None and not spec.has_potential):
         return Shaping()
@@ -225,12 +212,12 @@ def make_shaping(scenario: Scenario, spec: WorldSpec) -> Shaping:
 
 
 def _refuse_pace(scenario: Scenario, assigned: Mapping[str, tuple[int, ...]], spec: WorldSpec) -> None:
-    """A limit of a shared replay that the run could not keep to, as it draws and adds at a ratio of its own."""
+    """Refuse a samples-per-insert limit of a replay service that this run's own ratio would break."""
     for name, agents in assigned.items():
         algo = scenario.algo_of(name)
         if not isinstance(algo, ReplayLearnerConfig) or (algo.replay.kind, algo.replay.role) != ("service", "both"):
             continue  # who only adds, or only draws, waits for others
-        from slipstream.replay.limiter import Limit, Pace, refuse_pace
+        from slipstream.replay.sharing import Limit, Pace, refuse_pace
 
         limit, steps = algo.replay.sharing.limit, scenario.rollout_steps
         pace = Pace(
@@ -241,24 +228,23 @@ def _refuse_pace(scenario: Scenario, assigned: Mapping[str, tuple[int, ...]], sp
             warm_up=max(0, math.ceil(algo.learning_starts / steps) - 1),
             at_most=spec.has_durations,
         )
-        policy = scenario.policies[name]
-        where = f"policies.{name}.algo" if isinstance(policy, LearningPolicy) and policy.algo is not None else "algo"
+        where = dotted(scenario.algo_path(name))
         refuse_pace(Limit(limit.min_size, limit.samples_per_insert, limit.tolerance), pace, where)
 
 
 def _refuse_bad_offline(scenario: Scenario) -> None:
-    """A dataset must be there; it moves no world, so a run is either offline or not."""
-    algos = {name: algo for name in scenario.policies if (algo := scenario.algo_of(name)) is not None}
-    replays = {name: algo.replay for name, algo in algos.items() if isinstance(algo, ReplayLearnerConfig)}
-    offline = [name for name, replay in replays.items() if not replay.collects]
-    online = [name for name in algos if name not in offline]
+    """Refuse a dataset that cannot be read, and a run of which only some policies learn offline."""
+    replays = {name: algo.replay_config for name, algo in scenario.learning.items()}
+    offline = {name: replay for name, replay in replays.items() if replay is not None and not replay.collects}
+    online = [name for name in replays if name not in offline]
     if offline and online:
+        name, replay = next(iter(offline.items()))
         raise ScenarioError(
-            f"policies.{offline[0]}: learns offline from {replays[offline[0]].dataset or 'what others add'}, but "
-            f"'{online[0]}' learns from worlds it acts in, and one run does either; train them apart, each with the "
-            "other frozen or scripted"
+            f"policies.{name}: learns offline from {replay.dataset or 'what others add'}, but '{online[0]}' learns "
+            "from worlds it acts in, and a run does one or the other; train them apart, each with the other frozen or "
+            "scripted"
         )
-    for replay in replays.values():
+    for replay in offline.values():
         if replay.dataset is not None:
             from slipstream.data.dataset_file import read_record
 
@@ -266,11 +252,11 @@ def _refuse_bad_offline(scenario: Scenario) -> None:
 
 
 def _refuse_hopeless_certificate(scenario: Scenario) -> None:
-    """Even the first attempt, which has the most to spend, must be able to pass."""
+    """Refuse a certificate that even the first attempt, which has the largest share of alpha, could not pass."""
     asked = None if scenario.curriculum is None else scenario.curriculum.certificate
     if asked is None:
         return
-    from slipstream.stats import Certifier, spent
+    from slipstream.stats.sequential import Certifier, spent
 
     try:
         Certifier(asked.at_least, spent(asked.alpha, 1), asked.max_episodes, expected=asked.expected).check()
@@ -279,13 +265,13 @@ def _refuse_hopeless_certificate(scenario: Scenario) -> None:
 
 
 def _refuse_distilling(scenario: Scenario) -> None:
-    """What is distilled is judged by playing it: that needs one policy with chances, and others that do not change."""
+    """Refuse distillation without a stochastic policy, or with other policies that change."""
     if scenario.federated.distill is None:
         return
     others = [
         name
         for name, policy in scenario.policies.items()
-        if isinstance(policy, LearningPolicy | PastPolicy) and name not in shared_policies(scenario)[:1]
+        if policy.from_run and name not in shared_policies(scenario)[:1]
     ]
     if others:
         raise ScenarioError(
@@ -299,36 +285,8 @@ def _refuse_distilling(scenario: Scenario) -> None:
         )
 
 
-def scripted_team(name: str, agents: tuple[int, ...], script: str, spec: WorldSpec, where: str) -> Team:
-    """A team the world itself acts for."""
-    if script not in spec.scripts:
-        known = ", ".join(spec.scripts) or "none"
-        raise ScenarioError(
-            f"{where}: {spec.name} has no scripted policy '{script}' (it has: {known})" + suggest(script, spec.scripts)
-        )
-    return Team(name, agents, script=script)
-
-
-def frozen_team(name: str, agents: tuple[int, ...], config: FrozenPolicy, spec: WorldSpec) -> Team:
-    """A team that plays a policy trained before."""
-    policy = load_policy(Path(config.path))
-    refuse_other_world(policy, spec, f"policies.{name}.path: {config.path}")
-    return Team(name, agents, Loaded(policy), discrete=policy.record.actor.discrete, table=policy.record.table)
-
-
-def refuse_other_world(policy: Policy, spec: WorldSpec, where: str) -> None:
-    """A clear error when a policy's shapes are not this world's."""
-    trained = policy.record.world
-    if trained.obs != spec.obs or trained.action != spec.action:
-        raise ScenarioError(
-            f"{where}: this policy was trained on {trained.name} ({trained.obs_size} inputs, {trained.action.size} "
-            f"{'choices' if trained.action.discrete else 'action axes'}) and cannot act in {spec.name} "
-            f"({spec.obs_size} inputs, {spec.action.size})"
-        )
-
-
 def progress_at(scenario: Scenario, update: int) -> Progress:
-    """Where a run stands when the slab of this number, counted from its first, begins."""
+    """The progress of a run at the start of its slab of this number."""
     steps = update * scenario.rollout_steps
     return Progress(min(1.0, steps / scenario.timesteps), update, steps)
 
@@ -348,12 +306,13 @@ def make_learner(
             f"but {kind.traits.name} (policies.{name}) cannot learn from that; set it to none, or use one that can: "
             + ", ".join(name for name, kind in ALGORITHMS.items() if kind.traits.lagged)
         )
-    if isinstance(algo, ReplayLearnerConfig) and algo.replay.dataset is not None and algo.replay.n_step > 1:
+    replay = algo.replay_config
+    if replay is not None and replay.dataset is not None and replay.n_step > 1:
         raise ScenarioError(
-            f"algo.replay.n_step: {algo.replay.dataset} holds single decisions, which cannot be chained into spans of "
-            f"{algo.replay.n_step}; set it to 1"
+            f"algo.replay.n_step: {replay.dataset} holds single decisions, which cannot be joined into returns over "
+            f"{replay.n_step}; set it to 1"
         )
-    if isinstance(algo, PpoConfig) and algo.centralised_critic and not spec.state_size:
+    if algo.kind == "ppo" and algo.centralised_critic and not spec.state_size:
         raise ScenarioError(
             f"algo.centralised_critic: {spec.name} has no global state for a centralised critic; set it to false"
         )
@@ -366,18 +325,21 @@ def make_learner(
 
 
 def arithmetic_of(scenario: Scenario) -> Arithmetic:
-    """How the scenario wants networks multiplied out while they learn."""
+    """Precision and compilation of networks while they learn."""
     return Arithmetic(getattr(torch, scenario.precision), scenario.compile)
 
 
 def _refuse_dp_sgd(scenario: Scenario, name: str, algo: LearnerConfig) -> None:
-    """Where it would hide nothing, or cannot be had."""
+    """Refuse DP-SGD where it does not work or would protect nothing."""
     from slipstream.federate.dpsgd import refuse_algorithm
 
-    prioritised = isinstance(algo, ReplayLearnerConfig) and algo.replay.prioritised is not None
+    replay = algo.replay_config
+    prioritised = replay is not None and replay.prioritised is not None
     problem = refuse_algorithm(name, prioritised, getattr(algo, "normalize_observation", False))
-    if problem is None and isinstance(algo, ReplayLearnerConfig) and algo.replay.kind != "local":
-        problem = "rows must be drawn independently of each other, which a service does not; use a local replay"
+    if problem is None and replay is not None and replay.kind != "local":
+        problem = (
+            "rows must be drawn independently of each other, which a service does not; set algo.replay.kind to local"
+        )
     if problem is None and isinstance(algo, DqnConfig) and algo.dueling:
         problem = "it covers plain perceptrons; set algo.dueling to false"
     if problem is None and scenario.learners > 1:
@@ -388,15 +350,22 @@ def _refuse_dp_sgd(scenario: Scenario, name: str, algo: LearnerConfig) -> None:
         raise ScenarioError(f"federated.dp_sgd: {problem}")
 
 
-def choose_threads(scenario: Scenario, spec: WorldSpec) -> Scenario:
-    """Measure once how many threads the networks should use, unless the scenario says; bits do not depend on it."""
+def complete(scenario: Scenario, spec: WorldSpec) -> Scenario:
+    """The scenario with all that depends on its world chosen: networks, and their threads, which are set now.
+
+    The number of threads is the scenario's, or the fastest by a measurement; bits do not depend on it.
+    """
+    open_choices = [where for where, algo in _algos(scenario).items() if algo.network is None]
+    if open_choices:
+        usual = usual_network(spec).model_dump()
+        scenario = override(scenario, {f"{where}.network": usual for where in open_choices})
     _core.keep_freed_memory()
     torch.set_num_threads(1)  # torch's own threads cost small networks more than they bring, and change the bits
     if scenario.learner_threads == "auto":
-        candidates = sorted({1, min(2, cores()), min(4, cores())})
-        algo = scenario.algo
-        rows = algo.batch_size if isinstance(algo, ReplayLearnerConfig) else getattr(algo, "minibatch_size", 1024)
-        best = fastest_threads((spec.obs_size, *algo.hidden, 1), algo.activation, rows, candidates)
+        algo, candidates = scenario.algo, sorted({1, min(2, cores()), min(4, cores())})
+        is_native = algo.network is None or algo.network.reads_hidden  # others run in torch, on one thread
+        widths = (spec.obs_size, *algo.hidden, 1)
+        best = fastest_threads(widths, algo.activation, algo.gradient_rows, candidates) if is_native else 1
         scenario = override(scenario, {"learner_threads": best})
     _core.set_kernel_threads(int(scenario.learner_threads))
     if arithmetic_of(scenario) != PLAIN:
@@ -405,5 +374,5 @@ def choose_threads(scenario: Scenario, spec: WorldSpec) -> Scenario:
 
 
 def _tick_discount(scenario: Scenario) -> float:
-    """The one γ rewards are discounted with while a decision lasts; it matters only in worlds with durations."""
+    """The discount per tick within a decision; it matters only in worlds whose decisions last several ticks."""
     return next(iter(gammas(scenario).values()), 1.0)

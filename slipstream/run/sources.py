@@ -1,4 +1,4 @@
-"""Where a run's slabs come from: collected in turn with learning, beside it, by workers, or from no world at all."""
+"""Where a run's slabs come from: collected in turn with learning, beside it, or by workers."""
 
 from __future__ import annotations
 
@@ -9,24 +9,27 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import torch
 
-from slipstream.algos.protocol import Algorithm, Arrays, Progress
+from slipstream.algos.protocol import Algorithm, Progress
+from slipstream.algos.state import load_module
 from slipstream.collect.serial import Collector
 from slipstream.collect.slab import Slab
 from slipstream.collect.teams import Team
-from slipstream.config.algos.offpolicy import ReplayLearnerConfig
 from slipstream.config.scenario import Scenario
+from slipstream.data.rollout import Blocks
 from slipstream.errors import CheckpointError, ScenarioError
-from slipstream.run.acting import ActingLearner, ActingNetwork
+from slipstream.nets.actor import Acted, ActorSpec, act, make_actor
 from slipstream.run.setup import Cast, gammas, make_learner, progress_at
+from slipstream.types import F32, U8, Arrays
 from slipstream.worlds.vec_env import VecEnv
 
 if TYPE_CHECKING:
     from slipstream.collect.pipeline import Pipeline
     from slipstream.collect.pool import Tell
-    from slipstream.run.workers import MakeWorkplace
+    from slipstream.runtime.place import Cluster
+
 
 Learners = Mapping[str, Algorithm]
-Heed = Callable[[str], None]
+OnTick = Callable[[str], None]
 
 
 class Source(Protocol):
@@ -59,21 +62,22 @@ def make_source(
     worlds: VecEnv,
     cast: Cast,
     tell: Tell,
-    heed: Heed | None = None,
-    make_home: MakeWorkplace | None = None,
-) -> Source:
-    """The source a scenario asks for; `tell` hears what happens to workers, `make_home` gives them another place.
+    on_tick: OnTick | None = None,
+    cluster: Cluster | None = None,
+) -> Source | None:
+    """The source a scenario asks for; None where learners only have a dataset.
 
-    `heed` is called in every tick where the learner's own thread collects, and nowhere else.
+    `tell` is called with what happens to workers; a `cluster` has them, if there is one.
+    `on_tick` is called in every tick where the learner's own thread collects, and nowhere else.
     """
-    if make_home is not None and not scenario.collect.workers:
+    if cluster is not None and not scenario.collect.workers:
         raise ScenarioError("collect.workers: 0, so there are no workers that could run elsewhere; ask for some")
     if scenario.is_offline:
-        return OfflineSource()
+        return None
     if scenario.collect.workers:
         from slipstream.run.workers import WorkerSource
 
-        return WorkerSource(scenario, worlds, cast, tell, make_home)
+        return WorkerSource(scenario, worlds, cast, tell, cluster)
     overlap = scenario.collect.overlap
     teams = cast.teams if overlap == "none" else [acting_copy(team, scenario, worlds, cast) for team in cast.teams]
     collector = Collector(
@@ -85,12 +89,12 @@ def make_source(
         cast.shaping,
     )
     if overlap == "none":
-        return SerialSource(collector, cast.learners, heed)
+        return SerialSource(collector, cast.learners, on_tick)
     from slipstream.collect.pipeline import Pipeline
 
     def explore(number: int) -> None:
         for team in teams:
-            if isinstance(team.player, ActingNetwork | ActingLearner):
+            if isinstance(team.player, ActingLearner):
                 team.player.explore(progress_at(scenario, number))
 
     lag, queue = scenario.collect.lag, scenario.collect.prefetch
@@ -100,12 +104,12 @@ def make_source(
 class SerialSource:
     """Collects when asked, with the learners themselves acting."""
 
-    def __init__(self, collector: Collector, learners: Learners, heed: Heed | None = None) -> None:
-        self._collector, self._learners, self._heed = collector, learners, heed
+    def __init__(self, collector: Collector, learners: Learners, on_tick: OnTick | None = None) -> None:
+        self._collector, self._learners, self._on_tick = collector, learners, on_tick
         self._version = 0
 
     def begin(self, version: int) -> None:
-        """The version stamped on the next slab."""
+        """Number the weights that act next: they are the learners' own, so there is nothing to copy."""
         self._version = version
 
     publish = begin
@@ -114,14 +118,14 @@ class SerialSource:
         """Collect a slab now."""
         for learner in self._learners.values():
             learner.explore(progress)
-        rollouts, episodes = self._collector.collect(self._version, tell=self._heed)
+        rollouts, episodes = self._collector.collect(self._version, on_tick=self._on_tick)
         return Slab(self._version, rollouts, episodes, self._collector.clock.take(), self._collector.passed)
 
     def restart(self) -> None:
         """Begin new episodes everywhere."""
         self._collector.restart()
-        if self._heed is not None:
-            self._heed("restarting")
+        if self._on_tick is not None:
+            self._on_tick("restarting")
 
     def state_arrays(self) -> Arrays:
         """Worlds and open decisions."""
@@ -181,37 +185,46 @@ class ThreadedSource:
         self._pipeline.close()
 
 
-class OfflineSource:
-    """Offline: learners have their dataset, and nothing is collected."""
-
-    def begin(self, version: int) -> None:
-        """Nothing to start."""
-
-    publish = begin
-
-    def take(self, progress: Progress) -> Slab:
-        """An empty slab."""
-        return Slab(progress.update, {}, [], {})
-
-    def restart(self) -> None:
-        """Nothing."""
-
-    def state_arrays(self) -> Arrays:
-        """Nothing."""
-        return {}
-
-    def load_state(self, state: Arrays) -> None:
-        """Nothing."""
-
-    def close(self) -> None:
-        """Nothing."""
-
-
 def acting_copy(team: Team, scenario: Scenario, worlds: VecEnv, cast: Cast) -> Team:
     """The same team with a copy acting for the learner."""
     if not team.learns:
         return team
-    if isinstance(scenario.algo_of(team.policy), ReplayLearnerConfig):  # how it explores is more than its network
+    if scenario.learning[team.policy].replay_config is not None:  # how it explores is more than its network
         return replace(team, player=ActingLearner(make_learner(scenario, team.policy, worlds.spec, 0)[0]))
     device = torch.device(scenario.device)
     return replace(team, player=ActingNetwork(cast.learners[team.policy].actor_spec(), device))
+
+
+class ActingNetwork:
+    """A copy of a learner's acting network; it explores by the entropy of its policy."""
+
+    def __init__(self, spec: ActorSpec, device: torch.device) -> None:
+        self._actor = make_actor(spec).to(device)
+        self._device = device
+
+    def act(self, obs: Blocks, mask: U8 | None, noise: F32 | None) -> Acted:
+        """Choose for every row."""
+        return act(self._actor, obs, mask, noise, self._device)
+
+    def load(self, arrays: Arrays) -> None:
+        """Take over weights and statistics."""
+        load_module(self._actor, arrays, "actor", strict=True)
+
+
+class ActingLearner:
+    """A learner that never learns: it explores like the one whose weights it is given."""
+
+    def __init__(self, learner: Algorithm) -> None:
+        self._learner = learner
+
+    def act(self, obs: Blocks, mask: U8 | None, noise: F32 | None) -> Acted:
+        """Choose for every row."""
+        return self._learner.act(obs, mask, noise)
+
+    def load(self, arrays: Arrays) -> None:
+        """Take over weights and statistics."""
+        self._learner.load_state_dict(arrays, strict=False, include_optim=False)
+
+    def explore(self, progress: Progress) -> None:
+        """Set how to explore in the coming slab."""
+        self._learner.explore(progress)

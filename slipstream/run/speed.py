@@ -5,19 +5,15 @@ from __future__ import annotations
 import time
 
 from slipstream.algos.protocol import Progress
-from slipstream.config.algos.onpolicy import ActorCriticConfig
+from slipstream.config.base import dotted
 from slipstream.config.load import override
-from slipstream.config.scenario import LearningPolicy, Scenario
+from slipstream.config.scenario import Scenario
 from slipstream.errors import ScenarioError
-from slipstream.run.setup import choose_threads, make_cast, make_training_worlds, resolve
+from slipstream.run.setup import complete, make_cast, make_training_worlds, resolve
 from slipstream.run.sources import make_source
 from slipstream.worlds.speed import Taken
 
 STEPS = 32  # of every world in a slab
-
-
-def _nobody(event: str, sentence: str, /, **fields: object) -> None:
-    """Nobody hears what happens to workers."""
 
 
 class Collecting:
@@ -34,19 +30,17 @@ class Collecting:
             "collect.world_threads": 1,  # one for each process, so that processes can be compared
             "learner_threads": 1,
         }
-        algos = {"algo": scenario.algo}
-        for name, policy in scenario.policies.items():
-            if isinstance(policy, LearningPolicy) and policy.algo is not None:
-                algos[f"policies.{name}.algo"] = policy.algo
-        for where, algo in algos.items():
-            if isinstance(algo, ActorCriticConfig):  # whatever the number of worlds, it divides the slab
-                changes[f"{where}.minibatch_size"] = STEPS
+        for name, algo in scenario.learning.items():
+            if algo.rollout_minibatch is not None:  # whatever the number of worlds, it divides the slab
+                changes[dotted((*scenario.algo_path(name), "minibatch_size"))] = STEPS
         asked = resolve(override(scenario, changes))
         self._worlds = make_training_worlds(asked)
         self.agents = self._worlds.spec.num_agents
-        asked = choose_threads(asked, self._worlds.spec)
+        asked = complete(asked, self._worlds.spec)
         cast = make_cast(asked, self._worlds.spec)
-        self._source = make_source(asked, self._worlds, cast, _nobody)
+        source = make_source(asked, self._worlds, cast, lambda event, sentence, /, **fields: None)
+        assert source is not None  # there is one for every scenario that is not offline
+        self._source = source
         self._steps = asked.rollout_steps
         self._source.begin(0)
         self._slabs = 0

@@ -14,21 +14,79 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
 import torch
+from torch import Tensor, nn
+from torch.nn import functional
 
 from slipstream.algos.state import load_module, module_arrays
+from slipstream.config.algos.learner import network_of_kind
 from slipstream.config.records import from_value
 from slipstream.data import checkpoint
-from slipstream.data.arrays_file import Arrays, content_hash, not_finite
-from slipstream.data.rollout import F32, F64, Blocks
+from slipstream.data.arrays_file import content_hash, not_finite
+from slipstream.data.rollout import Blocks
 from slipstream.errors import CheckpointError
 from slipstream.nets.actor import tensors, with_network_keys
-from slipstream.nets.time_to_success import TimesNet, TimesSpec
+from slipstream.nets.inputs import VECTOR, Obs, RunningNorm, flatten
+from slipstream.nets.mlp import Linear
+from slipstream.nets.torso import TorsoSpec, fitting_kind, network_kind
 from slipstream.spec import WorldSpec
+from slipstream.types import F32, F64, Arrays
+
+
+class TimesSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """All that is needed to build the network again: saved with its weights."""
+
+    inputs: int
+    quantiles: Annotated[int, msgspec.Meta(ge=2)]
+    hidden: tuple[int, ...]
+    activation: str = "relu"
+    network: str = "mlp"  # kind of its torso
+    layout: dict[str, Any] = {}  # facts of that kind
+
+
+def times_spec(world: WorldSpec, quantiles: int, hidden: tuple[int, ...]) -> TimesSpec:
+    """A network for this world, of the kind that is made for what it shows."""
+    kind = fitting_kind(world)
+    layout = network_kind(kind).layout(network_of_kind(kind), world)
+    return TimesSpec(world.obs_size, quantiles, hidden, network=kind, layout=layout)
+
+
+class TimesNet(nn.Module):
+    """Observation -> logit of success, and quantiles of the ticks until then in a unit of its own."""
+
+    shift: Tensor  # ticks: mean of the times learned from
+    scale: Tensor  # ticks: their deviation
+
+    def __init__(self, spec: TimesSpec, generator: torch.Generator) -> None:
+        super().__init__()
+        self.spec = spec
+        self.norm = RunningNorm(spec.inputs) if spec.network == "mlp" else None
+        shape = TorsoSpec(spec.inputs, spec.hidden, spec.activation, layout=spec.layout)
+        self.torso = network_kind(spec.network).torso(shape, generator)
+        self.head = Linear(self.torso.features, 1 + spec.quantiles, 0.1, generator)
+        self.register_buffer("shift", torch.zeros(()))
+        self.register_buffer("scale", torch.ones(()))
+
+    def forward(self, obs: Obs) -> tuple[Tensor, Tensor]:
+        """Logits [rows] and standardised quantiles [rows, quantiles], which may cross."""
+        x = flatten(obs)
+        out = self.torso({VECTOR: x if self.norm is None else self.norm(x)}, self.head)
+        return out[:, 0], out[:, 1:]
+
+    @torch.no_grad()
+    def times(self, obs: Obs) -> tuple[Tensor, Tensor]:
+        """Chance of success [rows], and quantiles [rows, quantiles] of the ticks until it, ascending.
+
+        Crossing quantiles are put in order, which brings them closer to the true ones (Chernozhukov, Fernández-Val and
+        Galichon 2010).
+        """
+        logit, quantiles = self(obs)
+        return functional.sigmoid(logit), (self.shift + self.scale * quantiles).sort(1).values
+
 
 VERSION = 1
 CPU = torch.device("cpu")
@@ -200,7 +258,9 @@ def load_times(path: str | Path) -> Times:
     load_module(network, saved.arrays, "net", strict=True)
     levels = np.asarray(saved.arrays.get("levels", ()), np.float64)
     if levels.shape != (record.net.quantiles,) or (np.diff(levels) < 0).any() or abs(levels - 0.5).max() > 0.5:
-        raise CheckpointError(f"{path}: its levels are not {record.net.quantiles} ascending probabilities")
+        raise CheckpointError(
+            f"{path}: levels {levels.tolist()!s:.80} are not {record.net.quantiles} ascending probabilities"
+        )
     return Times(record, network.eval(), levels)
 
 

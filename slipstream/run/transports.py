@@ -1,66 +1,70 @@
-"""A scenario's federation: the transport that it asks for, and how its rounds are checked and merged.
+"""A scenario's federation: its transport, how its rounds are checked and merged, and a coordinator that serves them.
 
 The modules of federate/ are imported when a federation is made: a run that learns alone loads none of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from slipstream.algos.merge_rules import rules_for
-from slipstream.config.federated import FederatedConfig
+from slipstream.algos.registry import rules_for
+from slipstream.config.federated import TRANSPORTS, FederatedConfig
+from slipstream.config.load import override
 from slipstream.config.scenario import Scenario, shared_policies
 from slipstream.data.merge_rules import Rule
 from slipstream.errors import FederationError
+from slipstream.runtime import signals
+from slipstream.runtime.address import listen, parse_address, read_token
 
 if TYPE_CHECKING:
     from slipstream.federate.aggregate import Base, MergeReport, MergeSettings
     from slipstream.federate.rounds import Federation, Transport
-    from slipstream.federate.update import Arrays, ClientUpdate
+    from slipstream.federate.update import ClientUpdate
+    from slipstream.types import Arrays
 
 
-def make_transport(scenario: Scenario, policy: str, rules: Mapping[str, Rule]) -> Transport:
-    """The transport that a scenario asks for; `rules` are those of the policy's arrays."""
+def transport_of(scenario: Scenario, policy: str, array_rules: Mapping[str, Rule]) -> Transport:
+    """The transport that a scenario asks for; `array_rules` say how each of the policy's arrays is merged."""
     from slipstream.federate import transports
-    from slipstream.replay.process import read_token
 
     config = scenario.federated
     shared = shared_policies(scenario)
-    if config.transport != "files" and len(shared) > 1:
+    if not TRANSPORTS[config.transport].has_folder and len(shared) > 1:
         raise FederationError(
             f"federated.transport: {config.transport} carries one policy, and {', '.join(shared)} are shared; name one "
             "in federated.agents, or use files"
         )
-    token = read_token(None if config.token_file is None else Path(config.token_file))
-    federation = partial(make_federation, scenario, policy, rules)
-    return transports.make_transport(transports.Meeting(config, token, federation))
+    federation = partial(make_federation, scenario, policy, array_rules)
+    return transports.make_transport(config, read_token(config.token_file), federation)
 
 
-def make_federation(scenario: Scenario, policy: str, rules: Mapping[str, Rule]) -> Federation:
+def make_federation(scenario: Scenario, policy: str, array_rules: Mapping[str, Rule]) -> Federation:
     """What everybody who may close a policy's rounds has in common."""
-    from slipstream.federate.defence import Defence, Names
-    from slipstream.federate.folder import run_folder
+    from slipstream.federate.defence import ArrayChecks, Defence
+    from slipstream.federate.folder import federation_folder
     from slipstream.federate.rounds import Federation
-    from slipstream.federate.rules import find_rule
-    from slipstream.federate.transports import round_rules
+    from slipstream.federate.rules import aggregator_rule
+    from slipstream.federate.transports import round_limits
 
     config = scenario.federated
     settings = _settings(config)
-    find_rule(config.aggregator)  # what is wrong with a function of the user's is said now, and not in the first round
-    judged = frozenset(name for name, rule in rules.items() if rule.kind == "merge")
-    travels = rules.keys() if config.privacy is None else judged  # what every update has, whatever else it brings
+    aggregator_rule(
+        config.aggregator
+    )  # what is wrong with a function of the user's is said now, and not in the first round
+    judged = frozenset(name for name, rule in array_rules.items() if rule.kind == "merge")
+    travels = array_rules.keys() if config.privacy is None else judged  # what every update has, whatever else it brings
     return Federation(
-        folder=run_folder(Path(config.root), policy),
-        rules=round_rules(config),
+        folder=federation_folder(Path(config.root), policy),
+        limits=round_limits(config),
         aggregate=partial(merge_round, scenario, policy, settings, travels),
         aggregator=_in_words(config, settings),
         defence=Defence(**config.defence.model_dump()),
-        names=Names(judged=judged, optional=is_moment, fault=partial(update_fault, config, judged)),
+        checks=ArrayChecks(judged=judged, optional=is_moment, fault=partial(update_fault, config, judged)),
     )
 
 
@@ -123,3 +127,33 @@ def _settings(config: FederatedConfig) -> MergeSettings:
         optimiser=config.optimizer_strategy,
         server=None if server is None else ServerStep(server.kind, server.rate, tau=server.tau),
     )
+
+
+# --- slipstream federate serve ---
+
+
+def serve(scenario: Scenario, log: Callable[[str], None]) -> None:
+    """Coordinate until a signal comes; goes on where an earlier coordinator of the same folder was."""
+    from slipstream.federate.coordinator import Coordinator
+    from slipstream.run.setup import make_cast, make_training_worlds
+
+    config = scenario.federated
+    (policy, *others) = shared_policies(scenario)
+    if others or config.address is None:
+        raise FederationError(
+            "a coordinator serves one policy at one address: give --federated.address tcp://127.0.0.1:7777, and "
+            f"name one of {', '.join(shared_policies(scenario))} in federated.agents"
+        )
+    worlds = make_training_worlds(override(scenario, {"collect.num_worlds": 1}))
+    array_rules = rules_for(make_cast(scenario, worlds.spec).learners[policy].state_dict())
+    worlds.close()
+    token = read_token(config.token_file)
+    server, address = listen(parse_address(config.address), token)
+    coordinator = Coordinator(server, make_federation(scenario, policy, array_rules), token, log=log)
+
+    def stop(number: int, frame: object) -> None:
+        coordinator.stopping = True
+
+    signals.listen(stop)
+    log(f"coordinating {config.clients} clients of {scenario.name} ({policy}) at {address}")
+    coordinator.run()

@@ -10,17 +10,17 @@ import msgspec
 import torch
 
 from slipstream import _core
-from slipstream.algos.protocol import Arrays, Progress
-from slipstream.collect.memory import ShelfPlan, WeightStore, WorkerBuffers
+from slipstream.algos.protocol import Progress
+from slipstream.collect.memory import ArrayLayout, BufferPlan, WeightStore, WorkerBuffers
 from slipstream.collect.messages import Channel
 from slipstream.collect.serial import Collector
 from slipstream.collect.slab import under
-from slipstream.collect.worker import Crew, serve
+from slipstream.collect.worker import WorkerParts, serve
 from slipstream.config.load import from_plain
 from slipstream.config.records import from_json
-from slipstream.data.layout import ArrayLayout
 from slipstream.run.setup import gammas, make_cast, make_training_worlds
 from slipstream.runtime.memory import open_memory
+from slipstream.types import Arrays
 
 
 class WorkerJob(msgspec.Struct, frozen=True):
@@ -30,38 +30,38 @@ class WorkerJob(msgspec.Struct, frozen=True):
     first_world: int
     worlds: int
     owner: int  # the number of this life, written on every slab
-    shelf: ShelfPlan
-    board: ArrayLayout
-    buffers: int  # of the board
+    buffers: BufferPlan
+    store: ArrayLayout
+    versions: int  # of weights that the store holds
 
 
 def main(payload: bytes, descriptors: list[int]) -> None:
     """A worker process, with its channel, its buffers and the weights."""
-    channel, shelf, board = descriptors
-    settle()
+    channel, buffers, store = descriptors
+    use_one_thread()
     job = from_json(payload, WorkerJob)
-    board_memory = open_memory(board, writable=False)
-    work(job, socket.socket(fileno=channel), WorkerBuffers(open_memory(shelf), job.shelf), board_memory, Event())
+    store_memory = open_memory(store, writable=False)
+    work(job, socket.socket(fileno=channel), WorkerBuffers(open_memory(buffers), job.buffers), store_memory, Event())
 
 
-def settle() -> None:
+def use_one_thread() -> None:
     """Be a process that is one worker: one thread, for other workers are the others, and memory that stays."""
     torch.set_num_threads(1)
     _core.set_kernel_threads(1)
     _core.keep_freed_memory()
 
 
-def work(job: WorkerJob, end: socket.socket, shelf: WorkerBuffers, board_memory: object, stop: Event) -> None:
+def work(job: WorkerJob, end: socket.socket, buffers: WorkerBuffers, store_memory: object, stop: Event) -> None:
     """A worker's life, in a process or on a thread."""
-    board = WeightStore(board_memory, job.board, job.buffers)  # type: ignore[arg-type]
-    serve(Channel(end), shelf, board, job.owner, lambda own: make_crew(job, own), stop)
+    store = WeightStore(store_memory, job.store, job.versions)  # type: ignore[arg-type]
+    serve(Channel(end), buffers, store, job.owner, lambda own: make_worker_parts(job, own), stop)
 
 
-def make_crew(job: WorkerJob, shelf: WorkerBuffers) -> Crew:
+def make_worker_parts(job: WorkerJob, buffers: WorkerBuffers) -> WorkerParts:
     """Build worlds and policies; the learners act here and never learn."""
     scenario = from_plain(json.loads(job.scenario))
     worlds = make_training_worlds(scenario, range(job.first_world, job.first_world + job.worlds))
-    worlds.phases = shelf.world_phases.tolist()  # before the first episodes begin
+    worlds.phases = buffers.world_phases.tolist()  # before the first episodes begin
     cast = make_cast(scenario, worlds.spec)
     ticks = scenario.collect.rollout_length
     collector = Collector(worlds, cast.teams, ticks, scenario.seed, gammas(scenario), cast.shaping, job.first_world)
@@ -73,4 +73,4 @@ def make_crew(job: WorkerJob, shelf: WorkerBuffers) -> Crew:
         for name, selves in cast.past.items():
             selves.act_as(under(weights, f"past.{name}."))
 
-    return Crew(collector, prepare)
+    return WorkerParts(collector, prepare)

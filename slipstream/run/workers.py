@@ -15,33 +15,35 @@ import json
 import os
 import socket
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from time import monotonic
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 
-from slipstream.algos.protocol import Arrays, Progress
-from slipstream.collect.memory import ShelfPlan, WeightStore, WorkerBuffers, shares
+from slipstream.algos.protocol import Progress
+from slipstream.collect.memory import ArrayLayout, BufferPlan, WeightStore, WorkerBuffers, layout_of, shares
 from slipstream.collect.merge import beside, in_order, join_states, split_state
 from slipstream.collect.messages import Collect, Restart
 from slipstream.collect.pipeline import DUE, refuse_in_flight
-from slipstream.collect.pool import Delivery, Hand, Home, Tell, WorkerPool
+from slipstream.collect.pool import Delivery, Tell, WorkerBackend, WorkerHandle, WorkerPool
 from slipstream.collect.serial import team_rollout
 from slipstream.collect.slab import Slab, rollout_arrays, slab_arrays, slab_from, under
 from slipstream.config.load import override, to_plain
 from slipstream.config.scenario import Scenario
-from slipstream.data.layout import ArrayLayout, layout_of
 from slipstream.errors import CheckpointError
-from slipstream.run import worker_process as crew
+from slipstream.run import worker_process
 from slipstream.run.setup import Cast, progress_at
 from slipstream.runtime.fork_server import ForkServer
 from slipstream.runtime.memory import make_memory
-from slipstream.runtime.process import Running, RunningThread
+from slipstream.runtime.place import Cluster, Job, Running
+from slipstream.runtime.process import RunningThread
+from slipstream.types import Arrays
 from slipstream.worlds.vec_env import VecEnv
 
 ROOM = 65_536  # bytes for names and numbers beside the arrays that are shared
+WORKER = "slipstream.run.worker_process"  # the module that a worker process runs
 CLOSE_S = 30.0  # a tick of a world may take this long when workers are threads
 
 
@@ -52,31 +54,16 @@ class Waiting(NamedTuple):
     slots: Sequence[tuple[int, int]]  # worker, slot; in free mode
 
 
-class Workplace(Home, Protocol):
-    """Where workers run, with the run's side of what it shares with them."""
-
-    @property
-    def shelves(self) -> Sequence[WorkerBuffers]:
-        """By worker."""
-
-    @property
-    def board(self) -> WeightStore:
-        """Where the run shows its weights."""
-
-
-MakeWorkplace = Callable[[Scenario, Sequence[range], Sequence[ShelfPlan], ArrayLayout, int], Workplace]
-
-
 class WorkerSource:
     """Collects with a pool of workers; satisfies `Source`."""
 
     def __init__(
-        self, scenario: Scenario, worlds: VecEnv, cast: Cast, tell: Tell, make_home: MakeWorkplace | None = None
+        self, scenario: Scenario, worlds: VecEnv, cast: Cast, tell: Tell, cluster: Cluster | None = None
     ) -> None:
-        """`make_home`: where workers run, if not on this machine as the scenario's `collect.mode` says."""
+        """`cluster`: where workers run, if not on this machine as the scenario's `collect.mode` says."""
         self._scenario, self._worlds, self._cast, self._tell = scenario, worlds, cast, tell
         collect = scenario.collect
-        self._make_home = make_home or (Processes if collect.mode == "process" else Threads)
+        self._cluster = cluster
         self._shares = shares(collect.num_worlds, collect.workers)
         self._overlap, self._lag = collect.overlap, 0 if collect.overlap == "none" else collect.lag
         self._slots = {"none": 1, "deterministic": self._lag + 1, "free": collect.prefetch}[collect.overlap]
@@ -87,7 +74,7 @@ class WorkerSource:
         self._next = self._turn = 0  # numbers of slabs: to be asked for next, to be taken next
         self._asked = Counter[int]()  # slabs, by worker, in free mode
         self._begun = 0  # slabs that are not asked for, because they were collected before
-        self._home: Workplace | None = None
+        self._backend: WorkerMemory | None = None
         self._pool: WorkerPool | None = None
         self._taken_at = monotonic()
 
@@ -106,10 +93,10 @@ class WorkerSource:
         self._begun = version + in_flight
         collect = self._scenario.collect
         plans = [self._plan(len(share)) for share in self._shares]
-        self._home = self._make_home(self._scenario, self._shares, plans, layout_of(self._weights()), self._lag + 2)
+        self._backend = self._make_backend(plans)
         self._pool = WorkerPool(
-            self._home,
-            self._home.shelves,
+            self._backend,
+            self._backend.buffers,
             self._shares,
             deadline_s=collect.deadline_s,
             exact=self._worlds.exact_resume,
@@ -133,7 +120,7 @@ class WorkerSource:
         self._newest = version
         if self._overlap == "none":  # shown when a slab is asked for: by then it is settled who acts, and how
             return
-        self._board.write(version, self._weights())
+        self._store.write(version, self._weights())
         while self._overlap == "deterministic" and (wanted := max(self._first, self._next - self._lag)) <= version:
             self._ask_all(wanted, progress_at(self._scenario, self._next))
 
@@ -142,7 +129,7 @@ class WorkerSource:
         for learner in self._cast.learners.values():
             learner.explore(progress)  # as workers do: a learner reports it
         if self._overlap == "none":
-            self._board.write(self._newest, self._weights())
+            self._store.write(self._newest, self._weights())
             self._share_phases()
             self._ask_all(self._newest, progress)
         if not self._waiting:
@@ -158,14 +145,14 @@ class WorkerSource:
         self._share_phases()
         for worker in range(len(self._shares)):
             pool.order(worker, Restart())
-        pool.wait(lambda: not any(hand.orders for hand in pool.hands))
+        pool.wait(lambda: not any(handle.orders for handle in pool.handles))
 
     def state_arrays(self) -> Arrays:
         """What one collector of all worlds, in turn with the learner or beside it, would save."""
         if self._loaded is not None:
             return self._loaded
         pool = self._running()
-        pool.wait(lambda: not any(hand.orders for hand in pool.hands))
+        pool.wait(lambda: not any(handle.orders for handle in pool.handles))
         while pool.delivered:
             found = list(pool.delivered)[: len(self._shares)] if self._overlap == "free" else self._wait_in_turn()
             self._waiting.append(self._assemble(found))
@@ -185,15 +172,15 @@ class WorkerSource:
         self._loaded = state
         collector = state if self._overlap == "none" else under(state, "collector.") | {"steps": state["steps"]}
         self._states = split_state(collector, self._worlds, self._shares)
-        policies, blocks = list(self._cast.learners), list(self._worlds.obs)
+        policies, obs_names = list(self._cast.learners), list(self._worlds.obs)
         while saved := under(state, f"slab.{len(self._waiting)}."):
-            self._waiting.append(Waiting(slab_from(saved, policies, blocks), []))
+            self._waiting.append(Waiting(slab_from(saved, policies, obs_names), []))
 
     def close(self) -> None:
         """Stop the workers."""
         if self._pool is not None:
             self._pool.stop()
-        self._pool = self._home = None
+        self._pool = self._backend = None
 
     # --- asking ---
 
@@ -212,9 +199,9 @@ class WorkerSource:
             self._asked[worker] += 1
 
     def _share_phases(self) -> None:
-        assert self._home is not None
-        for shelf, share in zip(self._home.shelves, self._shares, strict=True):
-            shelf.world_phases[:] = self._worlds.phases[share.start : share.stop]
+        assert self._backend is not None
+        for buffers, share in zip(self._backend.buffers, self._shares, strict=True):
+            buffers.world_phases[:] = self._worlds.phases[share.start : share.stop]
 
     def _weights(self) -> Arrays:
         """Everything that acts and changes."""
@@ -226,9 +213,9 @@ class WorkerSource:
         return weights
 
     @property
-    def _board(self) -> WeightStore:
-        assert self._home is not None
-        return self._home.board
+    def _store(self) -> WeightStore:
+        assert self._backend is not None
+        return self._backend.store
 
     def _running(self) -> WorkerPool:
         if self._pool is None:
@@ -252,12 +239,12 @@ class WorkerSource:
     def _wait_freely(self) -> list[Delivery]:
         """As many parts as there are workers: those that get too old, then those that came first."""
         pool, count = self._running(), len(self._shares)
-        pool.wait(lambda: len(pool.delivered) >= count and not any(map(self._is_old, pool.hands)))
+        pool.wait(lambda: len(pool.delivered) >= count and not any(map(self._is_old, pool.handles)))
         return sorted(pool.delivered, key=lambda d: self._newest - d.ready.version < self._lag)[:count]
 
-    def _is_old(self, hand: Hand) -> bool:
+    def _is_old(self, handle: WorkerHandle) -> bool:
         """Whether a slab is being collected that should be learned from now."""
-        version = hand.filling()
+        version = handle.filling()
         return version is not None and self._newest - version >= self._lag
 
     def _assemble(self, found: Sequence[Delivery]) -> Waiting:
@@ -272,7 +259,7 @@ class WorkerSource:
             ticks=sum(part.ticks for part in parts),
             health=self._health(found),
             is_broken=any(part.is_broken for part in parts),
-            blocks=self._blocks([delivery.worker for delivery in found]),
+            first_worlds=self._first_worlds([delivery.worker for delivery in found]),
         )
         pool = self._running()
         for delivery in found:
@@ -281,7 +268,7 @@ class WorkerSource:
         is_free = self._overlap == "free"
         return Waiting(slab, [(d.worker, d.ready.slot) for d in found] if is_free else [])
 
-    def _blocks(self, workers: Sequence[int]) -> Sequence[int]:
+    def _first_worlds(self, workers: Sequence[int]) -> Sequence[int]:
         """Whose worlds stand side by side where it is not everybody's, each once."""
         return () if workers == list(range(len(self._shares))) else [self._shares[i].start for i in workers]
 
@@ -298,14 +285,23 @@ class WorkerSource:
             "policy_lag_mean": float(np.mean(lags)),
             "policy_lag_max": float(max(lags)),
         }
-        for hand in self._running().hands:
-            own = [d.ready.took_s for d in found if d.worker == hand.index]
-            steps = len(own) * len(hand.worlds) * self._scenario.collect.rollout_length
-            health[f"worker_{hand.index}/steps_per_s"] = steps / max(sum(own), 1e-9)
-            health[f"worker_{hand.index}/heartbeat_age_s"] = now - hand.beat_at
+        for handle in self._running().handles:
+            own = [d.ready.took_s for d in found if d.worker == handle.index]
+            steps = len(own) * len(handle.worlds) * self._scenario.collect.rollout_length
+            health[f"worker_{handle.index}/steps_per_s"] = steps / max(sum(own), 1e-9)
+            health[f"worker_{handle.index}/heartbeat_age_s"] = now - handle.beat_at
         return health
 
-    def _plan(self, worlds: int) -> ShelfPlan:
+    def _make_backend(self, plans: Sequence[BufferPlan]) -> WorkerMemory:
+        """Where the workers run."""
+        shared = self._scenario, self._shares, plans, layout_of(self._weights()), self._lag + 2
+        if self._cluster is None:
+            return LocalWorkers(*shared)
+        from slipstream.run.remote_workers import RemoteWorkers
+
+        return RemoteWorkers(self._cluster, *shared)
+
+    def _plan(self, worlds: int) -> BufferPlan:
         """Room for the slabs of so many worlds; only what is written costs memory."""
         spec, ticks = self._worlds.spec, self._scenario.collect.rollout_length
         learning = [team for team in self._cast.teams if team.learns]
@@ -315,7 +311,7 @@ class WorkerSource:
         rows = sum(layout.size for layout in rollouts.values())  # more than any of what is carried over can take
         episodes = 8 * ticks * worlds * (4 + 2 * spec.num_agents + len(spec.stats))
         state = rows + len(self._worlds.snapshot()) + 64 * self._worlds.num_worlds + ROOM
-        return ShelfPlan(worlds, rollouts, self._slots, extra_bytes=2 * rows + episodes + state, state_bytes=state)
+        return BufferPlan(worlds, rollouts, self._slots, extra_bytes=2 * rows + episodes + state, state_bytes=state)
 
 
 def _where(progress: Progress) -> tuple[float, int, int]:
@@ -325,81 +321,68 @@ def _where(progress: Progress) -> tuple[float, int, int]:
 # --- where workers run ---
 
 
-class WorkerMemory:
-    """Shelves and board, and what a worker is told."""
+class WorkerMemory(WorkerBackend):
+    """The memory that a run shares with its workers, and what a worker is told."""
 
     def __init__(
         self,
         scenario: Scenario,
         shares: Sequence[range],
-        plans: Sequence[ShelfPlan],
+        plans: Sequence[BufferPlan],
         weights: ArrayLayout,
-        buffers: int,
+        versions: int,
     ) -> None:
-        self._shares, self._plans, self._weights, self._buffers = shares, plans, weights, buffers
+        self._shares, self._plans, self._weights, self._versions = shares, plans, weights, versions
         self._scenario = json.dumps(to_plain(override(scenario, {"device": "cpu"})))
         made = [make_memory(f"slipstream-worker-{i}", plan.size) for i, plan in enumerate(plans)]
-        self.shelves = [WorkerBuffers(memory, plan) for (_, memory), plan in zip(made, plans, strict=True)]
-        board, self.board_memory = make_memory("slipstream-weights", WeightStore.size(weights, buffers))
-        self.board = WeightStore(self.board_memory, weights, buffers)
-        self.descriptors = [*(descriptor for descriptor, _ in made), board]
+        self.buffers = [WorkerBuffers(memory, plan) for (_, memory), plan in zip(made, plans, strict=True)]
+        store, self.store_memory = make_memory("slipstream-weights", WeightStore.size(weights, versions))
+        self.store = WeightStore(self.store_memory, weights, versions)
+        self.descriptors = [*(descriptor for descriptor, _ in made), store]
 
-    def job(self, worker: int, owner: int) -> crew.WorkerJob:
+    def job(self, worker: int, owner: int) -> worker_process.WorkerJob:
         """What this worker is told."""
         share = self._shares[worker]
-        return crew.WorkerJob(
-            self._scenario, share.start, len(share), owner, self._plans[worker], self._weights, self._buffers
+        return worker_process.WorkerJob(
+            self._scenario, share.start, len(share), owner, self._plans[worker], self._weights, self._versions
         )
 
     def release(self) -> None:
         """Let go of all memory: it ends with the last view of it, also where an exception keeps this object."""
-        del self.shelves, self.board, self.board_memory
+        del self.buffers, self.store, self.store_memory
         for descriptor in self.descriptors:
             os.close(descriptor)
 
 
-class Processes(WorkerMemory):
-    """Workers as processes."""
+class LocalWorkers(WorkerMemory):
+    """Workers on this machine, as processes or as threads; satisfies `WorkerBackend`."""
 
-    can_kill = True
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self._server = ForkServer("slipstream.run.worker_process")
-
-    def start(self, worker: int, owner: int, end: socket.socket) -> Running:
-        """A new worker process."""
-        payload = msgspec.json.encode(self.job(worker, owner))
-        return self._server.start(payload, [end.fileno(), self.descriptors[worker], self.descriptors[-1]])
-
-    def close(self) -> None:
-        """End them."""
-        self._server.close()
-        self.release()
-
-
-class Threads(WorkerMemory):
-    """Workers as threads of this process."""
-
-    can_kill = False
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self._lives: list[RunningThread] = []
+    def __init__(self, scenario: Scenario, *shared: Any) -> None:
+        super().__init__(scenario, *shared)
+        self.can_kill = scenario.collect.mode == "process"
+        self._server = ForkServer(WORKER) if self.can_kill else None
+        self._threads: list[RunningThread] = []
 
     def start(self, worker: int, owner: int, end: socket.socket) -> Running:
-        """A new thread."""
-        job, own = self.job(worker, owner), end.dup()
-        shelf, board = self.shelves[worker], self.board_memory
-        life = RunningThread(lambda stop: crew.work(job, own, shelf, board, stop), f"slipstream-worker-{worker}")
-        self._lives.append(life)
-        return life
+        """A new process or thread."""
+        job = self.job(worker, owner)
+        if self._server is not None:
+            descriptors = [end.fileno(), self.descriptors[worker], self.descriptors[-1]]
+            return self._server.start(Job(WORKER, payload=msgspec.json.encode(job)), descriptors)
+        own, buffers, store = end.dup(), self.buffers[worker], self.store_memory
+        thread = RunningThread(
+            lambda stop: worker_process.work(job, own, buffers, store, stop), f"slipstream-worker-{worker}"
+        )
+        self._threads.append(thread)
+        return thread
 
     def close(self) -> None:
-        """Ask all of them to give up, and wait until they have."""
-        for life in self._lives:
-            life.kill()
-        late = [life for life in self._lives if not life.is_over(CLOSE_S)]
+        """End processes; ask threads to give up, and wait until they have."""
+        if self._server is not None:
+            self._server.close()
+        for thread in self._threads:
+            thread.stop()
+        late = [thread for thread in self._threads if not thread.is_over(CLOSE_S)]
         self.release()
         if late:
             raise TimeoutError(f"{len(late)} collecting threads did not stop within {CLOSE_S:g} s of being asked")

@@ -1,4 +1,4 @@
-"""Where a replay service listens: ipc://PATH on this machine, tcp://HOST:PORT with a token."""
+"""Where a service listens: ipc://PATH on this machine, tcp://HOST:PORT with a token."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import NamedTuple
 
 from slipstream.errors import ScenarioError
-from slipstream.runtime.platform import lock
-
-MAX_PATH = 107  # bytes of a Unix socket's path, by the operating system
+from slipstream.runtime.platform import lock, socket_path_bytes
 
 
 class Address(NamedTuple):
@@ -30,8 +29,8 @@ def parse_address(text: str) -> Address:
     scheme, _, rest = text.partition("://")
     if scheme == "ipc" and rest:
         path = os.path.abspath(rest)
-        if len(os.fsencode(path)) > MAX_PATH:
-            raise ScenarioError(f"{text}: a socket's path has at most {MAX_PATH} bytes; choose a shorter one")
+        if len(os.fsencode(path)) > (most := socket_path_bytes()):
+            raise ScenarioError(f"{text}: a socket's path has at most {most} bytes; choose a shorter one")
         return Address(path)
     host, _, port = rest.rpartition(":")
     if scheme == "tcp" and host and port.isdecimal() and int(port) < 65536:
@@ -100,3 +99,23 @@ def connect(address: Address, timeout_s: float) -> socket.socket:
         link.close()
         raise
     return link
+
+
+def read_token(path: Path | str | None) -> str:
+    """The word a file holds; nobody but its owner may read it."""
+    if path is None:
+        return ""
+    path = Path(path)
+    token = path.read_text().strip()
+    if path.stat().st_mode & 0o077:
+        raise ScenarioError(f"{path}: others can read this token; chmod 600 it")
+    if len(token) < 16:
+        raise ScenarioError(f"{path}: a token has 16 characters or more; this one has {len(token)}")
+    return token
+
+
+def address_towards(host: str) -> str:
+    """The address of this machine as another one sees it."""
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_DGRAM) as link:
+        link.connect((host, 9))  # nothing is sent: the system only chooses the way
+        return str(link.getsockname()[0])

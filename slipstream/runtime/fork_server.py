@@ -5,6 +5,8 @@ forking it is safe. Signals that ask a program to end (Ctrl+C, SIGTERM, SIGHUP) 
 they are for the run, and are ignored here. When the run is gone, the server kills its forks and ends.
 
     python -m slipstream.runtime.fork_server DESCRIPTOR MODULE      a fork runs MODULE.main(payload, descriptors)
+
+`ForkServer` forks one module; `Forks` is a place for jobs of any.
 """
 
 from __future__ import annotations
@@ -17,29 +19,32 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from threading import Thread
 
 import msgspec
 
 from slipstream.errors import WorkerDied
 from slipstream.runtime import packets
-from slipstream.runtime.process import (
-    CLOSE_S,
-    START_S,
-    Child,
-    Ended,
-    become_child,
-    parent_pipe,
-    parse_report,
-    report_exception,
-)
+from slipstream.runtime.frames import MessageProtocol, MessageSet
+from slipstream.runtime.place import CLOSE_S, Ended, Job, RunningProcess
+from slipstream.runtime.process import START_S, Child, ReportPipe, become_child, parent_pipe, report_exception
 
 MAX_PAYLOAD = 1_000_000
 MAX_DESCRIPTORS = 8
 STATUS_S = 1.0  # in which the server says how a fork has ended
+LOG_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
 ONE_THREAD = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "MKL", "OPENBLAS")}
+
+
+class ForkRequest(msgspec.Struct, frozen=True, tag="fork"):
+    """Fork, and run the module; its descriptors come with the message, that of its log as the last."""
+
+    payload: bytes
+    variables: Mapping[str, str]
+    has_log: bool
 
 
 class ForkStarted(msgspec.Struct, frozen=True, tag="started"):
@@ -55,34 +60,30 @@ class ForkEnded(msgspec.Struct, frozen=True, tag="ended"):
     code: int  # its exit code, or minus the signal
 
 
-_decoder = msgspec.json.Decoder(ForkStarted | ForkEnded)
+ForkMessage = ForkRequest | ForkStarted | ForkEnded
+MESSAGES: MessageSet[ForkMessage] = MessageSet(MessageProtocol.FORKS, MAX_PAYLOAD, msgspec.msgpack.Decoder(ForkMessage))
 
 
 class Fork:
     """A forked process; satisfies `Running`. It holds the other end of a pipe until it ends."""
 
     def __init__(self, server: ForkServer, link: socket.socket, pid: int, pipe: int) -> None:
-        self._server, self._link, self.pid, self._pipe = server, link, pid, pipe
-        self._report, self._is_over = b"", False
+        self._server, self._link, self.pid, self._reports = server, link, pid, ReportPipe(pipe)
         self._ended: Ended | None = None
 
     def is_over(self, timeout_s: float | None = 0.0) -> bool:
         """Whether it has ended."""
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        while not self._is_over:
-            left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            if not select.select([self._pipe], [], [], left)[0]:
-                return False
-            data = os.read(self._pipe, 65_536)
-            self._report += data
-            self._is_over = not data
-        return True
+        return self._reports.is_over(timeout_s)
 
     def ended(self) -> Ended:
         """How it ended."""
         if self._ended is None:
-            self._ended = Ended(self._server.code_of(self.pid, self._link), *parse_report(self._report))
+            self._ended = self._reports.ended(self._server.code_of(self.pid, self._link))
         return self._ended
+
+    def ready(self, timeout_s: float) -> str:
+        """What it announced."""
+        return self._reports.ready(timeout_s)
 
     def stop(self) -> None:
         """Send it SIGINT, on which a run saves and ends."""
@@ -95,9 +96,7 @@ class Fork:
 
     def close(self) -> None:
         """Let go of it."""
-        if self._pipe >= 0:
-            os.close(self._pipe)
-            self._pipe, self._is_over = -1, True
+        self._reports.close()
 
     def _send(self, number: signal.Signals) -> None:
         if not self.is_over():
@@ -113,17 +112,22 @@ class ForkServer:
         self._servers: list[Child] = []  # the last one works; forks of the others end when their pipes are closed
         self._launch()
 
-    def start(self, payload: bytes, descriptors: Sequence[int]) -> Fork:
-        """A new fork, with copies of these descriptors."""
-        if len(payload) > MAX_PAYLOAD // 2:
-            raise WorkerDied(f"a scenario of {len(payload)} bytes is more than can be told to a worker")
+    def start(self, job: Job, descriptors: Sequence[int] = ()) -> Fork:
+        """A new fork for a job of this module, with copies of these descriptors."""
+        if len(job.payload) > MAX_PAYLOAD // 2:
+            raise WorkerDied(f"a scenario of {len(job.payload)} bytes is more than can be told to a worker")
         if self._servers[-1].is_over():
             self._link.close()
             self._launch()
+        log = os.open(job.output, LOG_FLAGS, 0o666) if isinstance(job.output, Path) else None
+        request = ForkRequest(job.payload, job.variables, log is not None)
         try:
-            packets.send(self._link, payload, descriptors)
+            packets.send(self._link, MESSAGES, request, [*descriptors, *([] if log is None else [log])])
         except OSError:
             raise self._gone() from None
+        finally:
+            if log is not None:
+                os.close(log)
         return self._started(time.monotonic() + START_S)
 
     @property
@@ -154,13 +158,10 @@ class ForkServer:
         self._codes: dict[int, int] = {}
         self._link, theirs = packets.make_pair(MAX_PAYLOAD)
         with theirs:
-            words = [str(theirs.fileno()), self._module]
+            words = (str(theirs.fileno()), self._module)
             self._servers.append(
                 Child(
-                    "slipstream.runtime.fork_server",
-                    words,
-                    on_parent_end="notice",
-                    variables=ONE_THREAD,
+                    Job("slipstream.runtime.fork_server", words, variables=ONE_THREAD, on_parent_end="notice"),
                     descriptors=[theirs.fileno()],
                 )
             )
@@ -175,12 +176,11 @@ class ForkServer:
             if isinstance(message, ForkStarted):
                 return Fork(self, self._link, message.pid, descriptors[0])
 
-    def _receive(self) -> tuple[ForkStarted | ForkEnded | None, list[int]]:
+    def _receive(self) -> tuple[ForkMessage | None, list[int]]:
         try:
-            data, descriptors = packets.receive(self._link, 4096, 1)
-        except ConnectionResetError:
-            data, descriptors = b"", []
-        message = _decoder.decode(data) if data else None
+            message, descriptors = packets.receive(self._link, MESSAGES, 1)
+        except (ConnectionResetError, TimeoutError):
+            return None, []
         if isinstance(message, ForkEnded):
             self._codes[message.pid] = message.code
         return message, descriptors
@@ -190,6 +190,24 @@ class ForkServer:
         server.is_over(CLOSE_S)
         ended = server.ended()
         return WorkerDied(f"the process that starts workers {ended}; what it said is above", ended.trace)
+
+
+class Forks:
+    """Forks of processes that have imported a job's module, one process for every module; satisfies `Place`."""
+
+    def __init__(self) -> None:
+        self._servers: dict[str, ForkServer] = {}
+
+    def start(self, job: Job, near: RunningProcess | None = None) -> Fork:
+        """Fork one, once its module has been imported."""
+        if job.module not in self._servers:
+            self._servers[job.module] = ForkServer(job.module)
+        return self._servers[job.module].start(job)
+
+    def close(self) -> None:
+        """End the processes that fork, and all forks."""
+        for server in self._servers.values():
+            server.close()
 
 
 # --- in the server ---
@@ -205,10 +223,11 @@ def main() -> None:
     while True:
         for ready in select.select([control.fileno(), parent_pipe(), *forks], [], [])[0]:
             if ready == control.fileno():
-                payload, descriptors = _request(control)
-                if not payload:
+                request, descriptors = _request(control)
+                if request is None:
                     _end(forks)
-                _fork(control, forks, module.main, payload, descriptors)
+                else:
+                    _fork(control, forks, module.main, request, descriptors)
             elif ready in forks:
                 pid = forks.pop(ready)
                 os.close(ready)
@@ -221,8 +240,8 @@ def main() -> None:
 def _fork(
     control: socket.socket,
     forks: dict[int, int],
-    life: Callable[[bytes, Sequence[int]], None],
-    payload: bytes,
+    run: Callable[[bytes, Sequence[int]], None],
+    request: ForkRequest,
     descriptors: Sequence[int],
 ) -> None:
     """Start one; the run and this server each get a pipe that ends with it."""
@@ -230,7 +249,7 @@ def _fork(
     for_server, servers_end = os.pipe()
     pid = os.fork()
     if pid == 0:
-        _live(life, payload, descriptors, runs_end, [control.detach(), for_run, for_server, *forks])
+        _run(run, request, descriptors, runs_end, [control.detach(), for_run, for_server, *forks])
     for descriptor in (*descriptors, runs_end, servers_end):
         os.close(descriptor)
     forks[for_server] = pid
@@ -238,9 +257,9 @@ def _fork(
     os.close(for_run)
 
 
-def _live(
-    life: Callable[[bytes, Sequence[int]], None],
-    payload: bytes,
+def _run(
+    run: Callable[[bytes, Sequence[int]], None],
+    request: ForkRequest,
     descriptors: Sequence[int],
     report_to: int,
     not_mine: Sequence[int],
@@ -251,7 +270,13 @@ def _live(
         for descriptor in not_mine:
             os.close(descriptor)
         become_child(parent_pipe(), report_to, "exit")
-        life(payload, descriptors)
+        os.environ.update(request.variables)
+        if request.has_log:
+            *descriptors, log = descriptors
+            os.dup2(log, 1)
+            os.dup2(log, 2)
+            os.close(log)
+        run(request.payload, descriptors)
         code = 0
     except BaseException as error:
         report_exception(error)
@@ -282,17 +307,18 @@ def _exiting_with_parent() -> Iterator[None]:
         os.close(stop)
 
 
-def _request(control: socket.socket) -> tuple[bytes, list[int]]:
-    """The next one; empty where the run is gone."""
+def _request(control: socket.socket) -> tuple[ForkRequest | None, list[int]]:
+    """The next one; None where the run is gone."""
     try:
-        return packets.receive(control, MAX_PAYLOAD, MAX_DESCRIPTORS)
+        message, descriptors = packets.receive(control, MESSAGES, MAX_DESCRIPTORS)
     except OSError:
-        return b"", []
+        return None, []
+    return (message if isinstance(message, ForkRequest) else None), descriptors
 
 
 def _tell(control: socket.socket, message: ForkStarted | ForkEnded, descriptors: Sequence[int]) -> None:
     with suppress(OSError):  # the run is gone: the next look at the socket says so
-        packets.send(control, msgspec.json.encode(message), descriptors)
+        packets.send(control, MESSAGES, message, descriptors)
 
 
 def _end(forks: dict[int, int]) -> None:

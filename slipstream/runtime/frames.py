@@ -1,18 +1,23 @@
-"""The format of all messages: a head with lengths, a msgpack body, and data; no length is believed unchecked.
+"""The format of all messages, on sockets and in files: a head, a msgpack body, and data.
 
-A head has sixteen bytes: two that name the protocol, its version, 0, the length of the body and that of the data.
+The head has sixteen bytes: `SL`, the version, the protocol, and the lengths of the body and of the data. Whoever speaks
+an older version or another protocol is told so, and no length is believed before it is within bounds.
 """
 
 from __future__ import annotations
 
 import struct
+from enum import IntEnum
 from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
 
 from slipstream.errors import SlipstreamError
 
+MAGIC = b"SL"
+VERSION = 2  # 1: every protocol had letters of its own
 HEAD = struct.Struct("<2sBBIQ")
+MAX_BODY = (1 << 32) - 1  # what the head has room for
 T = TypeVar("T")
 Bytes = bytes | bytearray | memoryview
 
@@ -23,6 +28,23 @@ DTYPES = ("float32", "float64", "int32", "int64", "uint8", "int8", "int16", "uin
 
 class WireError(SlipstreamError):
     """The other side sent what no Slipstream sends."""
+
+
+class MessageProtocol(IntEnum):
+    """Whose messages they are; the number stands in the head."""
+
+    REPLAY = 1
+    COORDINATOR = 2
+    PEERS = 3
+    SECURE_SUM = 4
+    WORKERS = 5
+    FORKS = 6
+    REPORTS = 7  # of processes: that they can be used, and why they end
+    LEARNERS = 8  # in step
+    SLABS = 9
+
+    def __str__(self) -> str:
+        return self.name.lower().replace("_", " ")
 
 
 class FieldRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
@@ -40,42 +62,33 @@ class Head(NamedTuple):
     data: int
 
 
-class Frames(NamedTuple):
-    """The frames of one protocol."""
-
-    magic: bytes
-    version: int
-    protocol: str  # whose it is, in errors
-
-    def frame(self, message: msgspec.Struct, data_bytes: int = 0) -> bytes:
-        """A message as bytes, without the data that follow it."""
-        body = _encoder.encode(message)
-        return HEAD.pack(self.magic, self.version, 0, len(body), data_bytes) + body
-
-    def parse_head(self, head: Bytes, max_body: int, max_data: int) -> Head:
-        """The lengths in a head, once they are within bounds; WireError otherwise."""
-        magic, version, zero, body, data = HEAD.unpack_from(head)
-        if magic != self.magic or zero != 0:
-            raise WireError(f"this is not the protocol of {self.protocol}")
-        if version != self.version:
-            raise WireError(
-                f"version {version} of the protocol of {self.protocol}; this Slipstream speaks version {self.version}"
-            )
-        if body > max_body or data > max_data:
-            raise WireError(f"a message of {body:,} + {data:,} bytes; at most {max_body:,} + {max_data:,} are taken")
-        return Head(body, data)
-
-
 class MessageSet(NamedTuple, Generic[T]):
     """The messages that one side of a protocol may send; their owner declares them."""
 
-    frames: Frames
+    protocol: MessageProtocol
     max_body: int  # bytes
     decoder: msgspec.msgpack.Decoder[T]
 
+    def frame(self, message: msgspec.Struct, data_bytes: int = 0) -> bytes:
+        """A message of either side as bytes, without the data that follow it."""
+        body = _encoder.encode(message)
+        return HEAD.pack(MAGIC, VERSION, self.protocol, len(body), data_bytes) + body
+
     def parse_head(self, head: Bytes, max_data: int = 0) -> Head:
         """The lengths in a head, once they are within bounds; WireError otherwise."""
-        return self.frames.parse_head(head, self.max_body, max_data)
+        magic, version, protocol, body, data = HEAD.unpack_from(head)
+        if magic != MAGIC:
+            raise WireError(f"{magic!r} begins no message of this Slipstream; is it an older one, or another program?")
+        if version != VERSION:
+            raise WireError(f"a message of version {version}; this Slipstream speaks version {VERSION}")
+        if protocol != self.protocol:
+            known = {int(one): str(one) for one in MessageProtocol}
+            raise WireError(f"a message of protocol {known.get(protocol, protocol)}; this is {self.protocol}")
+        if body > self.max_body or data > max_data:
+            raise WireError(
+                f"a message of {body:,} + {data:,} bytes; at most {self.max_body:,} + {max_data:,} are taken"
+            )
+        return Head(body, data)
 
     def parse(self, body: Bytes) -> T:
         """What a body says, or WireError."""
@@ -85,7 +98,7 @@ class MessageSet(NamedTuple, Generic[T]):
             raise WireError(f"a message that cannot be read: {error!s:.200}") from None
 
     def parse_whole(self, frame: Bytes) -> T:
-        """What a frame without data says that was not cut up: a file, or a packet. WireError if it is anything else."""
+        """What a frame without data says that was not cut up, as a file is. WireError if it is anything else."""
         if len(frame) < HEAD.size:
             raise WireError(f"{len(frame)} bytes are no message")
         head = self.parse_head(frame)

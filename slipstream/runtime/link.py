@@ -15,7 +15,7 @@ from typing import Generic, Self, TypeVar
 
 import msgspec
 
-from slipstream.runtime.frames import HEAD, Bytes, Frames, MessageSet
+from slipstream.runtime.frames import HEAD, Bytes, MessageSet
 
 T = TypeVar("T")
 
@@ -58,6 +58,7 @@ class FramedLink(Generic[T]):
         """`read_ahead`: bytes that may be read beyond what is asked for; `patient` is asked now and then in a wait."""
         self._socket, self._incoming, self._read_ahead, self.patient = link, incoming, read_ahead, patient
         self._inbox, self._outbox = bytearray(), bytearray()
+        self._timeout_s = 0.0  # of the socket, as it is set now
         self.max_fds = 0  # descriptors that may come along with what is read
         self.fds: list[int] = []
 
@@ -78,31 +79,24 @@ class FramedLink(Generic[T]):
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
-    def detach(self) -> FramedLink[T]:
-        """The same connection as another object: what still holds this one cannot cut it any more."""
-        link = FramedLink(socket.socket(fileno=self._socket.detach()), self._incoming, read_ahead=self._read_ahead)
-        link._inbox = self._inbox
-        return link
-
     # --- out ---
 
     def send(self, message: msgspec.Struct, deadline: float, data: Bytes = b"", *, later: bool = False) -> None:
         """Send a message and the data that belong to it; `later`: with the next, or when `flush` is called."""
-        frames: Frames = self._incoming.frames
-        self._outbox += frames.frame(message, len(data))
+        self._outbox += self._incoming.frame(message, len(data))
         if later or len(data) <= CHUNK:
             self._outbox += data
             data = b""
         if not later:
             self.flush(deadline)
         if len(data):
-            self._socket.settimeout(left_s(deadline))
+            self._end_by(deadline)
             self._socket.sendall(data)
 
     def flush(self, deadline: float) -> None:
         """Send what was held back."""
         if self._outbox:
-            self._socket.settimeout(left_s(deadline))
+            self._end_by(deadline)
             self._socket.sendall(self._outbox)
             self._outbox.clear()
 
@@ -137,7 +131,7 @@ class FramedLink(Generic[T]):
             self._wait(deadline)
             count = self._socket.recv_into(place[got:])
             if not count:
-                raise ConnectionResetError("the other side has gone in the middle of a message")
+                raise ConnectionResetError(f"the other side has gone after {got} of {len(place)} bytes of a message")
             got += count
 
     def _fill(self, size: int, deadline: float) -> None:
@@ -151,7 +145,7 @@ class FramedLink(Generic[T]):
             else:
                 got = self._socket.recv(most)
             if not got:
-                middle = " in the middle of a message" if self._inbox else ""
+                middle = f" after {len(self._inbox)} of {size} bytes of a message" if self._inbox else ""
                 raise ConnectionResetError(f"the other side has closed the connection{middle}")
             self._inbox += got
 
@@ -160,7 +154,14 @@ class FramedLink(Generic[T]):
         while self.patient is not None and not _comes(self._socket, min(LOOK_S, left_s(deadline))):
             if not self.patient():
                 raise ImpatientError
-        self._socket.settimeout(left_s(deadline))
+        self._end_by(deadline)
+
+    def _end_by(self, deadline: float) -> None:
+        """Let the next call of the socket end by a deadline, within a hundredth of the wait: setting it costs time."""
+        left = left_s(deadline)
+        if not 0.99 * left <= self._timeout_s <= 1.01 * left:
+            self._socket.settimeout(left)
+            self._timeout_s = left
 
     def is_readable(self) -> bool:
         """Whether there is something to be read."""
@@ -169,12 +170,18 @@ class FramedLink(Generic[T]):
     def is_open(self) -> bool:
         """Whether the other side is still there, as far as its kernel has said."""
         self._socket.settimeout(0.0)
-        try:
-            return bool(self._socket.recv(1, socket.MSG_PEEK))
-        except BlockingIOError:
-            return True
-        except OSError:
-            return False
+        self._timeout_s = 0.0
+        return is_open(self._socket)
+
+
+def is_open(link: socket.socket) -> bool:
+    """Whether the other side of a socket that does not block is still there, as far as its kernel has said."""
+    try:
+        return bool(link.recv(1, socket.MSG_PEEK))
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
 
 
 def _comes(link: socket.socket, wait_s: float) -> bool:

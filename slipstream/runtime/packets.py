@@ -1,12 +1,24 @@
-"""Whole messages between two processes of one machine: a stream socket with lengths, and descriptors beside them."""
+"""Frames between two processes of one machine, without a link's deadlines for the first byte, and with descriptors.
+
+A process that waits for its next request waits as long as it takes. But once a frame has begun, its rest must come
+soon: a process that was suspended in the middle of one holds nobody up.
+"""
 
 from __future__ import annotations
 
+import select
 import socket
-import struct
+import time
 from collections.abc import Sequence
+from typing import TypeVar
 
-LENGTH = struct.Struct("<I")
+import msgspec
+
+from slipstream.runtime.frames import HEAD, MessageSet
+
+MIDDLE_S = 10.0  # in which the rest of a frame comes
+
+T = TypeVar("T", bound=msgspec.Struct)
 
 
 def make_pair(buffer_bytes: int | None = None) -> tuple[socket.socket, socket.socket]:
@@ -18,31 +30,39 @@ def make_pair(buffer_bytes: int | None = None) -> tuple[socket.socket, socket.so
     return ends
 
 
-def send(end: socket.socket, data: bytes, descriptors: Sequence[int] = ()) -> None:
-    """Send a message, which is not empty, with copies of these descriptors; OSError where nobody is there."""
-    packet = LENGTH.pack(len(data)) + data
-    sent = socket.send_fds(end, [packet], list(descriptors)) if descriptors else 0
-    end.sendall(packet[sent:])
+def send(end: socket.socket, messages: MessageSet[T], message: msgspec.Struct, descriptors: Sequence[int] = ()) -> None:
+    """Send a message with copies of these descriptors; OSError where nobody is there."""
+    frame = messages.frame(message)
+    sent = socket.send_fds(end, [frame], list(descriptors)) if descriptors else 0
+    end.sendall(frame[sent:])
 
 
-def receive(end: socket.socket, limit: int, max_descriptors: int = 0) -> tuple[bytes, list[int]]:
-    """The next message and its descriptors; empty where the other side is gone, or has sent more than the limit."""
+def receive(end: socket.socket, messages: MessageSet[T], max_descriptors: int = 0) -> tuple[T | None, list[int]]:
+    """The next message and its descriptors; None where the other side is gone.
+
+    TimeoutError where the other side stands still in the middle of a frame, WireError for what is no frame.
+    """
     descriptors: list[int] = []
     if max_descriptors:
-        head, descriptors, _, _ = socket.recv_fds(end, LENGTH.size, max_descriptors)
+        head, descriptors, _, _ = socket.recv_fds(end, HEAD.size, max_descriptors)
     else:
-        head = end.recv(LENGTH.size)
-    head += _read(end, LENGTH.size - len(head)) if head else b""
-    if len(head) < LENGTH.size:
-        return b"", descriptors
-    (size,) = LENGTH.unpack(head)
-    data = _read(end, size) if size <= limit else b""
-    return (data if len(data) == size else b""), descriptors
+        head = end.recv(HEAD.size)
+    if not head:
+        return None, descriptors
+    deadline = time.monotonic() + MIDDLE_S
+    head += _read(end, HEAD.size - len(head), deadline)
+    body = _read(end, messages.parse_head(head).body, deadline) if len(head) == HEAD.size else b""
+    return (messages.parse(body) if body else None), descriptors
 
 
-def _read(end: socket.socket, size: int) -> bytes:
+def _read(end: socket.socket, size: int, deadline: float) -> bytes:
     """So many bytes, or fewer where the other side is gone."""
     data = bytearray()
-    while len(data) < size and (part := end.recv(size - len(data))):
+    while len(data) < size:
+        if not select.select([end], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            raise TimeoutError(f"the other side stands still in the middle of a message, for {MIDDLE_S:g} s")
+        part = end.recv(size - len(data))
+        if not part:
+            return b""
         data += part
     return bytes(data)

@@ -12,6 +12,8 @@ is how the portable ways are tested on Linux. Nothing here is looked up when the
 | `usage` | /proc/self | psutil, where it is installed |
 | `cpu_name`, `cores` | /proc/cpuinfo, the affinity | what Python says |
 | `free_unused_memory` | malloc_trim | nothing |
+| `available_memory` | /proc/meminfo and the control group | psutil, where it is installed; else half of all memory |
+| `socket_path_bytes` | 107 | 103, as on macOS and the BSDs |
 | `lock`, `unlock` | flock | flock, which every POSIX system has |
 """
 
@@ -20,6 +22,7 @@ from __future__ import annotations
 import os
 import platform
 import socket
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -62,6 +65,55 @@ def free_unused_memory() -> None:
     trim = None if is_portable() else getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
+
+
+def available_memory(root: Path = Path("/")) -> int:
+    """Bytes that can be taken without swapping, within the limit of the control group where there is one."""
+    found = None if is_portable() else _told_by_kernel(root / "proc/meminfo")
+    if found is None:
+        return _available_elsewhere()
+    limits = [found]
+    for folder, limit, usage in (
+        ("sys/fs/cgroup", "memory.max", "memory.current"),
+        ("sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
+    ):
+        allowed, used = _number(root / folder / limit), _number(root / folder / usage)
+        if allowed is not None and used is not None:
+            limits.append(allowed - used + _cached(root / folder / "memory.stat"))
+    return max(0, min(limits))
+
+
+def _told_by_kernel(path: Path) -> int | None:
+    try:
+        lines = path.read_text().splitlines()
+        return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)
+    except (OSError, ValueError):
+        return None
+
+
+def _available_elsewhere() -> int:
+    """What psutil says; without it half of all memory, since what others have taken is not known."""
+    try:
+        import psutil
+    except ImportError:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    return int(psutil.virtual_memory().available)
+
+
+def _number(path: Path) -> int | None:
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError):  # absent, or "max"
+        return None
+
+
+def _cached(path: Path) -> int:
+    """File pages a control group would give back; they count as used there."""
+    try:
+        words = dict(line.split(maxsplit=1) for line in path.read_text().splitlines())
+        return int(words.get("inactive_file", 0))
+    except (OSError, ValueError):
+        return 0
 
 
 # --- processes ---
@@ -144,6 +196,11 @@ def cores() -> int:
     if is_portable() or not hasattr(os, "sched_getaffinity"):
         return os.cpu_count() or 1
     return len(os.sched_getaffinity(0))
+
+
+def socket_path_bytes() -> int:
+    """Bytes that the path of a Unix socket may have."""
+    return 103 if is_portable() or sys.platform != "linux" else 107
 
 
 # --- locks ---

@@ -1,113 +1,126 @@
 """Processes that this one starts: how they begin, how they end with it, and how it learns why they ended.
 
 A `Child` holds one end of a pipe. The other end is closed when this process ends, whatever ends it, and the child acts
-on that: see `OnParentEnd`. Through a second pipe a child can say why it ends (`report`), so nobody has to read its log.
+on that: see `OnParentEnd`. Through a second pipe a child says when it can be used (`announce`) and why it ends
+(`report`), so nobody has to read its log.
 """
 
 from __future__ import annotations
 
-import json
 import os
+import select
 import signal
 import subprocess
 import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from threading import Event, Thread, main_thread
-from typing import IO, Literal, NamedTuple, Protocol
+from typing import IO, TypeVar
+
+import msgspec
 
 from slipstream.runtime import signals
+from slipstream.runtime.frames import HEAD, MessageProtocol, MessageSet
+from slipstream.runtime.place import CLOSE_S, Ended, Job, OnParentEnd, RunningProcess, end_all
 
-CLOSE_S = 5.0  # in which a process that was asked to end has ended
 START_S = 120.0  # in which a process has imported torch, on a machine that is busy
 MAX_REPORT = 4000  # characters of a reason and of a traceback: both fit into a pipe that nobody reads
 
-OnParentEnd = Literal[
-    "exit",  # ends at once; ignores signals that ask to end, because they are for the parent
-    "notice",  # the same, but its code watches `parent_pipe` itself
-    "terminate",  # gets SIGTERM, on which a run saves and ends
-    "live_on",  # has a session of its own and goes on
-]
-Output = Literal["shared", "kept"] | Path  # the parent's; a file without a name, for `said`; added to a log
+
+class ReadyReport(msgspec.Struct, frozen=True, tag="ready"):
+    """A process can be used."""
+
+    text: str
 
 
-class Ended(NamedTuple):
-    """How something that ran has ended."""
+class EndReport(msgspec.Struct, frozen=True, tag="ended"):
+    """Why a process ends."""
 
-    code: int | None = None  # exit code, or minus the number of a signal; None: not known
-    reason: str = ""  # in its own words
-    trace: str = ""  # its traceback, where an exception ended it
-
-    def __str__(self) -> str:
-        if self.code is None:
-            return self.reason or "ended"
-        if self.code < 0:
-            return f"was killed by {signal.Signals(-self.code).name}"
-        return f"ended with code {self.code}"
+    reason: str
+    trace: str
 
 
-class Running(Protocol):
-    """Something that runs outside this thread: a process, a thread or a Ray actor."""
+REPORTS: MessageSet[ReadyReport | EndReport] = MessageSet(
+    MessageProtocol.REPORTS, 1 << 16, msgspec.msgpack.Decoder(ReadyReport | EndReport)
+)
+T = TypeVar("T", ReadyReport, EndReport)
 
-    def is_over(self, timeout_s: float | None = 0.0) -> bool:
-        """Whether it has ended, at the latest after this time; None: wait until it has."""
 
-    def ended(self) -> Ended:
-        """How it ended, once it is over."""
+class ReportPipe:
+    """This side of the pipe through which a process says that it is ready, and why it ends."""
 
-    def stop(self) -> None:
-        """Ask it to end."""
+    def __init__(self, pipe: int) -> None:
+        self._pipe, self._data = pipe, b""
 
-    def kill(self) -> None:
-        """End it at once, as far as that can be done."""
+    def is_over(self, timeout_s: float | None) -> bool:
+        """Whether the other side was closed, at the latest after this time; what comes meanwhile is kept."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while self._pipe >= 0:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            if not select.select([self._pipe], [], [], left)[0]:
+                return False
+            data = os.read(self._pipe, 65_536)
+            self._data += data
+            if not data:
+                self.close()
+        return True
+
+    def ready(self, timeout_s: float) -> str:
+        """What was announced within this time."""
+        deadline = time.monotonic() + timeout_s
+        while not (found := self._said(ReadyReport)) and time.monotonic() < deadline:
+            if self.is_over(min(0.05, timeout_s)):
+                break
+        found = found or self._said(ReadyReport)
+        return found[0].text if found else ""
+
+    def ended(self, code: int | None) -> Ended:
+        """How a process with this exit code ended, in its own words."""
+        self.is_over(0.0)
+        found = self._said(EndReport)
+        return Ended(code, found[0].reason, found[0].trace) if found else Ended(code)
 
     def close(self) -> None:
-        """Let go of what is held here for it."""
+        """Read no more."""
+        if self._pipe >= 0:
+            os.close(self._pipe)
+            self._pipe = -1
 
-
-def end_all(running: Iterable[Running], grace_s: float = CLOSE_S) -> None:
-    """Ask all to end, wait for all together, and kill those that are late."""
-    found = [one for one in running if not one.is_over()]
-    for one in found:
-        one.stop()
-    deadline = time.monotonic() + grace_s
-    for one in found:
-        if not one.is_over(max(0.0, deadline - time.monotonic())):
-            one.kill()
+    def _said(self, kind: type[T]) -> list[T]:
+        """What came whole, of this kind."""
+        found, at = [], 0
+        while len(self._data) - at >= HEAD.size:
+            end = at + HEAD.size + REPORTS.parse_head(self._data[at:]).body
+            if end > len(self._data):
+                break
+            message = REPORTS.parse(self._data[at + HEAD.size : end])
+            if isinstance(message, kind):
+                found.append(message)
+            at = end
+        return found
 
 
 class Child:
     """A Python module that runs as a process of its own; satisfies `Running`."""
 
-    def __init__(
-        self,
-        module: str,
-        words: Sequence[str] = (),
-        *,
-        on_parent_end: OnParentEnd = "exit",
-        output: Output = "shared",
-        stdin: bytes = b"",
-        variables: Mapping[str, str] = {},
-        descriptors: Sequence[int] = (),
-    ) -> None:
+    def __init__(self, job: Job, descriptors: Sequence[int] = ()) -> None:
         """`descriptors` are open in the child under the same numbers, for its words to name."""
-        self.module = module
-        self._lives_on = on_parent_end == "live_on"
-        self._takes_signals = on_parent_end in ("terminate", "live_on")
-        self._kept: IO[bytes] | None = tempfile.TemporaryFile() if output == "kept" else None  # noqa: SIM115
+        self._lives_on = job.on_parent_end == "live_on"
+        self._takes_signals = job.on_parent_end in ("terminate", "live_on")
+        self._kept: IO[bytes] | None = tempfile.TemporaryFile() if job.output == "kept" else None  # noqa: SIM115
         parent, self._held = os.pipe()
-        self._report, report = os.pipe()
-        self._ended: Ended | None = None
-        given = [str(report), on_parent_end, module, *words]
+        reading, report = os.pipe()
+        self._reports = ReportPipe(reading)
+        given = [str(report), job.on_parent_end, job.module, *job.words]
         command = [sys.executable, "-m", "slipstream.runtime.child", "-" if self._lives_on else str(parent), *given]
-        log = open(output, "ab") if isinstance(output, Path) else None  # noqa: SIM115
+        log = open(job.output, "ab") if isinstance(job.output, Path) else None  # noqa: SIM115
         try:
             with tempfile.TemporaryFile() as payload:
-                payload.write(stdin)
+                payload.write(job.payload)
                 payload.seek(0)
                 self._process = subprocess.Popen(
                     command,
@@ -115,14 +128,14 @@ class Child:
                     stdout=log or self._kept,
                     stderr=log or self._kept,
                     pass_fds=[report, *([] if self._lives_on else [parent]), *descriptors],
-                    env={**os.environ, "PYTHONPATH": os.pathsep.join(_import_path()), **variables},
+                    env={**os.environ, "PYTHONPATH": os.pathsep.join(_import_path()), **job.variables},
                     # Ctrl+C is for this process. A group is enough for that: Linux shares processor time by session.
                     process_group=None if self._lives_on else 0,
                     start_new_session=self._lives_on,
                 )
         except BaseException:
             self._hang_up()
-            os.close(self._report)
+            self._reports.close()
             raise
         finally:
             os.close(parent)
@@ -145,13 +158,12 @@ class Child:
 
     def ended(self) -> Ended:
         """How it ended; while it runs, nothing is known."""
-        if self._ended is None:
-            code = self._process.poll()
-            if code is None:
-                return Ended()
-            self._ended = Ended(code, *_read_report(self._report))
-            os.close(self._report)
-        return self._ended
+        code = self._process.poll()
+        return Ended() if code is None else self._reports.ended(code)
+
+    def ready(self, timeout_s: float) -> str:
+        """What it announced."""
+        return self._reports.ready(timeout_s)
 
     def said(self) -> str:
         """The end of its output, where that is kept."""
@@ -185,11 +197,8 @@ class Child:
     def close(self) -> None:
         """Let go of it; where it ends with its parent, it ends."""
         self._hang_up()
-        if self._ended is None and self._process.poll() is not None:
-            self.ended()
-        elif self._ended is None:
-            os.close(self._report)
-            self._ended = Ended()
+        self.ended()  # what it has said stays known
+        self._reports.close()
         if self._kept is not None:
             self._kept.close()
 
@@ -199,16 +208,12 @@ class Child:
             self._held = -1
 
 
-class Launch(Protocol):
-    """Starts a Python module as a process, here or elsewhere."""
+class Here:
+    """This machine; satisfies `Place`."""
 
-    def __call__(self, module: str, words: Sequence[str], log: Path, variables: Mapping[str, str]) -> Running:
-        """It saves and ends when this process does; its output is added to the log."""
-
-
-def launch_here(module: str, words: Sequence[str], log: Path, variables: Mapping[str, str]) -> Child:
-    """Start a process of this machine; satisfies `Launch`."""
-    return Child(module, words, on_parent_end="terminate", output=log, variables=variables)
+    def start(self, job: Job, near: RunningProcess | None = None) -> Child:
+        """Start a process."""
+        return Child(job)
 
 
 class RunningThread:
@@ -248,25 +253,6 @@ def _import_path() -> list[str]:
     return [*dict.fromkeys(path for path in (*given, *sys.path) if path)]
 
 
-def _read_report(pipe: int) -> tuple[str, str]:
-    """What a process that has ended has said of it."""
-    os.set_blocking(pipe, False)  # a process that it started may have the other end
-    data = b""
-    with suppress(BlockingIOError):
-        while part := os.read(pipe, 65_536):
-            data += part
-    return parse_report(data)
-
-
-def parse_report(data: bytes) -> tuple[str, str]:
-    """Reason and traceback; both empty where nothing whole came."""
-    try:
-        reason, trace = json.loads(data)
-    except ValueError:
-        return "", ""
-    return str(reason), str(trace)
-
-
 # --- in the process that was started ---
 
 _parent: int | None = None  # descriptors of both pipes
@@ -284,10 +270,20 @@ def report(reason: str, trace: str = "") -> None:
     """Tell the parent why this process ends; only the first reason counts."""
     global _report
     if _report is not None:
-        with suppress(OSError):  # it is gone, or does not read
-            os.write(_report, json.dumps([reason[:MAX_REPORT], trace[-MAX_REPORT:]]).encode())
-            os.close(_report)
+        _say(EndReport(reason[:MAX_REPORT], trace[-MAX_REPORT:]))
+        os.close(_report)
         _report = None
+
+
+def announce(text: str) -> None:
+    """Tell the parent that this process can be used now, and how."""
+    _say(ReadyReport(text))
+
+
+def _say(message: ReadyReport | EndReport) -> None:
+    if _report is not None:
+        with suppress(OSError):  # it is gone, or does not read
+            os.write(_report, REPORTS.frame(message))
 
 
 def report_exception(error: BaseException) -> None:

@@ -2,7 +2,7 @@
 
 One thread serves everybody. A connection is read from only while there is room for one message, so nobody takes more
 memory than that; answers that do not fit into the socket wait in the outbox, and no new request is done before they are
-gone. A request that cannot be answered yet is parked on its connection by the owner, which answers it later. Who sends
+gone. A request that cannot be answered yet is deferred by the owner, which answers it later. Who sends
 nonsense, is silent or stops half-way is disconnected, and nobody else notices.
 """
 
@@ -26,7 +26,7 @@ from slipstream.runtime.frames import HEAD, Bytes, MessageSet, WireError
 from slipstream.runtime.platform import peer_user
 
 CHUNK = 1 << 18  # bytes read from a socket at once, at most
-TURN = 1 << 18  # what a connection may spend before another has its turn
+TURN = 1 << 18  # bytes of work that a connection may ask for before another has its turn
 TICK_S = 0.25  # between looks at deadlines
 MAX_PARTS = 64  # of an outbox that are sent at once
 
@@ -49,7 +49,7 @@ class Connection:
     name: str = ""
     inbox: bytearray = field(default_factory=bytearray)
     outbox: deque[memoryview] = field(default_factory=deque)
-    is_parked: bool = False  # its request is answered later
+    is_deferred: bool = False  # its request is answered later
     events: int = selectors.EVENT_READ
 
 
@@ -76,13 +76,13 @@ class ServerOwner(Protocol[C, Q, R]):
         """A whole message as a request to `do`; the view of its data ends with the call."""
 
     def do(self, connection: C, request: R) -> int:
-        """Do a request and answer or park it; returns what it takes of TURN. WireError: refuse it and disconnect."""
+        """Do a request and answer or defer it; returns what it takes of TURN. WireError: refuse it and disconnect."""
 
-    def refusal(self, error: WireError) -> msgspec.Struct:
+    def refusal(self, connection: C, error: WireError) -> msgspec.Struct:
         """The answer to a request for which a connection is ended."""
 
     def between(self) -> None:
-        """Whatever is to be done between requests, as answering those that are parked."""
+        """Whatever is to be done between requests, as answering those that are deferred."""
 
     def pause_s(self) -> float:
         """How long the server may sleep if nobody sends anything."""
@@ -132,7 +132,7 @@ class SocketServer(Generic[C, Q, R]):
                 looked = time.monotonic()
 
     def close(self) -> None:
-        """End all connections and stop listening."""
+        """End all connections and close the listener; one that others use as well is given as a copy (`dup`)."""
         for connection in self.connections:
             self._drop(connection, "")
         self._selector.close()
@@ -142,7 +142,7 @@ class SocketServer(Generic[C, Q, R]):
 
     def answer(self, connection: C, message: msgspec.Struct, data: Bytes = b"") -> None:
         """Queue an answer; `data` must not change any more."""
-        connection.outbox.append(memoryview(self._requests.frames.frame(message, len(data))))
+        connection.outbox.append(memoryview(self._requests.frame(message, len(data))))
         if len(data):
             connection.outbox.append(memoryview(data))
 
@@ -163,9 +163,9 @@ class SocketServer(Generic[C, Q, R]):
             if sent:
                 outbox[0] = outbox[0][sent:]
 
-    def unpark(self, connection: C, step: Callable[[C], object]) -> None:
-        """Answer a parked request, or try to; then go on with what the connection has sent since."""
-        connection.is_parked, connection.since = False, time.monotonic()
+    def answer_deferred(self, connection: C, step: Callable[[C], object]) -> None:
+        """Answer a deferred request, or try to; then go on with what the connection has sent since."""
+        connection.is_deferred, connection.since = False, time.monotonic()
         try:
             step(connection)
             self._ready[connection] = None
@@ -192,7 +192,7 @@ class SocketServer(Generic[C, Q, R]):
     def _fail(self, connection: C, error: Exception) -> None:
         """End a connection for what it sent, or for a defect of ours that it has found; the others stay."""
         if isinstance(error, WireError):
-            self.answer(connection, self._owner.refusal(error))
+            self.answer(connection, self._owner.refusal(connection, error))
         elif not isinstance(error, OSError):
             traceback.print_exception(error, file=sys.stderr)
             error = RuntimeError(f"the server failed at this: {error!r}")
@@ -250,12 +250,16 @@ class SocketServer(Generic[C, Q, R]):
 
         Their answers go out together: every one by itself would wake the client, which costs more than the work.
         """
-        self.flush(connection)
+        if connection.outbox:
+            self.flush(connection)
         left = TURN if not connection.outbox else 0
-        while left > 0 and not connection.is_parked and (request := self._next(connection)) is not None:
+        while left > 0 and not connection.is_deferred and (request := self._next(connection)) is not None:
             left -= self._owner.do(connection, request)
-        self.flush(connection)
-        self._select_events(connection)
+        if connection.outbox:
+            self.flush(connection)
+        # Where nothing is left of either kind, there is room, and nothing to write.
+        if connection.inbox or connection.outbox or connection.events != selectors.EVENT_READ:
+            self._select_events(connection)
         return left <= 0 and not connection.outbox
 
     def _next(self, connection: C) -> R | None:
@@ -263,10 +267,7 @@ class SocketServer(Generic[C, Q, R]):
         inbox = connection.inbox
         if len(inbox) < HEAD.size:
             return None
-        try:
-            head = self._requests.parse_head(inbox, self._owner.max_data(connection))
-        except WireError as error:  # not our protocol, or too much: there is no answer to that
-            raise ConnectionAbortedError(str(error)) from None
+        head = self._requests.parse_head(inbox, self._owner.max_data(connection))
         start, end = HEAD.size + head.body, HEAD.size + head.body + head.data
         if len(inbox) < end:
             return None
@@ -308,7 +309,7 @@ class SocketServer(Generic[C, Q, R]):
     def _check_deadlines(self) -> None:
         now, limits = time.monotonic(), self.limits
         for connection in self.connections:
-            is_midway = connection.outbox or (connection.inbox and not connection.is_parked)
+            is_midway = connection.outbox or (connection.inbox and not connection.is_deferred)
             if not connection.name and now - connection.since > limits.enter_s:
                 self._drop(connection, f"it did not say who it is within {limits.enter_s:g} s")
             elif connection in self._ready:  # its message is whole, and waits for its turn

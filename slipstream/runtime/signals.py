@@ -86,7 +86,7 @@ def ignore() -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
-def hear_again() -> None:
+def restore_signals() -> None:
     """Undo what a deaf parent left us with, but for SIGHUP: `nohup` may have been said."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -7,22 +7,24 @@ any number of runs at a time will do, and a round has no deadline, as nothing in
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from slipstream.config.aggregators import is_own_rule
-from slipstream.config.federated_checks import first_problem
+from slipstream.config.base import dotted
+from slipstream.config.federated import problems
 from slipstream.config.scenario import Scenario, shared_policies
-from slipstream.config.sweep import Pbt, Sweep
-from slipstream.errors import ScenarioError
+from slipstream.config.sweep import MetricConfig, Sweep
+from slipstream.data.run_folder import last_row
+from slipstream.errors import ScenarioError, suggest
 from slipstream.federate.folder import HISTORY, is_waiting
 from slipstream.federate.rules.own import find
 from slipstream.run.metrics import read_rows
 from slipstream.run.replicas import ROUNDS, RUNS
-from slipstream.run.supervision import last_row
 from slipstream.scale.pool import RunEnded, RunOrder, RunPool
 
 NO_DEADLINE_S = 1e9
@@ -72,11 +74,12 @@ def meeting(run: Path) -> dict[str, Any]:
 def refusal(scenario: Scenario) -> str:
     """Why the clients of a run could not take turns; "" where they can, or where there is one."""
     federated = scenario.federated
-    if not federated.has_others or not (problem := first_problem(federated.model_copy(update={"park": True}))):
+    found = next(problems(federated.model_copy(update={"park": True})), None)
+    if not federated.has_others or found is None:
         return ""
     return (
-        f"federated: in a sweep the clients of a run take turns, and here they cannot: {problem}; sweep with "
-        "federated.transport files and without federated.secure, and set those in best.yaml"
+        f"federated.{dotted(found[0])}: {found[1]}. In a sweep the clients of a run take turns (federated.park); sweep "
+        "with federated.transport files and without federated.secure, and set those in best.yaml"
     )
 
 
@@ -87,7 +90,7 @@ def check(sweep: Sweep, base: Scenario) -> None:
     if base.federated.has_others and is_own_rule(base.federated.aggregator):
         find(base.federated.aggregator)
     agreed = [path for path in sweep.parameters if path.split(".")[0] == "federated"]
-    if isinstance(sweep.method, Pbt) and agreed and base.federated.has_others:
+    if sweep.method.kind == "pbt" and agreed and base.federated.has_others:
         raise ScenarioError(
             f"parameters.{agreed[0]}: pbt changes values while runs learn, and a federation's are agreed on when it "
             "begins; use another method"
@@ -177,3 +180,29 @@ def _policies(run: Path) -> Iterator[Path]:
     """Folders of the federations of a run: one for each policy that is shared."""
     root = run / ROUNDS
     return (path for path in sorted(root.iterdir()) if path.is_dir()) if root.is_dir() else iter(())
+
+
+def judged(metric: MetricConfig, ended: RunEnded) -> tuple[int, float | None, str | None]:
+    """Steps, score, and why there is none, of one process's run."""
+    metrics = Path(ended.order.run) / "metrics.jsonl"
+    rows = list(read_rows(metrics)) if metrics.exists() else []
+    steps = int(rows[-1]["timesteps_total"]) if rows else 0
+    score, problem = None, ended.problem
+    if problem is None and (score := score_of(rows, metric)) is None:
+        keys = {key for row in rows for key in row}
+        problem = f"no report has a finite {metric.name}{suggest(metric.name, keys)} (docs/metrics.md lists the keys)"
+    return steps, score, problem
+
+
+def score_of(rows: Sequence[Mapping[str, Any]], metric: MetricConfig) -> float | None:
+    """A metric over the last reports of a run that have it; None where none has."""
+    known = {
+        row["timesteps_total"]: float(value)
+        for row in rows
+        if isinstance(value := row.get(metric.name), int | float) and math.isfinite(value)
+    }
+    if not known:
+        return None
+    since = rows[-1]["timesteps_total"] * (1.0 - metric.over)
+    late = [value for steps, value in known.items() if steps > since] or [*known.values()][-1:]
+    return math.fsum(late) / len(late)

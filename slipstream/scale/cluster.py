@@ -8,21 +8,15 @@ from __future__ import annotations
 
 import ipaddress
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from slipstream.errors import ScenarioError
 
-
-class Cluster(NamedTuple):
-    """What was joined."""
-
-    nodes: int
-    cpus: int
-    sentence: str  # for people: what it is, and what listens beyond loopback
-    address: str  # this machine's, as the nodes reach it
+if TYPE_CHECKING:
+    from slipstream.scale.ray_place import RayCluster
 
 
 class Listener(NamedTuple):
@@ -41,7 +35,9 @@ class Listener(NamedTuple):
 
 
 @contextmanager
-def joined(address: str | None, workers: int) -> Iterator[Cluster]:
+def joined(
+    address: str | None, workers: int, evaluators: int = 0, say: Callable[[str], None] = lambda sentence: None
+) -> Iterator[RayCluster]:
     """The cluster at `address` ("auto": the one this machine is a node of); None: one of our own, with so many CPUs."""
     # Both are read when Ray is imported. The second makes Ray take 127.0.0.1 for this node's address and bind to it,
     # which on Linux an argument of ray.init does not.
@@ -57,7 +53,7 @@ def joined(address: str | None, workers: int) -> Iterator[Cluster]:
 
     try:
         if address is None:
-            cpus = max(os.cpu_count() or 1, workers)
+            cpus = max(os.cpu_count() or 1, workers + evaluators)
             ray.init("local", num_cpus=cpus, include_dashboard=False, logging_level="ERROR", log_to_driver=False)
         else:
             ray.init(address, logging_level="ERROR", log_to_driver=False)
@@ -69,7 +65,10 @@ def joined(address: str | None, workers: int) -> Iterator[Cluster]:
     try:
         nodes = [node for node in ray.nodes() if node["Alive"]]
         cpus = int(sum(node["Resources"].get("CPU", 0) for node in nodes))
-        yield Cluster(len(nodes), cpus, _sentence(address, nodes, cpus), ray.util.get_node_ip_address())
+        from slipstream.scale.ray_place import RayCluster
+
+        say(_sentence(address, nodes, cpus))
+        yield RayCluster(ray.util.get_node_ip_address(), len(nodes), cpus, say, evaluators)
     finally:
         ray.shutdown()
 

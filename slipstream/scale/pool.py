@@ -1,24 +1,20 @@
 """Where trials run: a pool takes orders for runs and says which have come to their end.
 
-A run is a process. Here it is a fork of a process that has imported everything, so it begins in milliseconds; on a
-cluster an actor starts it (`scale.process_actors`), on a node that must see the same folders. A run that dies goes on
-from its last checkpoint.
+A run is a process. On this machine it is a fork of one that has imported everything, so it begins in milliseconds; on
+a cluster it is a process of a node, which must see the same folders. A run that dies goes on from its last checkpoint.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
-from slipstream.run.folder import is_being_written
+from slipstream.data.run_folder import MAX_DEATHS, deaths_after, is_being_written, newest_checkpoint
 from slipstream.run.replicas import FAREWELL_S
-from slipstream.run.supervision import MAX_DEATHS, deaths_after, newest_checkpoint
-from slipstream.runtime.fork_server import Fork, ForkServer
-from slipstream.runtime.process import Launch, Running, end_all
+from slipstream.runtime.place import Job, Place, Running, end_all
 from slipstream.runtime.signals import held
 
 REFUSED = 2  # exit code of a run that would end in the same way if it were tried again
@@ -72,8 +68,8 @@ class _RunProcess:
 class ProcessPool:
     """Runs in processes, some of them at a time."""
 
-    def __init__(self, logs: Path, max_parallel: int, launch: Launch) -> None:
-        self._logs, self._max_parallel, self._launch = logs, max_parallel, launch
+    def __init__(self, logs: Path, max_parallel: int, place: Place) -> None:
+        self._logs, self._max_parallel, self._place = logs, max_parallel, place
         self._waiting: list[tuple[RunOrder, int]] = []  # and how often each has died without saving
         self._processes: list[_RunProcess] = []
 
@@ -95,8 +91,9 @@ class ProcessPool:
             self._waiting.remove((order, deaths))
             saved = newest_checkpoint(Path(order.run))
             with held():  # or nobody would know of it
-                words, log = [msgspec.json.encode(order).decode()], self._logs / f"{order.name}.log"
-                process = self._launch("slipstream.scale.trial", words, log, {})
+                log, payload = self._logs / f"{order.name}.log", msgspec.json.encode(order)
+                job = Job("slipstream.scale.trial", payload=payload, output=log, on_parent_end="terminate")
+                process = self._place.start(job)
                 self._processes.append(_RunProcess(order, process, saved, deaths))
         return ended
 
@@ -116,31 +113,3 @@ class ProcessPool:
             self._waiting.insert(0, (order, deaths))
             return None
         return RunEnded(order, ended.reason if ended.code == REFUSED else f"{ended} {deaths} times: {ended.reason}")
-
-
-class ForkLauncher:
-    """Runs modules in forks of a process of this machine that has imported them; satisfies `Launch`."""
-
-    def __init__(self) -> None:
-        self._servers: dict[str, ForkServer] = {}
-
-    def __call__(self, module: str, words: Sequence[str], log: Path, variables: Mapping[str, str]) -> Fork:
-        """Fork one, once the module has been imported."""
-        server = self._servers.get(module)
-        if server is None:
-            server = self._servers[module] = ForkServer(module)
-        order = ForkOrder(tuple(words), dict(variables))
-        with open(log, "ab") as file:
-            return server.start(msgspec.json.encode(order), [file.fileno()])
-
-    def close(self) -> None:
-        """End the processes that fork, and all forks."""
-        for server in self._servers.values():
-            server.close()
-
-
-class ForkOrder(msgspec.Struct, frozen=True):
-    """What a fork of `ForkLauncher` is told; its log comes as a descriptor."""
-
-    words: tuple[str, ...]
-    variables: dict[str, str]

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from slipstream.config.sweep import Choice, Integer, LogUniform, Parameter, Pbt, Tpe
+from slipstream.config.sweep import Choice, Grid, Integer, LogUniform, Parameter, Pbt, Sweep, Tpe
 from slipstream.errors import SlipstreamError
 
 Values = dict[str, Any]  # of the parameters, by dotted path
@@ -24,59 +24,32 @@ Score = float | None  # None: the trial failed
 STRETCH = (0.8, 1.25)  # what a number is multiplied by where it is changed a little
 
 
-def points(parameter: Parameter) -> list[Any]:
-    """The values a parameter can have, in order; none where they cannot be counted."""
-    if isinstance(parameter, Choice):
-        return [_plain(value) for value in parameter.values]
-    if parameter.steps is not None:
-        return [_between(parameter, index / (parameter.steps - 1)) for index in range(parameter.steps)]
-    return list(range(parameter.low, parameter.high + 1)) if isinstance(parameter, Integer) else []
-
-
-def value_at(parameter: Parameter, share: float) -> Any:
-    """The value a share of the way through a parameter's range, 0 <= share < 1."""
-    counted = points(parameter)
-    return counted[int(share * len(counted))] if counted else _between(parameter, share)
-
-
-def _between(parameter: Parameter, share: float) -> Any:
-    assert not isinstance(parameter, Choice)
-    low, high = parameter.low, parameter.high
-    if isinstance(parameter, Integer):
-        return round(low + share * (high - low))
-    value = low * (high / low) ** share if isinstance(parameter, LogUniform) else low + share * (high - low)
-    return _readable(parameter, value)
-
-
-def _readable(parameter: Parameter, value: float) -> float:
-    """A number with no more digits than a person would type again, within the parameter's range."""
-    assert not isinstance(parameter, Choice)
-    return min(parameter.high, max(parameter.low, float(f"{value:.6g}")))
-
-
-def _plain(value: Any) -> Any:
-    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
-
-
-def probes(parameter: Parameter) -> list[Any]:
-    """Values that show whether a key can take what a parameter has: all choices, or the ends and one between."""
-    if isinstance(parameter, Choice):
-        return points(parameter)
-    return [_between(parameter, 0.0), _between(parameter, 1.0), value_at(parameter, 0.37)]
-
-
 # --- grid and random ---
 
 
 def grid(parameters: Parameters) -> list[Values]:
     """Every combination; the last parameter changes fastest."""
-    return [dict(zip(parameters, found, strict=True)) for found in itertools.product(*map(points, parameters.values()))]
+    return [
+        dict(zip(parameters, found, strict=True))
+        for found in itertools.product(*(own.points() for own in parameters.values()))
+    ]
+
+
+def first_values(sweep: Sweep) -> list[Values]:
+    """Values of the trials that a sweep starts with, whatever the results; none with TPE, which looks at results."""
+    method = sweep.method
+    if isinstance(method, Tpe):
+        return []
+    if isinstance(method, Grid):
+        return grid(sweep.parameters)
+    many = method.population if isinstance(method, Pbt) else method.trials
+    return [drawn(sweep.parameters, sweep.seed, number) for number in range(many)]
 
 
 def drawn(parameters: Parameters, seed: int, number: int) -> Values:
     """The values of a trial that looks at nobody else."""
     shares = np.random.default_rng([seed, number]).random(len(parameters))
-    return {path: value_at(own, share) for (path, own), share in zip(parameters.items(), shares.tolist(), strict=True)}
+    return {path: own.value_at(share) for (path, own), share in zip(parameters.items(), shares.tolist(), strict=True)}
 
 
 # --- TPE ---
@@ -124,18 +97,15 @@ def _axis(distributions: Any, parameter: Parameter) -> Any:
     return distributions.FloatDistribution(parameter.low, parameter.high, log=isinstance(parameter, LogUniform))
 
 
-def _is_counted(parameter: Parameter) -> bool:
-    return isinstance(parameter, Choice) or parameter.steps is not None
-
-
 def _place(parameter: Parameter, value: Any) -> Any:
-    return points(parameter).index(value) if _is_counted(parameter) else value
+    is_number = not isinstance(parameter, Choice) and parameter.steps is None
+    return value if is_number else parameter.points().index(value)
 
 
 def _value(parameter: Parameter, place: Any) -> Any:
-    if _is_counted(parameter):
-        return points(parameter)[place]
-    return place if isinstance(parameter, Integer) else _readable(parameter, place)
+    if isinstance(parameter, Choice) or parameter.steps is not None:
+        return parameter.points()[place]
+    return place if isinstance(parameter, Integer) else parameter.readable(place)
 
 
 # --- rungs and generations ---
@@ -176,12 +146,13 @@ def _perturbed(parameters: Parameters, method: Pbt, values: Values, rng: np.rand
     changed = {}
     for path, parameter in parameters.items():
         anew, share, up = rng.random() < method.resample, rng.random(), bool(rng.integers(2))
-        counted = points(parameter)
+        counted = parameter.points()
         if anew:
-            changed[path] = value_at(parameter, share)
+            changed[path] = parameter.value_at(share)
         elif counted:
             index = counted.index(values[path]) + (1 if up else -1)
             changed[path] = counted[min(len(counted) - 1, max(0, index))]
         else:
-            changed[path] = _readable(parameter, values[path] * STRETCH[up])
+            assert not isinstance(parameter, Choice)
+            changed[path] = parameter.readable(values[path] * STRETCH[up])
     return changed

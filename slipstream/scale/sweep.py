@@ -1,4 +1,4 @@
-"""A sweep at work: which runs are to be made now, what came of them, and going on after a stop.
+"""A sweep at work: which runs to start now, their results, and continuing after a stop.
 
 What is known is one file, `trials.json`: the values of every trial and the scores of every run. `plan` is a function of
 it alone, so a sweep that goes on does what it would have done. A trial's runs are ordinary runs, in
@@ -16,23 +16,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
 from slipstream.config.load import dump, load, override
 from slipstream.config.records import from_json
 from slipstream.config.scenario import Scenario
-from slipstream.config.sweep import Asha, Grid, MetricConfig, Pbt, Sweep, Tpe, dump_sweep, first_steps, load_sweep
+from slipstream.config.sweep import Asha, Pbt, Sweep, Tpe, dump_sweep, load_sweep
 from slipstream.data.disk import replace_file
-from slipstream.errors import ScenarioError, suggest
-from slipstream.run.metrics import read_rows
+from slipstream.errors import ScenarioError
 from slipstream.runtime.platform import lock
 from slipstream.scale import clients
 from slipstream.scale.clients import Ordered
 from slipstream.scale.pool import RunEnded, RunOrder, RunPool
-from slipstream.scale.suggest import Score, Values, drawn, exploited, grid, promoted, suggested
-from slipstream.stats.intervals import Interval, mean_interval
+from slipstream.scale.suggest import Score, Values, exploited, first_values, promoted, suggested
 
 SWEEP_FILE, BASE_FILE, STATE_FILE, LOCK_FILE = "sweep.yaml", "base.yaml", "trials.json", ".lock"
 TRIALS, LOGS, MODELS = "trials", "logs", "models"
@@ -118,10 +116,7 @@ class Work:
     @property
     def rungs(self) -> tuple[int, ...]:
         """Steps at which trials are compared; the last ones are their whole budget."""
-        method, budget, first = self.sweep.method, self.base.timesteps, first_steps(self.sweep, self.base)
-        if isinstance(method, Asha):
-            return tuple(math.ceil(budget / method.eta**left) for left in range(method.rungs - 1, -1, -1))
-        return (*range(first, budget, first), budget) if isinstance(method, Pbt) else (budget,)
+        return self.sweep.method.stages(self.base.timesteps)
 
     def run(self, trial: int, repeat: int) -> Path:
         """The folder of a run."""
@@ -134,7 +129,9 @@ class Work:
 def begin(root: Path, sweep: Sweep, base: Scenario) -> Work:
     """Make a sweep's folder, with all that is needed to go on; one that is in use is refused."""
     if root.exists() and any(root.iterdir()):
-        raise ScenarioError(f"{root}: is not empty; choose another --root, or go on with: slipstream sweep {root}")
+        raise ScenarioError(
+            f"{root}: is not empty; choose another --root, or continue it with: slipstream sweep {root}"
+        )
     for folder in (TRIALS, LOGS):
         (root / folder).mkdir(parents=True, exist_ok=True)
     resolved = sweep.model_copy(update={"scenario": BASE_FILE, "overrides": {}, "seed_base": seed_base(sweep, base)})
@@ -180,7 +177,7 @@ def _alone(root: Path) -> Iterator[None]:
     fd = os.open(root / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
     try:
         if not lock(fd):
-            raise ScenarioError(f"{root}: another process works on this sweep; wait for it, or stop it with Ctrl+C")
+            raise ScenarioError(f"{root}: another process runs this sweep; wait for it, or stop it with Ctrl+C")
         yield
     finally:
         os.close(fd)
@@ -190,8 +187,8 @@ def _alone(root: Path) -> Iterator[None]:
 
 
 def plan(work: Work, state: State) -> tuple[State, list[TrialTask]]:
-    """What is to be done by what is known: trials that are born or changed now, and runs that are missing."""
-    state = _with_births(work, state)
+    """What to do next by the results so far: the state with trials that are new or changed, and the missing runs."""
+    state = _with_new_trials(work, state)
     known = outcomes(work, state)
     entrants: Sequence[int] = range(len(state.trials))
     for rung in range(len(work.rungs)):
@@ -230,23 +227,20 @@ def outcomes(work: Work, state: State) -> dict[tuple[int, int], TrialOutcome]:
     return found
 
 
-def _with_births(work: Work, state: State) -> State:
-    """Trials that can be born by now: all of them, or of TPE's a batch once those before it are over."""
-    sweep, method, born = work.sweep, work.sweep.method, len(state.trials)
+def _with_new_trials(work: Work, state: State) -> State:
+    """Adds the trials that can start by now: all of them, or the next batch of TPE once the last one is over."""
+    sweep, method, there = work.sweep, work.sweep.method, len(state.trials)
     if isinstance(method, Tpe):
         known = outcomes(work, state)
-        if born >= method.trials or any((trial.number, 0) not in known for trial in state.trials):
+        if there >= method.trials or any((trial.number, 0) not in known for trial in state.trials):
             return state
         told = [(trial.values, known[trial.number, 0].score) for trial in state.trials]
         values = suggested(sweep.parameters, method, sweep.seed, sweep.metric.mode, told)
-    elif born:
+    elif there:
         return state
-    elif isinstance(method, Grid):
-        values = grid(sweep.parameters)
     else:
-        many = method.population if isinstance(method, Pbt) else method.trials
-        values = [drawn(sweep.parameters, sweep.seed, number) for number in range(many)]
-    trials = [Trial(born + index, own, _refusal(work, own)) for index, own in enumerate(values)]
+        values = first_values(sweep)
+    trials = [Trial(there + index, own, _refusal(work, own)) for index, own in enumerate(values)]
     return msgspec.structs.replace(state, trials=(*state.trials, *trials))
 
 
@@ -292,7 +286,7 @@ class _OrderedRun(Ordered):
 
 
 def run(work: Work, pool: RunPool, threads: int, show: Show) -> State:
-    """Work until there is nothing left to do, or until Ctrl+C; every run has saved what it has by then."""
+    """Run trials until all are done, or until Ctrl+C; every run has saved its state by then."""
     asked: list[_OrderedRun] = []
     with _alone(work.root):
         state, planned = read_state(work.root), None
@@ -356,7 +350,7 @@ def _scenario(work: Work, state: State, trial: int) -> Scenario:
 
 
 def _take_over(work: Work, state: State, rung: int) -> None:
-    """Give the losers of a generation copies of their winners' runs; before anybody goes on, and once each."""
+    """Replace the runs of the worst trials of a generation by copies of the best, once each, before any continues."""
     for trial in state.trials:
         change = next((change for change in trial.changes if change.rung == rung), None)
         for repeat in range(work.sweep.repeat) if change is not None else ():
@@ -381,7 +375,7 @@ def _result(work: Work, state: State, one: _OrderedRun) -> RungResult:
     """What came of a run; of a federation, all of whose clients are over or wait for one that went no further."""
     results = []
     for name, order in one.orders.items():
-        steps, score, problem = _judged(work.sweep.metric, one.over.get(name, RunEnded(order, None)))
+        steps, score, problem = clients.judged(work.sweep.metric, one.over.get(name, RunEnded(order, None)))
         if order.client and problem is not None:
             problem = f"client {order.client}: {problem}"
         results.append((steps, score, problem))
@@ -394,80 +388,3 @@ def _result(work: Work, state: State, one: _OrderedRun) -> RungResult:
     closed, why = (None, "") if found is None else found
     steps = max(steps for steps, _, _ in results)
     return RungResult(*one.task, one.repeat, steps, score, problem, closed, why)
-
-
-def _judged(metric: MetricConfig, ended: RunEnded) -> tuple[int, float | None, str | None]:
-    """Steps, score, and why there is none, of one process's run."""
-    metrics = Path(ended.order.run) / "metrics.jsonl"
-    rows = list(read_rows(metrics)) if metrics.exists() else []
-    steps = int(rows[-1]["timesteps_total"]) if rows else 0
-    score, problem = None, ended.problem
-    if problem is None and (score := score_of(rows, metric)) is None:
-        keys = {key for row in rows for key in row}
-        problem = f"no report has a finite {metric.name}{suggest(metric.name, keys)} (docs/metrics.md lists the keys)"
-    return steps, score, problem
-
-
-def score_of(rows: Sequence[Mapping[str, Any]], metric: MetricConfig) -> float | None:
-    """A metric over the last reports of a run that have it; None where none has."""
-    known = {
-        row["timesteps_total"]: float(value)
-        for row in rows
-        if isinstance(value := row.get(metric.name), int | float) and math.isfinite(value)
-    }
-    if not known:
-        return None
-    since = rows[-1]["timesteps_total"] * (1.0 - metric.over)
-    late = [value for steps, value in known.items() if steps > since] or [*known.values()][-1:]
-    return math.fsum(late) / len(late)
-
-
-# --- what came of it ---
-
-
-class TrialRow(NamedTuple):
-    """One trial in the table."""
-
-    trial: int
-    values: Values
-    state: str  # finished, stopped (others went on), failed, running or waiting
-    steps: int  # at which it was judged last
-    runs: int  # that are over, at those steps
-    score: Interval  # mean over the runs
-    problem: str
-    rounds: tuple[int, ...] = ()  # closed, of each run that is a federation
-    why: str = ""  # none has closed in one of them
-
-
-def table(work: Work, state: State, running: frozenset[str] = frozenset()) -> list[TrialRow]:
-    """All trials, from the best to the worst: who came further first, then by score; those without one at the end."""
-    known, tasks = outcomes(work, state), set(plan(work, state)[1])
-    at_work = {int(name.split("_")[0]) for name in running}
-    sign = -1.0 if work.sweep.metric.mode == "max" else 1.0
-    ranked = []
-    for trial in state.trials:
-        rung = max((r for t, r in known if t == trial.number), default=-1)
-        outcome = known.get((trial.number, rung), TrialOutcome((), 0, None))
-        is_open = any(TrialTask(trial.number, r) in tasks for r in range(len(work.rungs)))
-        last = rung + 1 == len(work.rungs)
-        words = "failed" if outcome.problem else "finished" if last else "stopped"
-        if is_open:
-            words = "running" if trial.number in at_work else "waiting"
-        score = mean_interval(outcome.scores) if outcome.scores and not outcome.problem else Interval(*[math.nan] * 3)
-        runs = len(outcome.scores)
-        told = (outcome.problem or "", outcome.rounds, outcome.why)
-        row = TrialRow(trial.number, trial.newest, words, outcome.steps, runs, score, *told)
-        place = (0, -rung, sign * score.estimate) if math.isfinite(score.estimate) else (1, 0, 0.0)
-        ranked.append(((*place, trial.number), row))
-    return [row for _, row in sorted(ranked, key=lambda pair: pair[0])]
-
-
-def best_scenario(work: Work, row: TrialRow, trials: int) -> Scenario:
-    """The scenario of the table's first row, for a file of its own."""
-    score, low, high = row.score
-    between = f" [{low:.4g}, {high:.4g}]" if math.isfinite(low) else ""
-    text = (
-        f"Trial {row.trial}, the best of {trials} in the sweep {work.sweep.name}: {work.sweep.metric.name} {score:.4g}"
-        f"{between}, which as the best of many is flattering."
-    )
-    return load(work.root / BASE_FILE, {**row.values, "description": text})

@@ -1,6 +1,6 @@
 """One run of a sweep, begun or gone on with; and its life in a process of its own.
 
-python -m slipstream.scale.trial ORDER      an order as JSON
+python -m slipstream.scale.trial      with an order as JSON on standard input
 """
 
 from __future__ import annotations
@@ -15,37 +15,32 @@ import torch.fx.experimental.symbolic_shapes  # noqa: F401  torch does so at the
 
 from slipstream.config.load import load, override
 from slipstream.config.records import from_json
+from slipstream.data.run_folder import is_being_written, newest_checkpoint
 from slipstream.errors import SlipstreamError
-from slipstream.run import loop as experiment
-from slipstream.run.folder import is_being_written
-from slipstream.run.supervision import newest_checkpoint
+from slipstream.run import session
 from slipstream.runtime.process import report
-from slipstream.runtime.signals import SignalStop, catching, hear_again
-from slipstream.scale.pool import REFUSED, ForkOrder, RunOrder
+from slipstream.runtime.signals import SignalStop, catching, restore_signals
+from slipstream.scale.pool import REFUSED, RunOrder
 
 
 def work(order: RunOrder) -> None:
     """Do what an order says, in this process."""
     run, models = Path(order.run), Path(order.models)
     if newest_checkpoint(run):
-        experiment.resume(run, models=models, pause_at=order.pause_at)
+        session.resume(run, models=models, pause_at=order.pause_at)
         return
     if not is_being_written(run):
         shutil.rmtree(run, ignore_errors=True)  # of one that was killed before it had saved anything
     scenario = load(Path(order.scenario), {"seed": order.seed, **order.changes})
     threads = {"learner_threads": scenario.learner_threads, "collect.world_threads": scenario.collect.world_threads}
     shared = {key: order.threads for key, value in threads.items() if value == "auto"}  # which change no result
-    experiment.train(override(scenario, shared), out=run, models=models, pause_at=order.pause_at)
+    session.train(override(scenario, shared), out=run, models=models, pause_at=order.pause_at)
 
 
 def main(payload: bytes, descriptors: Sequence[int]) -> None:
-    """A run in a process that was forked for it, with its log as the descriptor."""
-    for stream in (1, 2):
-        os.dup2(descriptors[0], stream)
-    hear_again()
-    told = from_json(payload, ForkOrder)
-    os.environ.update(told.variables)
-    run(from_json(told.words[0], RunOrder))
+    """A run in a process that was forked for it."""
+    restore_signals()
+    run(from_json(payload, RunOrder))
 
 
 def run(order: RunOrder) -> None:
@@ -63,4 +58,4 @@ def run(order: RunOrder) -> None:
 
 
 if __name__ == "__main__":
-    run(from_json(sys.argv[1], RunOrder))
+    run(from_json(sys.stdin.buffer.read(), RunOrder))

@@ -24,9 +24,9 @@ except ImportError as error:
 from slipstream.config.load import dump, load, override
 from slipstream.config.scenario import Scenario
 from slipstream.data.disk import replace_file
+from slipstream.data.run_folder import SCENARIO_FILE
 from slipstream.errors import ScenarioError
-from slipstream.run import loop as experiment
-from slipstream.run.folder import SCENARIO_FILE
+from slipstream.run import session
 from slipstream.run.metrics import read_rows
 
 ONE_THREAD = {"learner_threads": 1, "collect.world_threads": 1}  # a trial has one CPU unless Tune is told otherwise
@@ -56,9 +56,9 @@ def trainable(
         steps = _take_over(folder, values)
         while True:
             if steps:
-                result = experiment.resume(folder, models=models, pause_at=steps + report_every)
+                result = session.resume(folder, models=models, pause_at=steps + report_every)
             else:
-                result = experiment.train(override(base, values), out=folder, models=models, pause_at=report_every)
+                result = session.train(override(base, values), out=folder, models=models, pause_at=report_every)
             steps = result.counters.steps
             known: dict[str, Any] = {}
             for row in read_rows(folder / "metrics.jsonl"):

@@ -14,16 +14,15 @@ import math
 from typing import Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import xlogy
 from scipy.stats import norm
 
 from slipstream.stats.intervals import Interval
-
-F64 = NDArray[np.float64]
+from slipstream.types import F64
 
 ELO = 400.0 / math.log(10.0)  # points per unit of log odds
-HALVINGS = 40  # of an interval that a number is looked for in: twelve digits of it
+HALVINGS = 40  # of bisection: twelve digits
 
 Stronger = Literal["first", "second", "neither", "open"]
 
@@ -37,12 +36,12 @@ class Score(NamedTuple):
 
     @property
     def games(self) -> int:
-        """All of them."""
+        """Number of games."""
         return self.wins + self.draws + self.losses
 
     @property
     def mean(self) -> float:
-        """Points per game, a draw being half a one."""
+        """Points per game; a draw is half a point."""
         return (self.wins + 0.5 * self.draws) / self.games
 
 
@@ -55,7 +54,7 @@ def expected(difference: float) -> float:
 
 
 def evidence_against(counts: ArrayLike, mean: float) -> F64:
-    """Log likelihood that is lost by supposing that this is the mean score: 0 where it is the mean of the counts.
+    """Log likelihood that the hypothesis of this mean score costs: 0 if it is the mean of the counts.
 
     Of n counts with the scores x it is max over t of sum log(1 + t (x - mean)), for t that leave every term positive on
     all cells, whether they came up or not.
@@ -74,10 +73,10 @@ def evidence_against(counts: ArrayLike, mean: float) -> F64:
 
 
 def elo_difference(counts: ArrayLike, level: float = 0.95) -> Interval:
-    """How much stronger the first is in Elo points, with its interval; without end on a side where nothing ends it.
+    """How much stronger the first is in Elo points, with its interval, which may be infinite on a side.
 
-    The interval holds the differences that a likelihood-ratio test would not reject, as if the number of games had been
-    fixed before. Stopped by `EloTest`, a 95 % interval held the truth in 90 to 96 % of simulated matches.
+    The interval holds the differences that a likelihood-ratio test would not reject. It assumes a fixed number of
+    games; with early stopping by `EloTest`, the coverage of a 95 % interval was 90 to 96 % in simulated matches.
     """
     found = np.asarray(counts, np.float64)
     scores = np.linspace(0.0, 1.0, len(found))

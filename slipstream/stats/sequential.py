@@ -8,7 +8,6 @@ with probability alpha at most. Trials must be independent, each a success with 
   (bar, 1) is one too, and by Ville's inequality it ever reaches 1/alpha with probability alpha at most. The average
   over all q in (0, 1), the plain beta mixture, is not: when p is far below the bar, the small q make it grow.
 * `ratio_above`: the same with one rate instead of all: faster where that is about right.
-* `Sprt`: Wald's test of two given rates.
 """
 
 from __future__ import annotations
@@ -17,17 +16,18 @@ import math
 from typing import Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import betaincc, betaln
 
+from slipstream.types import F64
+
 Verdict = Literal["pass", "fail", "open"]
-F64 = NDArray[np.float64]
 
 
 def evidence_above(successes: ArrayLike, failures: ArrayLike, bar: float) -> F64:
     """Log e-value against p <= bar: the average likelihood ratio of rates above it, evenly over (bar, 1)."""
     s, f = np.asarray(successes, np.float64), np.asarray(failures, np.float64)
-    with np.errstate(divide="ignore"):  # a share too small for a number is no evidence at all
+    with np.errstate(divide="ignore"):  # a share that underflows is no evidence
         share = np.log(betaincc(s + 1, f + 1, bar))  # of the posterior above the bar
     return np.asarray(betaln(s + 1, f + 1) + share - math.log1p(-bar) - s * math.log(bar) - f * math.log1p(-bar))
 
@@ -60,7 +60,7 @@ def spent(alpha: float, attempt: int) -> float:
 
 
 class Certificate(NamedTuple):
-    """How a test of `p > bar` stands after some trials."""
+    """The state of a test of `p > bar` after some trials."""
 
     verdict: Verdict
     successes: int
@@ -97,7 +97,7 @@ class Certifier(NamedTuple):
             )
 
     def judge(self, successes: int, trials: int) -> Certificate:
-        """How it stands; the verdict is final where it is not open."""
+        """The state after some trials; a verdict other than open is final."""
         failures = trials - successes
         evidence = _evidence(successes, failures, self.bar, self.expected)
         doubt = float(evidence_below(successes, failures, self.bar))
@@ -107,27 +107,6 @@ class Certifier(NamedTuple):
         elif doubt >= -math.log(self.doubt) or trials >= self.most_trials:
             verdict = "fail"
         return Certificate(verdict, successes, trials, self.bar, self.alpha, evidence, doubt)
-
-
-class Sprt(NamedTuple):
-    """Wald's sequential test of p = low against p = high."""
-
-    low: float
-    high: float
-    alpha: float = 0.05  # chance to accept high where low is true
-    beta: float = 0.05  # the other way round
-
-    def log_ratio(self, successes: ArrayLike, failures: ArrayLike) -> F64:
-        """Log likelihood ratio of high to low."""
-        s, f = np.asarray(successes, np.float64), np.asarray(failures, np.float64)
-        return np.asarray(s * math.log(self.high / self.low) + f * (math.log1p(-self.high) - math.log1p(-self.low)))
-
-    def judge(self, successes: int, failures: int) -> Verdict:
-        """Pass: high; fail: low."""
-        ratio = float(self.log_ratio(successes, failures))
-        if ratio >= math.log((1.0 - self.beta) / self.alpha):
-            return "pass"
-        return "fail" if ratio <= math.log(self.beta / (1.0 - self.alpha)) else "open"
 
 
 def _evidence(successes: int, failures: int, bar: float, expected: float | None) -> float:

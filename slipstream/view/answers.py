@@ -1,4 +1,4 @@
-"""What the web viewer answers: functions from a catalogue and a query to what is sent as JSON."""
+"""The web viewer's JSON API: functions from a catalogue and a query to the answer."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
-from slipstream.run.folder import METRICS_FILE
-from slipstream.view.catalogue import Catalogue, RunSummary, WatchedReader, federation_name
+from slipstream.data.run_folder import METRICS_FILE
+from slipstream.view.catalogue import Catalogue, RunSummary, WatchedReader
 from slipstream.view.history import Curve, smoothed, smoothed_at, window
-from slipstream.view.meaning import is_share, is_smoothable
-from slipstream.view.origin import Origin, client_name, name_of_run, origin_of
+from slipstream.view.metric_kinds import is_share, is_smoothable
+from slipstream.view.origin import Origin, client_name, federation_name, name_of_run, origin_of
 from slipstream.view.run import command_of
 
 MOST_KEYS, MOST_COMPARED = 200, 64
 
 
 class Query(NamedTuple):
-    """What is asked: parts of the path by name, and values of the query by name."""
+    """A request: parts of the path by name, and values of the query by name."""
 
     path: Mapping[str, Any]
     values: Callable[[str], list[str]]
 
     @property
     def run(self) -> str:
-        """Name of the run, or federation, that is asked about."""
+        """Id of the run or federation."""
         return str(self.path["id"])
 
     def value(self, name: str, otherwise: str = "") -> str:
@@ -38,7 +38,7 @@ def list_runs(catalogue: Catalogue, query: Query) -> Any:
     runs = catalogue.summaries()
     return {
         "roots": [str(root) for root in catalogue.roots],
-        "runs": [asdict(replace(run, judged=())) for run in runs],  # that is the leaderboard's
+        "runs": [asdict(replace(run, judged=())) for run in runs],  # in the leaderboard's answer
         "federations": catalogue.federations(),
     }
 
@@ -71,7 +71,7 @@ def describe(catalogue: Catalogue, query: Query) -> Any:
 
 
 def curves(catalogue: Catalogue, query: Query) -> Any:
-    """Curves of the metrics asked for, and how the run stands; nothing where nothing is new since `seen`."""
+    """Curves of some metrics, and how far the run is; None if nothing is new since `seen`."""
     keys, part = _keys(query), _smoothing(query)
     with catalogue.reading(query.run) as watched:
         if query.value("seen") == str(watched.version):
@@ -88,7 +88,7 @@ def curves(catalogue: Catalogue, query: Query) -> Any:
 
 
 def zoomed(catalogue: Catalogue, query: Query) -> Any:
-    """The metrics asked for between two steps, as finely as there is; smoothed as in the whole run, not anew."""
+    """Some metrics between two steps, in full resolution; smoothed over the whole run."""
     low, high = (int(query.value(name)) for name in ("low", "high"))
     part = _smoothing(query)
     found = window(catalogue.path(query.run) / METRICS_FILE, low, high)
@@ -109,17 +109,17 @@ def episodes(catalogue: Catalogue, query: Query) -> Any:
 
 
 def episode(catalogue: Catalogue, query: Query) -> Any:
-    """One of them."""
+    """One recorded episode."""
     found = catalogue.episode(query.run, query.path["index"])
     if found is None:
-        raise ValueError("this episode is not there; newer ones have taken its place")
+        raise ValueError("this episode is no longer kept; newer ones replaced it")
     return found
 
 
 def compared(catalogue: Catalogue, query: Query) -> Any:
-    """Runs side by side: every run's curve of a metric, groups over seeds with intervals; nothing if nothing is new."""
-    from slipstream.view.compare import as_record, compare
-    from slipstream.view.learning_curves import bands
+    """Runs compared: every run's curve of a metric, groups over seeds with intervals; None if nothing is new."""
+    from slipstream.view.compare import compare
+    from slipstream.view.comparison_files import as_record, bands
 
     keys = query.values("run")[:MOST_COMPARED]
     metric = query.value("metric", "eval/return_mean")
@@ -150,7 +150,7 @@ def compared(catalogue: Catalogue, query: Query) -> Any:
         }
         for task in found.tasks
     ]
-    told = [doubt.text for doubt in found.doubts]  # the page has no flags
+    told = [caveat.text for caveat in found.caveats]  # the page has no flags
     kind = found.tasks[0].kind
     return {
         **as_record(found),
@@ -162,7 +162,7 @@ def compared(catalogue: Catalogue, query: Query) -> Any:
 
 
 def leaderboard(catalogue: Catalogue, query: Query) -> Any:
-    """Runs, federations and scripts of each scenario by what they were worth, and groups over seeds."""
+    """The leaderboard of each scenario."""
     from slipstream.view.leaderboard import RETURN, board
 
     scenarios: dict[str, list[RunSummary]] = {}
@@ -190,7 +190,7 @@ def rounds(catalogue: Catalogue, query: Query) -> Any:
 
 
 def _round(row: Any) -> dict[str, Any]:
-    """A line of rounds.jsonl, whatever version wrote it; `why` is what it says of a round that did not close."""
+    """A row of rounds.jsonl, of any version; `why` is the reason if a round did not close."""
     report = row.get("report") or {}
     seats = [seat for seat in row.get("seats") or () if isinstance(seat, dict)]
     shown = ("round", "state", "participation", "refused", "refusals", "duration_s")
@@ -206,7 +206,7 @@ def _round(row: Any) -> dict[str, Any]:
 
 
 def _named(clients: Any) -> list[str]:
-    """Clients by name; quarantine tells more of each than that."""
+    """Clients by name; entries of `quarantine` are objects."""
     found = clients if isinstance(clients, list | tuple) else ()
     return [client_name(one.get("client") if isinstance(one, dict) else one) for one in found]
 
@@ -231,12 +231,12 @@ def _keys(query: Query) -> list[str]:
 
 
 def _shares(keys: Iterable[str], kind: str) -> list[str]:
-    """Those metrics that go from 0 to 1."""
+    """The metrics that go from 0 to 1."""
     return [key for key in keys if is_share(key, kind)]
 
 
 def smooth_with(key: str, whole: Curve, part: float, steps: Sequence[int] | None = None) -> list[float] | None:
-    """A metric smoothed over the whole run, at its own steps or at others; None where it is not to be."""
+    """A metric smoothed over the whole run, at its own steps or at others; None if it must not be."""
     if not part or not is_smoothable(key):
         return None
     return smoothed(whole, part) if steps is None else smoothed_at(whole, part, steps)
@@ -245,7 +245,7 @@ def smooth_with(key: str, whole: Curve, part: float, steps: Sequence[int] | None
 def _smoothing(query: Query) -> float:
     part = float(query.value("smooth", "0"))
     if not 0 <= part < 1:
-        raise ValueError("smooth is a number from 0 to below 1")
+        raise ValueError("smooth must be at least 0 and below 1")
     return part
 
 

@@ -1,4 +1,4 @@
-"""Which runs and federations there are to show, under names that are no paths; readers are kept for the few in use."""
+"""The runs and federations that the web viewer shows, by ids that are no paths; readers of a few are kept in memory."""
 
 from __future__ import annotations
 
@@ -16,40 +16,49 @@ from typing import Any
 import msgspec
 
 from slipstream.config.records import from_json
-from slipstream.data.disk import open_regular
-from slipstream.errors import RunFolderError
-from slipstream.run.folder import (
+from slipstream.data.run_folder import (
     EVENTS_FILE,
     FRAMES_FOLDER,
     JUDGEMENT_FILE,
-    MAX_RECORD_BYTES,
     METADATA_FILE,
     METRICS_FILE,
     Track,
+    read_text,
 )
-from slipstream.view.history import Row
-from slipstream.view.judgement import Judged, read_judgement
+from slipstream.errors import RunFolderError
 from slipstream.view.origin import (
     ROUNDS,
     RUNS,
     Origin,
     client_name,
-    name_of_federation,
+    federation_name,
     name_of_run,
     origin_of,
     rounds_of,
 )
-from slipstream.view.run import MOST_RUNS, About, RunReader, State, about, find_runs, state_of
-from slipstream.view.tail import last_lines
+from slipstream.view.run import (
+    MOST_RUNS,
+    NOT_A_SETTING,
+    About,
+    Judged,
+    RunReader,
+    State,
+    about,
+    cached_by_file,
+    changed_at,
+    find_runs,
+    read_judgement,
+    state_of,
+)
+from slipstream.view.tail import Row, last_lines, objects
 
 READERS = 6  # runs whose curves are in memory at a time
 ROUNDS_FILE = "rounds.jsonl"
-SUMMARY_BYTES = 128 * 1024  # of metrics and events, looked at for the list
+SUMMARY_BYTES = 128 * 1024  # of metrics and events, read for the list
 CLOSED = re.compile(rb'"state":\s*"closed"')
 ROUNDS_BYTES = 4 * 2**20  # of a federation's history, the newest
 MOST_ROUNDS = 1000
 LOOKED_AT = (METADATA_FILE, METRICS_FILE, EVENTS_FILE, FRAMES_FOLDER, JUDGEMENT_FILE)  # of a run in the list
-NOT_A_SETTING = ("seed", "name", "description", "timesteps", "learner_threads", "device", "log", "checkpoint")
 
 
 @dataclass(frozen=True)
@@ -57,12 +66,12 @@ class RunSummary:
     """A run in a list."""
 
     id: str
-    name: str  # behind that of its federation or sweep
+    name: str  # with that of its federation or sweep
     path: str
     scenario: str
     kind: str
     algo: str
-    settings: str  # a digest of all that tells one try from another; the same for seeds
+    settings: str  # a digest of all settings but the seed and the like
     origin: Origin
     seed: int | None
     state: State
@@ -73,12 +82,12 @@ class RunSummary:
     rate: float | None  # steps per second, while it runs
     return_mean: float | None  # of training episodes
     evaluation: Mapping[str, float]  # the newest one's eval/ keys
-    judged: tuple[Judged, ...]  # its policy and the scripts over fresh episodes when it ended; () where it was not
+    judged: tuple[Judged, ...]  # its policy and the scripts when it ended; () if not judged
     replays: int
 
 
 class EpisodeHead(msgspec.Struct, frozen=True):
-    """What a list says of a recorded episode."""
+    """A recorded episode in a list."""
 
     index: int
     timesteps_total: int
@@ -88,14 +97,14 @@ class EpisodeHead(msgspec.Struct, frozen=True):
 
 @dataclass
 class WatchedReader:
-    """A reader and how often it has found something new."""
+    """A reader and how often it found something new."""
 
     reader: RunReader
     version: int = 0
 
 
 class Catalogue:
-    """Runs below a few folders; safe to ask from several threads."""
+    """Runs below some folders; safe to use from several threads."""
 
     def __init__(self, roots: Sequence[Path]) -> None:
         self.roots = tuple(root.resolve() for root in roots)
@@ -104,15 +113,13 @@ class Catalogue:
         self._federations: dict[str, Path] = {}
         self._readers: OrderedDict[str, WatchedReader] = OrderedDict()
         self._summaries: dict[str, tuple[object, RunSummary]] = {}
-        self._heads: dict[tuple[Path, int, int], EpisodeHead | None] = {}
-        self._counts: dict[tuple[Path, int, int], int] = {}
         self.scan()
 
     def __len__(self) -> int:
         return len(self._runs)
 
     def scan(self) -> None:
-        """Look again for what there is; a run that is gone is forgotten."""
+        """Look for runs and federations again; those that are gone are dropped."""
         runs: dict[str, Path] = {}
         federations: dict[str, Path] = {}
         for root in self.roots:
@@ -126,7 +133,7 @@ class Catalogue:
                 del self._summaries[gone]
 
     def summaries(self) -> list[RunSummary]:
-        """All runs, the newest first; one that cannot be read is passed over."""
+        """All runs, the newest first; one that cannot be read is skipped."""
         self.scan()
         found = []
         with self._lock:
@@ -138,13 +145,13 @@ class Catalogue:
         return sorted(found, key=lambda run: run.started or "", reverse=True)
 
     def path(self, key: str) -> Path:
-        """The folder of a run; KeyError where there is none of that name."""
+        """The folder of a run; KeyError if there is none of that id."""
         with self._lock:
             return self._runs[key]
 
     @contextmanager
     def reading(self, key: str) -> Iterator[WatchedReader]:
-        """The reader of a run, up to date, for one at a time."""
+        """The reader of a run, refreshed; one thread at a time."""
         with self._lock:
             path = self._runs[key]
             watched = self._readers.pop(key, None) or WatchedReader(RunReader(path))
@@ -157,23 +164,23 @@ class Catalogue:
     def episodes(self, key: str) -> list[EpisodeHead]:
         """Recorded episodes of a run, the newest first."""
         with self._lock:
-            heads = [head for _, head in self._slots(self.path(key))]
+            heads = [head for _, head in _slots(self.path(key))]
         return sorted(heads, key=lambda head: head.index, reverse=True)
 
     def episode(self, key: str, index: int) -> bytes | None:
-        """A recorded episode as it is in its file, checked; None where it is not there, or no longer."""
+        """A recorded episode as in its file, checked; None if it is not there."""
         with self._lock:
-            slot = next((slot for slot, head in self._slots(self.path(key)) if head.index == index), None)
-        text = None if slot is None else _read(slot)
+            slot = next((slot for slot, head in _slots(self.path(key)) if head.index == index), None)
         try:
-            return text if text is not None and from_json(text, Track).index == index else None
-        except (msgspec.DecodeError, RecursionError):
+            text = b"" if slot is None else read_text(slot)
+            return text if from_json(text, Track).index == index else None
+        except (RunFolderError, msgspec.DecodeError, RecursionError):
             return None
 
     def federations(self) -> list[dict[str, object]]:
-        """Federations with their newest round, and how many have closed."""
+        """Federations with their newest round and the number of closed ones."""
         with self._lock:
-            found = sorted(self._federations.items(), key=lambda item: _changed(item[1]), reverse=True)
+            found = sorted(self._federations.items(), key=lambda item: changed_at(item[1]), reverse=True)
         listed = []
         for key, path in found:
             rows = _rows(path, SUMMARY_BYTES)
@@ -186,13 +193,13 @@ class Catalogue:
                     "folder": rounds_of(path),
                     "rounds": last.get("round"),
                     "state": last.get("state"),
-                    "closed": self._closed(path),
+                    "closed": _closed(path),
                 }
             )
         return listed
 
     def clients(self, key: str) -> list[dict[str, str]]:
-        """Runs of a federation's clients, as far as they are among those shown."""
+        """Runs of a federation's clients that are among those shown."""
         with self._lock:
             rounds = rounds_of(self._federations[key])
         return [
@@ -201,28 +208,14 @@ class Catalogue:
             if (shared := run.origin.federation) is not None and shared.rounds == rounds
         ]
 
-    def _closed(self, path: Path) -> int:
-        """Rounds of a history that have closed; counted again when it has grown."""
-        try:
-            stat = path.stat()
-            mark = (path, stat.st_mtime_ns, stat.st_size)
-            if mark not in self._counts:
-                if len(self._counts) > 1000:
-                    self._counts.clear()
-                with path.open("rb") as file:
-                    self._counts[mark] = sum(CLOSED.search(line) is not None for line in file)
-            return self._counts[mark]
-        except OSError:
-            return 0
-
     def rounds(self, key: str) -> tuple[Path, list[Row]]:
-        """The history of a federation, its newest rounds."""
+        """The history file of a federation, and its newest rounds."""
         with self._lock:
             path = self._federations[key]
         return path, _rows(path, ROUNDS_BYTES)[-MOST_ROUNDS:]
 
     def _summary(self, key: str, path: Path) -> RunSummary:
-        mark = tuple(_changed(path / name) for name in LOOKED_AT)
+        mark = tuple(changed_at(path / name) for name in LOOKED_AT)
         known = self._summaries.get(key)
         if known is not None and known[0] == mark and known[1].state != "running":
             return known[1]
@@ -230,28 +223,6 @@ class Catalogue:
         made = _summarise(key, what)
         self._summaries[key] = (mark, made)
         return made
-
-    def _slots(self, path: Path) -> Iterator[tuple[Path, EpisodeHead]]:
-        for slot in sorted((path / FRAMES_FOLDER).glob("episode_*.json"))[:1000]:
-            try:
-                stat = slot.stat()
-            except OSError:
-                continue
-            mark = (slot, stat.st_mtime_ns, stat.st_size)
-            if mark not in self._heads:
-                if len(self._heads) > 20_000:
-                    self._heads.clear()
-                self._heads[mark] = _head(slot)
-            head = self._heads[mark]
-            if head is not None:
-                yield slot, head
-
-
-def federation_name(history: Path) -> str:
-    """What a federation is called: its folder, and which policy's rounds these are where it tells."""
-    folder = history.parent
-    inside = folder.parent.name == ROUNDS
-    return f"{name_of_federation(folder.parent.parent)}, {folder.name}" if inside else folder.name
 
 
 def _summarise(key: str, what: About) -> RunSummary:
@@ -306,7 +277,7 @@ def _number(value: Any) -> float | None:
 
 
 def _histories(root: Path, runs: Sequence[Path]) -> list[Path]:
-    """Histories of federations in a folder, and of those whose clients were found further down."""
+    """History files of federations in a folder, and of those whose clients were found further down."""
     patterns = (ROUNDS_FILE, f"*/{ROUNDS_FILE}", f"rounds/*/{ROUNDS_FILE}", f"*/rounds/*/{ROUNDS_FILE}")
     found = [path for pattern in patterns for path in sorted(root.glob(pattern))]
     for federation in dict.fromkeys(run.parent.parent for run in runs if run.parent.name == RUNS):
@@ -315,41 +286,33 @@ def _histories(root: Path, runs: Sequence[Path]) -> list[Path]:
 
 
 def _name(path: Path) -> str:
-    """The same for as long as the folder has its place: an address in the page can be kept."""
+    """An id that stays the same while the folder is not moved, so that addresses can be kept."""
     return hashlib.sha256(os.fsencode(path)).hexdigest()[:12]
 
 
 def _rows(path: Path, most_bytes: int) -> list[Row]:
-    rows: list[Row] = []
-    for line in last_lines(path, most_bytes).read():
-        try:
-            row = msgspec.json.decode(line)
-        except (msgspec.DecodeError, RecursionError):
-            continue
-        if isinstance(row, dict):
-            rows.append(row)
-    return rows
+    return list(objects(last_lines(path, most_bytes).read()))
 
 
-def _head(slot: Path) -> EpisodeHead | None:
-    text = _read(slot)
+@cached_by_file(most=1000)
+def _closed(path: Path) -> int:
+    """The number of closed rounds in a history file."""
     try:
-        return None if text is None else from_json(text, EpisodeHead)
-    except (msgspec.DecodeError, RecursionError):
-        return None
-
-
-def _read(slot: Path) -> bytes | None:
-    try:
-        with os.fdopen(open_regular(slot), "rb") as file:
-            text = file.read(MAX_RECORD_BYTES + 1)
-    except OSError:
-        return None
-    return text if len(text) <= MAX_RECORD_BYTES else None
-
-
-def _changed(path: Path) -> int:
-    try:
-        return path.stat().st_mtime_ns
+        with path.open("rb") as file:
+            return sum(CLOSED.search(line) is not None for line in file)
     except OSError:
         return 0
+
+
+def _slots(run: Path) -> list[tuple[Path, EpisodeHead]]:
+    """The files of a run's recorded episodes that can be read."""
+    slots = sorted((run / FRAMES_FOLDER).glob("episode_*.json"))[:1000]
+    return [(slot, head) for slot in slots if (head := _head(slot)) is not None]
+
+
+@cached_by_file(most=20_000)
+def _head(slot: Path) -> EpisodeHead | None:
+    try:
+        return from_json(read_text(slot), EpisodeHead)
+    except (RunFolderError, msgspec.DecodeError, RecursionError):
+        return None

@@ -1,4 +1,4 @@
-"""Runs compared: grouped by what they try, repeated by seed, with intervals and with what speaks against trusting them.
+"""Compares runs: groups that try the same thing, repeated over seeds, with intervals and caveats.
 
 A task is a scenario, and a group is all runs on it that try the same thing (an algorithm, a trial of a sweep, or a
 value of any setting). Clients of a federation share weights, so each federation is a group of its own.
@@ -7,38 +7,60 @@ value of any setting). Clients of a federation share weights, so each federation
 from __future__ import annotations
 
 import itertools
+import json
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from slipstream.errors import RunFolderError
-from slipstream.stats.intervals import F64, Interval
-from slipstream.stats.strata import improvement, pooled_iqm, pooled_mean, pooled_median, strata_interval
-from slipstream.view.meaning import Better, better
-from slipstream.view.scored import Scored, names_of, score
+from slipstream.errors import RunFolderError, suggest
+from slipstream.stats.intervals import Interval, improvement, pooled_iqm, pooled_mean, pooled_median, strata_interval
+from slipstream.types import F64
+from slipstream.view.history import read_evaluations, read_reports
+from slipstream.view.metric_kinds import Better, better
+from slipstream.view.origin import Origin, origin_of, tried
+from slipstream.view.run import NOT_A_SETTING, About, about, state_of
+from slipstream.view.tail import STEPS, Row
 
 FEW_SEEDS = 5
 QUARTERS = (0.25, 0.5, 0.75, 1.0)  # of the steps at which all runs of a task were measured
 OF_A_CLIENT = ("federated.client", "federated.root", "federated.token_file")
-NOT_A_SETTING = ("seed", "name", "description", "timesteps", "learner_threads", "device", "log", "checkpoint")
 
 INTERVALS = (
     "Intervals are 95 % percentile bootstrap intervals over seeds (2,000 resamples, drawn within each scenario). "
-    "They tell how far the result would move with other seeds of the same settings, not with other settings. "
-    "From few seeds they are wide, and still too narrow: of simulated groups the interval of the IQM held the truth in "
-    "74 % with 3 seeds, 90 % with 5, 93 % with 10 and 94 % with 20."
+    "They say how much the result varies with the seed, not with the settings. From few seeds they are wide, and still "
+    "too narrow: in simulations the interval of the IQM contained the true value in 74 % of groups of 3 seeds, 90 % of "
+    "5, 93 % of 10 and 94 % of 20."
 )
 
 
 @dataclass(frozen=True)
+class ScoredRun:
+    """A run with the values of one metric."""
+
+    about: About
+    origin: Origin
+    seed: int
+    reports: tuple[Row, ...]  # those that have the metric, by step
+    steps: tuple[int, ...]
+    values: tuple[float, ...]
+    running: bool
+
+    def at(self, step: int) -> float:
+        """The newest value at a step, also after the run's end; NaN before the first."""
+        k = bisect_right(self.steps, step)
+        return self.values[k - 1] if k else float("nan")
+
+
+@dataclass(frozen=True)
 class RunGroup:
-    """What tries the same on a task, with its scores."""
+    """Runs that try the same thing on a task, with their scores."""
 
     name: str
-    runs: tuple[Scored, ...]
+    runs: tuple[ScoredRun, ...]
     scores: tuple[float, ...]
     iqm: Interval
     mean: Interval
@@ -75,15 +97,20 @@ class Overall:
     pairs: tuple[PairedChance, ...]
 
 
-class Doubt(NamedTuple):
-    """Something that speaks against trusting a comparison."""
+CaveatKind = Literal["named_twice", "not_on_all", "no_direction", "few_seeds", "same_seed", "one_federation",
+                     "settings_differ", "budgets_differ", "ends_differ", "ended_before", "running"]  # fmt: skip
 
+
+class Caveat(NamedTuple):
+    """A reason not to trust a comparison."""
+
+    kind: CaveatKind
     text: str
-    flag: str = ""  # of the command, what would help
+    flag: str = ""  # of the command line, that would help
 
     @property
-    def told(self) -> str:
-        """With the flag, for a terminal."""
+    def with_flag(self) -> str:
+        """For a terminal."""
         return f"{self.text} Try {self.flag}." if self.flag else self.text
 
 
@@ -93,15 +120,15 @@ class Comparison:
 
     metric: str
     at: int | None  # None: at the end of every run
-    better: Better | None  # None: of this metric nobody can say, and nobody is better
+    better: Better | None  # None: not known of this metric, so no group is better
     tasks: tuple[ScenarioTask, ...]
     overall: Overall | None
-    doubts: tuple[Doubt, ...]
+    caveats: tuple[Caveat, ...]
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """The doubts as a terminal tells them."""
-        return tuple(doubt.told for doubt in self.doubts)
+        """The caveats for a terminal."""
+        return tuple(caveat.with_flag for caveat in self.caveats)
 
 
 def compare(
@@ -118,7 +145,7 @@ def compare(
         metric: What is compared.
         at: At this step; None: at the end of each run.
         by: What makes a group.
-        direction: Which values are better; None: as it is known of the metric.
+        direction: Which values are better; None: as known of the metric.
     """
     unique = list(dict.fromkeys(path.resolve() for path in paths))
     runs = [score(path, metric) for path in unique]
@@ -128,25 +155,26 @@ def compare(
                 f"{run.about.path}: its first {metric} is at {run.steps[0]:,} steps; --at {at:,} is before; "
                 "try a later one"
             )
-    found: dict[str, dict[str, list[Scored]]] = {}
+    found: dict[str, dict[str, list[ScoredRun]]] = {}
     for run, (task, group) in zip(runs, names_of(runs, by), strict=True):
         found.setdefault(task, {}).setdefault(group, []).append(run)
     known = direction or better(metric)
     sign = {None: 0.0, "higher": 1.0, "lower": -1.0}[known]
     tasks = tuple(_task(name, groups, at, sign) for name, groups in sorted(found.items()))
-    doubts = [*_doubts(tasks, at)]
+    caveats = [*_caveats(tasks, at)]
     if len(unique) < len(paths):
-        doubts.insert(0, Doubt(f"{len(paths) - len(unique)} runs were named twice and count once."))
+        caveats.insert(0, Caveat("named_twice", f"{len(paths) - len(unique)} runs were named twice and count once."))
     overall, left_out = _overall(tasks, sign) if sign else (None, "")
     if left_out:
-        doubts.append(Doubt(f"Over all scenarios {left_out} cannot be compared: not every scenario was tried."))
+        told = f"Over all scenarios {left_out} cannot be compared: they have no runs on some scenarios."
+        caveats.append(Caveat("not_on_all", told))
     if not sign and any(len(task.groups) > 1 for task in tasks):
-        told = f"Whether more or less of {metric} is better is not known, so no group is said to beat another."
-        doubts.append(Doubt(told, "--higher-is-better or --lower-is-better"))
-    return Comparison(metric, at, known, tasks, overall, tuple(doubts))
+        told = f"It is not known whether higher or lower {metric} is better, so no chances are shown."
+        caveats.append(Caveat("no_direction", told, "--higher-is-better or --lower-is-better"))
+    return Comparison(metric, at, known, tasks, overall, tuple(caveats))
 
 
-def _task(name: str, found: Mapping[str, Sequence[Scored]], at: int | None, sign: float) -> ScenarioTask:
+def _task(name: str, found: Mapping[str, Sequence[ScoredRun]], at: int | None, sign: float) -> ScenarioTask:
     runs = [run for group in found.values() for run in group]
     common = common_steps(runs)
     groups = tuple(_group(group, sorted(found[group], key=lambda r: r.seed), at, common) for group in sorted(found))
@@ -154,14 +182,14 @@ def _task(name: str, found: Mapping[str, Sequence[Scored]], at: int | None, sign
     return ScenarioTask(name, runs[0].about.kind, common, groups, pairs)
 
 
-def common_steps(runs: Sequence[Scored]) -> tuple[int, ...]:
-    """Of the steps at which every run was measured, those nearest to the quarters of the way."""
+def common_steps(runs: Sequence[ScoredRun]) -> tuple[int, ...]:
+    """Of the steps at which every run was measured, those nearest to the quarters of the last."""
     every = sorted(set.intersection(*(set(run.steps) for run in runs)))
     nearest = (min(every, key=lambda step: abs(step - every[-1] * part)) for part in QUARTERS)
     return tuple(dict.fromkeys(nearest)) if every else ()
 
 
-def _group(name: str, runs: Sequence[Scored], at: int | None, common: Sequence[int]) -> RunGroup:
+def _group(name: str, runs: Sequence[ScoredRun], at: int | None, common: Sequence[int]) -> RunGroup:
     scores = tuple(run.values[-1] if at is None else run.at(at) for run in runs)
     iqm, mean, median = (strata_interval([[scores]], of) for of in (pooled_iqm, pooled_mean, pooled_median))
     on_the_way = tuple(strata_interval([[[run.at(step) for run in runs]]], pooled_iqm) for step in common)
@@ -169,7 +197,7 @@ def _group(name: str, runs: Sequence[Scored], at: int | None, common: Sequence[i
 
 
 def _overall(tasks: Sequence[ScenarioTask], sign: float) -> tuple[Overall | None, str]:
-    """Groups over the tasks, and who could not be compared; None where there is one task or one group."""
+    """Groups over all tasks, and the groups that are not on all of them; None for one task or one group."""
     everywhere = [g.name for g in tasks[0].groups if all(g.name in {h.name for h in t.groups} for t in tasks)]
     left_out = sorted({g.name for t in tasks for g in t.groups} - set(everywhere))
     if len(tasks) < 2 or len(everywhere) < 2:
@@ -193,7 +221,7 @@ def _overall(tasks: Sequence[ScenarioTask], sign: float) -> tuple[Overall | None
 
 
 def _pairs_of(strata: Mapping[str, Sequence[F64]]) -> tuple[PairedChance, ...]:
-    """Every two groups, both ways round: one is what the other leaves."""
+    """Every two groups, both ways round; the chances of a pair sum to 1."""
     pairs = []
     for a, b in itertools.combinations(strata, 2):
         chance = strata_interval([strata[a], strata[b]], improvement)
@@ -202,57 +230,64 @@ def _pairs_of(strata: Mapping[str, Sequence[F64]]) -> tuple[PairedChance, ...]:
     return tuple(pairs)
 
 
-# --- what speaks against trusting it ---
+# --- caveats ---
 
 
-def _doubts(tasks: Sequence[ScenarioTask], at: int | None) -> Iterator[Doubt]:
+def _caveats(tasks: Sequence[ScenarioTask], at: int | None) -> Iterator[Caveat]:
     few = [f"{group.name} on {task.name} has {_count(len(group.runs), 'seed')}" for task, group in each_group(tasks)
            if len(group.runs) < FEW_SEEDS and not _is_federation(group)]  # fmt: skip
     if few:
-        yield Doubt(
-            f"Few seeds: {_some(few)}. With fewer than {FEW_SEEDS} the intervals say little (from one there is none): "
-            "train more seeds before you believe a difference."
+        yield Caveat(
+            "few_seeds",
+            f"Few seeds: {_some(few)}. With fewer than {FEW_SEEDS} the intervals say little (one seed has none): "
+            "train more seeds before you believe a difference.",
         )
     for task, group in each_group(tasks):
         seeds = [run.seed for run in group.runs]
         again = sorted({seed for seed in seeds if seeds.count(seed) > 1})
         if again:
-            yield Doubt(
-                f"{group.name} on {task.name}: seed {', '.join(map(str, again))} is there more than once. The same "
-                "seed and settings give the same run, so these are no independent repeats."
+            yield Caveat(
+                "same_seed",
+                f"{group.name} on {task.name}: seed {', '.join(map(str, again))} occurs more than once. The same "
+                "seed and settings give the same run, so these are not independent repeats.",
             )
         if _is_federation(group) and len(group.runs) > 1:
-            yield Doubt(
+            yield Caveat(
+                "one_federation",
                 f"{group.name} on {task.name}: its {len(group.runs)} runs are clients of one federation, which share "
-                "weights. They are no independent repeats: the interval tells how far clients differ, not how far "
-                "another federation would."
+                "weights. They are not independent repeats: the interval says how much clients differ, not how much "
+                "federations do.",
             )
         differ = _differences(group.runs)
         if differ:
-            yield Doubt(
+            yield Caveat(
+                "settings_differ",
                 f"{group.name} on {task.name}: its runs differ in more than the seed ({_some(differ)}), so it mixes "
                 "several things.",
-                f"--by {differ[0]}, which tells them apart",
+                f"--by {differ[0]}, which separates them",
             )
     for task in tasks:
         runs = [run for group in task.groups for run in group.runs]
         asked = sorted({run.about.timesteps for run in runs})
         if len(asked) > 1:
-            budgets = f"from {asked[0]:,} to {asked[-1]:,} steps"
-            yield Doubt(f"{task.name}: budgets differ, {budgets}; compare at common steps.")
+            told = f"{task.name}: budgets differ, from {asked[0]:,} to {asked[-1]:,} steps; compare at common steps."
+            yield Caveat("budgets_differ", told)
         ends = sorted({run.steps[-1] for run in runs})
         if len(ends) > 1 and at is None:
-            yield Doubt(
+            yield Caveat(
+                "ends_differ",
                 f"{task.name}: the runs' last values are at {ends[0]:,} to {ends[-1]:,} steps. A run that stops by its "
                 "own rule is judged where it stopped.",
                 f"--at {ends[0]}, which compares at the same step",
             )
         early = sum(run.steps[-1] < at for run in runs) if at is not None else 0
         if early:
-            yield Doubt(f"{task.name}: {_count(early, 'run')} ended before {at:,} steps: their last value counts.")
+            told = f"{task.name}: {_count(early, 'run')} ended before {at:,} steps: their last value counts."
+            yield Caveat("ended_before", told)
         running = sum(run.running for run in runs)
         if running:
-            yield Doubt(f"{task.name}: {_count(running, 'run')} of {len(runs)} still going on; figures will change.")
+            told = f"{task.name}: {_count(running, 'run')} of {len(runs)} still running; figures will change."
+            yield Caveat("running", told)
 
 
 def _is_federation(group: RunGroup) -> bool:
@@ -260,12 +295,12 @@ def _is_federation(group: RunGroup) -> bool:
 
 
 def each_group(tasks: Sequence[ScenarioTask]) -> Iterator[tuple[ScenarioTask, RunGroup]]:
-    """Groups with the task they are of."""
+    """Every group with its task."""
     return ((task, group) for task in tasks for group in task.groups)
 
 
-def _differences(runs: Sequence[Scored]) -> list[str]:
-    """Settings in which runs differ and which are not of the kind that one expects to.
+def _differences(runs: Sequence[ScoredRun]) -> list[str]:
+    """Settings in which runs differ, other than those that always do.
 
     A setting that one of them does not have at all is of another version, and no difference.
     """
@@ -294,52 +329,67 @@ def _some(words: Sequence[str], most: int = 4) -> str:
     return ", ".join(words[:most]) + (f" and {len(words) - most} more" if len(words) > most else "")
 
 
-# --- for programs ---
-
-FORMAT, VERSION = "slipstream.comparison", 1
+# --- reading and grouping runs ---
 
 
-def as_record(comparison: Comparison) -> dict[str, Any]:
-    """The comparison as JSON has it; not-a-number is null."""
-
-    def groups(task: ScenarioTask) -> list[dict[str, Any]]:
-        return [
-            {
-                "group": group.name,
-                "runs": [str(run.about.path) for run in group.runs],
-                "seeds": [run.seed for run in group.runs],
-                "scores": list(group.scores),
-                "iqm": _plain(group.iqm),
-                "mean": _plain(group.mean),
-                "median": _plain(group.median),
-                "iqm_at": {str(s): _plain(i) for s, i in zip(task.common, group.on_the_way, strict=True)},
-            }
-            for group in task.groups
-        ]
-
-    overall = comparison.overall
-    return {
-        "format": FORMAT,
-        "version": VERSION,
-        "metric": comparison.metric,
-        "at": comparison.at,
-        "lower_is_better": comparison.better == "lower",
-        "better": comparison.better,
-        "intervals": INTERVALS,
-        "tasks": {t.name: {"groups": groups(t), "improvement": _plain_pairs(t.pairs)} for t in comparison.tasks},
-        "overall": overall
-        and {
-            "tasks": list(overall.tasks),
-            "groups": [{"group": n, "scaled_iqm": _plain(i), "scaled_mean": _plain(m)} for n, i, m in overall.groups],
-            "improvement": _plain_pairs(overall.pairs),
-        },
-        "warnings": list(comparison.warnings),
-    }
+def score(path: Path, metric: str) -> ScoredRun:
+    """Read a run's values of a metric; RunFolderError if it has none."""
+    what = about(path)
+    # Of evaluations all metrics are read: exports want them too.
+    found = read_evaluations(path) if metric.startswith("eval/") else read_reports(path, metric)
+    reports = [row for row in found if metric in row]
+    if not reports:
+        known = sorted({key for row in read_reports(path, "") for key in row if "/" in key})
+        why = suggest(metric, known) or (
+            f" (known: {', '.join(known[:8])} …)" if known else ", since it has no metrics"
+        )
+        raise RunFolderError(f"{path}: has no metric '{metric}' yet{why}")
+    return ScoredRun(
+        about=what,
+        origin=origin_of(what),
+        seed=int(what.metadata.get("seed", what.config.get("seed", 0))),
+        reports=tuple(reports),
+        steps=tuple(row[STEPS] for row in reports),
+        values=tuple(float(row[metric]) for row in reports),
+        running=state_of(path, what.sessions) == "running",
+    )
 
 
-def _plain_pairs(pairs: Sequence[PairedChance]) -> list[dict[str, Any]]:
-    return [{"first": p.first, "second": p.second, "chance": _plain(p.chance)} for p in pairs]
+def names_of(runs: Sequence[ScoredRun], by: str | None) -> list[tuple[str, str]]:
+    """Task and group of each run; clients of a federation form a group of its name."""
+    shared = {f.rounds: f.name for run in runs if (f := run.origin.federation) is not None}
+    again = {name for name in shared.values() if list(shared.values()).count(name) > 1}
+    labels = {rounds: _with_parent(rounds, name) if name in again else name for rounds, name in shared.items()}
+    found = []
+    for run in runs:
+        task, group = _name_of(run.about, by)
+        if by is None and run.origin.trial is not None and run.origin.trial.values:
+            values = {key: value for key, value in run.origin.trial.values.items() if key != "algo.kind"}
+            group = ", ".join(filter(None, (group, tried(values))))
+        if run.origin.federation is not None:
+            group = f"{group}, {labels[run.origin.federation.rounds]}"
+        found.append((task, group))
+    return found
 
 
-def _plain(interval: Interval) -> dict[str, float | None]:
-    return {key: value if np.isfinite(value) else None for key, value in interval._asdict().items()}
+def _with_parent(rounds: str, name: str) -> str:
+    """A name with its folder, for two federations of the same name."""
+    folder = Path(rounds).parent
+    return f"{folder.parent.name}/{name}" if folder.name == name else f"{name} ({rounds})"
+
+
+def _name_of(run: About, by: str | None) -> tuple[str, str]:
+    """Task and group of a run: its scenario, and what it tries there."""
+    if by in (None, "algo"):
+        return run.scenario, " + ".join(run.algos) or "no learner"
+    if by == "scenario":
+        return run.kind, run.scenario
+    value: Any = run.config
+    for part in str(by).split("."):
+        if not isinstance(value, Mapping) or part not in value:
+            raise RunFolderError(
+                f"--by {by}: {run.path} has no such setting{suggest(str(by), [*_leaves(run.config)])}; "
+                "its config.json lists them all"
+            )
+        value = value[part]
+    return run.scenario, f"{by}={value if isinstance(value, str) else json.dumps(value)}"

@@ -1,7 +1,7 @@
-"""Exporters as those see them who start them: what is to be written where, and how the process is doing.
+"""Starts and supervises exporters: processes that read a run folder and write its metrics elsewhere.
 
-An exporter is a process of its own that reads the run folder (slipstream/view/exporter.py). The run imports none of
-it, opens no socket, and goes on whatever becomes of the exporter.
+The process itself is slipstream/view/export_process.py. A run imports none of it, opens no socket, and goes on
+whatever happens to the exporter.
 """
 
 from __future__ import annotations
@@ -10,47 +10,44 @@ import netrc
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 from urllib.parse import urlsplit
 
 import msgspec
 
 from slipstream.errors import SlipstreamError
+from slipstream.runtime.place import Job
 from slipstream.runtime.process import Child
 
 FAREWELL_S = 10.0  # that a run waits at its end for its exporters, all of them together
-TENSORBOARD, WANDB = "TensorBoard", "W&B"
 WANDB_HOST = "https://api.wandb.ai"
 
 
 class Tensorboard(msgspec.Struct, frozen=True, tag=True):
     """Event files for TensorBoard."""
 
+    name: ClassVar[str] = "TensorBoard"
     folder: str = "tb"  # each run gets a folder of its name in it
 
     @property
     def files(self) -> Path:
-        """Where runs are."""
+        """Where runs are written."""
         return Path(self.folder)
 
     @property
-    def name(self) -> str:
-        """As people call it."""
-        return TENSORBOARD
-
-    @property
     def flags(self) -> list[str]:
-        """What `slipstream log` would be given for the same."""
+        """The flags of `slipstream log` for this target."""
         return ["--tensorboard", "--logdir", self.folder]
 
     def where(self, run: Path) -> str:
         """A sentence for the screen."""
-        return f"{TENSORBOARD}: {self.files / run.name} (look with: tensorboard --logdir {self.folder})"
+        return f"{self.name}: {self.files / run.name} (look with: tensorboard --logdir {self.folder})"
 
 
 class Wandb(msgspec.Struct, frozen=True, tag=True):
     """A run at Weights & Biases, or its offline files."""
 
+    name: ClassVar[str] = "W&B"
     project: str = "slipstream"
     prefix: str = ""  # of the run's name
     group: str | None = None
@@ -59,17 +56,12 @@ class Wandb(msgspec.Struct, frozen=True, tag=True):
 
     @property
     def files(self) -> Path:
-        """Where offline runs are."""
+        """Where offline runs are written."""
         return Path(self.folder) / "wandb"
 
     @property
-    def name(self) -> str:
-        """As people call it."""
-        return WANDB
-
-    @property
     def flags(self) -> list[str]:
-        """What `slipstream log` would be given for the same."""
+        """The flags of `slipstream log` for this target."""
         words = ["--wandb", "--wandb-project", self.project, "--wandb-dir", self.folder]
         words += ["--wandb-prefix", self.prefix] if self.prefix else []
         words += ["--wandb-group", self.group] if self.group else []
@@ -79,14 +71,14 @@ class Wandb(msgspec.Struct, frozen=True, tag=True):
         """A sentence for the screen."""
         mode, why = wandb_mode(os.environ)
         later = f"; upload with: wandb sync {self.files}/offline-run-*" if mode == "offline" else ""
-        return f"{WANDB}: {mode} ({why}), project {self.project}, run {self.prefix}{run.name}{later}"
+        return f"{self.name}: {mode} ({why}), project {self.project}, run {self.prefix}{run.name}{later}"
 
 
 Target = Tensorboard | Wandb
 
 
 def wandb_mode(variables: Mapping[str, str]) -> tuple[Literal["online", "offline"], str]:
-    """Whether W&B is told over the network, and why: only those who have logged in are, unless WANDB_MODE decides."""
+    """Whether W&B uses the network, and why: as WANDB_MODE says, otherwise only if there is a login."""
     asked = variables.get("WANDB_MODE", "").lower()
     if asked in ("online", "offline"):
         return ("online" if asked == "online" else "offline"), f"WANDB_MODE={asked}"
@@ -115,10 +107,10 @@ class Exporter:
     def begin(self, run: Path) -> str:
         """Start the process; it ends by itself when the run has ended and all of it is exported."""
         self._run = run
-        words = [str(run), msgspec.json.encode(self.target).decode()]
+        words = (str(run), msgspec.json.encode(self.target).decode())
         try:
-            # It sees the end of the run by itself. What it says is kept: a pipe that nobody reads would block it.
-            self.process = Child("slipstream.view.exporter", words, on_parent_end="live_on", output="kept")
+            # It notices the end of the run by itself. Its output is kept: a pipe that nobody reads would block it.
+            self.process = Child(Job("slipstream.view.export_process", words, output="kept", on_parent_end="live_on"))
         except OSError as error:
             return f"warning: the exporter to {self.target.name} cannot be started: {error.strerror}"
         return self.target.where(run)
@@ -129,12 +121,12 @@ class Exporter:
             return None
         self._warned = True
         return (
-            f"warning: the exporter to {self.target.name} {self._how_it_ended()}; training does not need it, "
-            f"and later there is: {self._again()}"
+            f"warning: the exporter to {self.target.name} {self._how_it_ended()}; training goes on without "
+            f"it; to export later: {self._again()}"
         )
 
     def end(self) -> str | None:
-        """Wait until all is exported, for a short time."""
+        """Wait a short time until all is exported."""
         if self.process is None:
             return None
         if not self.process.is_over(self._farewell_s):
@@ -144,7 +136,7 @@ class Exporter:
             return (
                 f"warning: the exporter to {self.target.name} (process {self.process.pid}) is not done "
                 f"{self._farewell_s:g} s after the run and is left to itself; if it does not end, kill it; "
-                f"then there is: {self._again()}"
+                f"to export again: {self._again()}"
             )
         said = self.news()
         self.process.close()
@@ -157,7 +149,7 @@ class Exporter:
         try:
             self.process.is_over(None)
         except BaseException:
-            self.process.end(self._farewell_s)  # asked to, it closes what it has written
+            self.process.end(self._farewell_s)  # it closes what it has written
             raise
         if self.process.ended().code != 0:
             raise SlipstreamError(f"the exporter to {self.target.name} {self._how_it_ended()}")
@@ -172,5 +164,5 @@ class Exporter:
 
 
 def exporters(targets: Sequence[Target]) -> list[Exporter]:
-    """One for each; what a run waits at its end is shared among them."""
+    """One for each target; they share the time a run waits for them at its end."""
     return [Exporter(target, FAREWELL_S / len(targets)) for target in targets]

@@ -1,41 +1,47 @@
-"""Curves of a run from its metrics.jsonl, however long: all of a short file, an even sample of a long one.
+"""Metrics, evaluations and events of a run, read from its files of any length in bounded memory.
 
-Steps only grow down the file, so places in it are found by bisection and no index has to be written or kept.
+`History` reads all of a short metrics.jsonl and an even sample of a long one, which is right for what is in every row.
+Steps only grow down the file, so positions are found by bisection, without an index. Evaluations are in few rows and
+must not be missed: `read_reports` goes through the whole file and decodes only the lines with the wanted keys.
 """
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import msgspec
 import numpy as np
 
-from slipstream.view.tail import LINE_BYTES, Tail
+from slipstream.data.run_folder import EVENTS_FILE, METRICS_FILE
+from slipstream.view.tail import LINE_BYTES, STEPS, Row, Tail, objects, reports
 
-WHOLE_BYTES = 4 * 2**20  # files up to here are read whole
-SAMPLES, SAMPLE_BYTES = 256, 8192  # of a longer one: so many places, and so many bytes at each
+WHOLE_BYTES = 4 * 2**20  # files up to this size are read whole
+SAMPLES, SAMPLE_BYTES = 256, 8192  # of a longer file: number of positions, and bytes read at each
 POINTS = 1000  # of a curve, at most twice as many
+MOST_REPORTS = 4000  # kept of a run; when there are more, every other one is dropped
+MOST_EVENTS = 200  # kept of a kind, the newest
+COUNTERS = (STEPS, "time_total_s")
 
-Row = Mapping[str, Any]
-STEPS = "timesteps_total"
+
+# --- curves ---
 
 
 @dataclass
 class Curve:
-    """Values of one metric over steps; when there are too many, every other one goes."""
+    """Values of one metric over steps; when there are too many, every other one is dropped."""
 
     steps: list[int] = field(default_factory=list)
     values: list[float] = field(default_factory=list)
-    _every: int = 1  # of the values that come, the one in so many that is kept
+    _every: int = 1  # keep one value in so many
     _seen: int = 0
 
     def add(self, step: int, value: float) -> None:
-        """Put a value at the end."""
+        """Append a value."""
         if self._seen % self._every == 0:
             self.steps.append(step)
             self.values.append(value)
@@ -45,8 +51,21 @@ class Curve:
             del self.steps[1::2], self.values[1::2]
 
 
+def make_curves(rows: Iterable[Row], prefix: str = "") -> dict[str, Curve]:
+    """A curve for every numeric metric of some rows whose key has a prefix."""
+    return _extend({}, rows, prefix)
+
+
+def _extend(curves: dict[str, Curve], rows: Iterable[Row], prefix: str = "") -> dict[str, Curve]:
+    for row in rows:
+        for key, value in row.items():
+            if isinstance(value, int | float) and key != STEPS and key.startswith(prefix):
+                curves.setdefault(key, Curve()).add(row[STEPS], float(value))
+    return curves
+
+
 def smoothed(curve: Curve, part: float) -> list[float]:
-    """A running mean that forgets, of which every value keeps `part`; its beginning is not pulled towards zero."""
+    """Exponential moving average with decay `part`, without a pull towards zero at the beginning."""
     total, weight, found = 0.0, 0.0, []
     for value in curve.values:
         if math.isfinite(value):
@@ -56,7 +75,7 @@ def smoothed(curve: Curve, part: float) -> list[float]:
 
 
 def smoothed_at(whole: Curve, part: float, steps: Sequence[int]) -> list[float]:
-    """The running mean of a whole curve at some steps; between two of its own, on the line from one to the other."""
+    """The moving average of a whole curve at given steps, interpolated between its own."""
     return [float(value) for value in np.interp(steps, whole.steps, smoothed(whole, part))]
 
 
@@ -66,18 +85,18 @@ class History:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.curves: dict[str, Curve] = {}
-        self.last: Row = {}  # the newest report
+        self.last: Row = {}  # the newest row
         self._begin()
 
     def refresh(self) -> bool:
-        """Take in what was added since the last look; whether there was anything."""
+        """Read what was added since the last call; returns whether there was anything."""
         changed = False
         while lines := self._tail.read():
             changed = True
             if self._tail.restarted:  # the run went back to a checkpoint
                 self._begin()
                 continue
-            self._take(_rows(lines))
+            self._take(list(reports(lines)))
         return changed
 
     def _begin(self) -> None:
@@ -88,36 +107,26 @@ class History:
             self._take(rows)
         self._tail = Tail(self.path, offset)
 
-    def _take(self, rows: Iterable[Row]) -> None:
-        for row in rows:
-            step = row[STEPS]
-            for key, value in row.items():
-                if isinstance(value, int | float) and key != STEPS:
-                    self.curves.setdefault(key, Curve()).add(step, float(value))
-            self.last = row
+    def _take(self, rows: Sequence[Row]) -> None:
+        _extend(self.curves, rows)
+        self.last = rows[-1] if rows else self.last
 
 
 def window(path: Path, low: int, high: int) -> dict[str, Curve]:
-    """The curves between two steps, as finely as POINTS allow: what a viewer asks for when someone zooms in."""
+    """The curves between two steps, as finely as POINTS allow: for a viewer that zooms in."""
+    rows: Iterable[Row]
     with path.open("rb") as file:
         begin, end = _find(file, low), _find(file, high + 1)
-    rows: Iterable[Row]
-    if end - begin <= WHOLE_BYTES:
-        with path.open("rb") as file:
-            file.seek(begin)
-            rows = list(_rows(file.read(end - begin).split(b"\n")))
-    else:
-        rows, _ = _sample(path, begin, end)
-    curves: dict[str, Curve] = {}
-    for row in rows:
-        for key, value in row.items():
-            if isinstance(value, int | float) and key != STEPS:
-                curves.setdefault(key, Curve()).add(row[STEPS], float(value))
-    return curves
+        file.seek(begin)
+        if end - begin <= WHOLE_BYTES:
+            rows = reports(file.read(end - begin).split(b"\n"))
+        else:
+            rows, _ = _sample(path, begin, end)
+    return make_curves(rows)
 
 
 def _sample(path: Path, begin: int, end: int | None) -> tuple[list[Row], int]:
-    """Rows at even distances between two places, those at both ends among them; and where the last one ends."""
+    """Rows at even distances between two positions, including both ends; and where the last one ends."""
     rows: list[Row] = []
     with path.open("rb") as file:
         if end is None:
@@ -132,7 +141,7 @@ def _sample(path: Path, begin: int, end: int | None) -> tuple[list[Row], int]:
             while file.tell() < min(start + SAMPLE_BYTES, end) or (not lines and file.tell() < end):
                 lines.append(file.readline(LINE_BYTES))
             taken = max(taken, file.tell())
-            rows += _rows(lines)
+            rows += reports(lines)
     return rows, end
 
 
@@ -153,7 +162,7 @@ def _find(file: BinaryIO, step: int) -> int:
             file.seek(middle - 1)
             file.readline(LINE_BYTES)  # to the begin of a line: this one's if it begins here
         begin = file.tell()
-        row = next(_rows([file.readline(LINE_BYTES)]), None) if begin < high else None
+        row = next(reports([file.readline(LINE_BYTES)]), None) if begin < high else None
         if row is not None and row[STEPS] < step:
             low = file.tell()
         else:
@@ -162,12 +171,84 @@ def _find(file: BinaryIO, step: int) -> int:
     return low
 
 
-def _rows(lines: Iterable[bytes]) -> Iterator[Row]:
-    """Reports among lines; what is none is passed over."""
-    for line in lines:
-        try:
-            row = msgspec.json.decode(line)
-        except (msgspec.DecodeError, RecursionError):
+# --- evaluations and events ---
+
+
+def read_reports(path: Path, wanted: str) -> list[Row]:
+    """A run's rows that have keys beginning with `wanted`: those keys and the counters, one row for a step."""
+    rows: list[dict[str, Any]] = []
+    every, seen, newest = 1, 0, None
+    for row in reports(_lines(path / METRICS_FILE, f'"{wanted}'.encode())):
+        kept = {key: value for key, value in row.items() if key.startswith(wanted) and _is_number(value)}
+        if not kept:
             continue
-        if isinstance(row, dict) and isinstance(row.get(STEPS), int):
-            yield row
+        newest = {key: row[key] for key in COUNTERS if _is_number(row.get(key))} | kept
+        if rows and rows[-1][STEPS] >= newest[STEPS]:  # the run went back, or reported twice: the later one counts
+            while rows and rows[-1][STEPS] >= newest[STEPS]:
+                rows.pop()
+            rows.append(newest)
+            continue
+        if seen % every == 0:
+            rows.append(newest)
+        seen += 1
+        if len(rows) >= 2 * MOST_REPORTS:
+            every *= 2
+            del rows[1::2]
+    if newest is not None and rows[-1] is not newest:  # the last row is what is asked for most
+        rows.append(newest)
+    return list(rows)
+
+
+def read_evaluations(path: Path) -> list[Row]:
+    """All evaluations of a run by step: those in its rows, and the last one, which only the `finished` event has."""
+    found = {row[STEPS]: row for row in read_reports(path, "eval/")}
+    for event in reports(_lines(path / EVENTS_FILE, b'"event":"finished"')):
+        kept = {key: value for key, value in event.items() if key.startswith("eval/") and _is_number(value)}
+        if kept and (step := event[STEPS]) not in found:
+            seconds = max((row.get("time_total_s", 0.0) for row in found.values()), default=0.0)
+            found[step] = {STEPS: step, "time_total_s": seconds} | kept
+    return [found[step] for step in sorted(found)]
+
+
+@dataclass(frozen=True)
+class EventSummary:
+    """What happened in a run: how often each kind, and the newest of each."""
+
+    counts: Counter[str]
+    newest: dict[str, list[Row]]
+
+    def of(self, *kinds: str) -> list[Row]:
+        """The newest events of some kinds, in order of their steps."""
+        found = [event for kind in kinds for event in self.newest.get(kind, ())]
+        return sorted(found, key=lambda event: int(event.get(STEPS, 0)))
+
+
+def read_events(path: Path) -> EventSummary:
+    """All events of a run except ends of episodes, which are too many and are in the metrics."""
+    events = EventSummary(Counter(), {})
+    for event in objects(_lines(path / EVENTS_FILE, b'"event"', but=b'"event":"episode_end"')):
+        kind = str(event.get("event"))
+        events.counts[kind] += 1
+        kept = events.newest.setdefault(kind, [])
+        kept.append(event)
+        if len(kept) >= 2 * MOST_EVENTS:
+            del kept[:-MOST_EVENTS]
+    for kept in events.newest.values():
+        del kept[:-MOST_EVENTS]
+    return events
+
+
+def _lines(path: Path, wanted: bytes, but: bytes | None = None) -> Iterator[bytes]:
+    """The whole lines of a file that contain some bytes; nothing if there is no file yet."""
+    try:
+        file = path.open("rb")
+    except OSError:
+        return
+    with file:
+        while line := file.readline(LINE_BYTES):
+            if wanted in line and not (but is not None and but in line) and line.endswith(b"\n"):
+                yield line
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

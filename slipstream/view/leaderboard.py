@@ -1,4 +1,4 @@
-"""Who is best on a scenario: runs, federations and scripts by their return over episodes nobody was stopped on.
+"""The leaderboard of a scenario: runs, federations and scripts by their return over fresh episodes.
 
 A run that ended was judged on fresh episodes beside the scripts (`judgement.json`). Until then all there is are the
 episodes of its last evaluation, on which it may have stopped because they went well: such a run has no rank among
@@ -14,14 +14,14 @@ from typing import Any, Literal
 from slipstream.errors import ScenarioError
 from slipstream.stats.intervals import Interval, iqm_interval, wilson
 from slipstream.view.catalogue import RunSummary
-from slipstream.view.judgement import Judged
 from slipstream.view.origin import tried
-from slipstream.worlds import registry
+from slipstream.view.run import Judged
+from slipstream.worlds.world import tools_of
 
 RETURN = "eval/return_mean"
 Source = Literal["judged", "evaluated"]
 NONE = float("nan")
-STATES = ("running", "crashed", "stopped")  # of a federation: what is told of its clients first
+STATES = ("running", "crashed", "stopped")  # of a federation: the first that one of its clients has
 
 
 @dataclass(frozen=True)
@@ -36,12 +36,12 @@ class LeaderboardEntry:
     state: str
     steps: int | None
     source: Source
-    episodes: int  # that the figures are of
-    value: Interval  # return; without an interval where it is of one evaluation or of several clients
-    share: Interval | None  # of episodes that went well
+    episodes: int  # behind the figures
+    value: Interval  # return; no interval for one evaluation or several clients
+    share: Interval | None  # of successful or clean episodes
     note: str = ""
     rank: int | None = None  # None: not ranked
-    pool: str = ""  # what it is a repeat of; "" for nothing
+    pool: str = ""  # runs of one pool differ in the seed only; "": in no pool
 
 
 def board(scenario: str, runs: Sequence[RunSummary], federations: Mapping[str, str]) -> dict[str, Any]:
@@ -74,7 +74,7 @@ def board(scenario: str, runs: Sequence[RunSummary], federations: Mapping[str, s
 
 
 def rank(entries: Sequence[LeaderboardEntry]) -> list[LeaderboardEntry]:
-    """Entries by their return, the judged before the others; ranks among the firmest there are, and ties share one."""
+    """Sort entries by return, judged ones first, and rank those of the best source; ties share a rank."""
     firm: Source = "judged" if any(entry.source == "judged" for entry in entries) else "evaluated"
     values = [_as_shown(entry.value.estimate) for entry in entries if entry.source == firm]
     return _in_order(
@@ -86,7 +86,7 @@ def rank(entries: Sequence[LeaderboardEntry]) -> list[LeaderboardEntry]:
 
 
 def _as_shown(value: float) -> float:
-    """As the page writes it: what reads the same is the same."""
+    """The value as the page shows it, so that equal texts tie."""
     return float(f"{value:.4g}") if abs(value) < 1000 else round(value)
 
 
@@ -122,7 +122,7 @@ def _federation(
 ) -> LeaderboardEntry:
     figures = [_figures(run, share) for run in runs]
     firm: Source = "judged" if all(source == "judged" for source, *_ in figures) else "evaluated"
-    if firm == "evaluated":  # one of them is not over yet: of all the same is told
+    if firm == "evaluated":  # one is not judged yet: use the evaluations of all
         figures = [_evaluated(run, share) for run in runs]
     returns = [value.estimate for _, _, value, _ in figures]
     parts = [part.estimate for *_, part in figures if part is not None]
@@ -148,7 +148,7 @@ def _federation(
 
 
 def _scripts(runs: Sequence[RunSummary], beside: str | None, share: str | None) -> tuple[list[LeaderboardEntry], str]:
-    """The scripts' rows beside the best run, and a word where other runs met others."""
+    """The scripts' rows beside the best run, and a note if other runs were judged beside different ones."""
     judged = {run.id: run.judged[1:] for run in runs if run.judged}
     own = judged.get(beside or "") or next(iter(judged.values()), ())
     entries = [
@@ -192,9 +192,9 @@ def _evaluated(run: RunSummary, share: str | None) -> tuple[Source, int, Interva
 
 
 def _told_share(runs: Sequence[RunSummary]) -> str | None:
-    """The evaluation figure that is a share of its episodes and tells most: success, or clean."""
+    """The most telling evaluation figure that is a share of episodes: success, or clean."""
     try:
-        names = registry.proportions(runs[0].kind)
+        names = tools_of(runs[0].kind).proportions
     except ScenarioError:
         return None
     keys = [f"eval/{name}{ending}" for name in names[:2] for ending in ("_mean", "_fraction")]
@@ -202,7 +202,7 @@ def _told_share(runs: Sequence[RunSummary]) -> str | None:
 
 
 def _groups(entries: Sequence[LeaderboardEntry]) -> list[dict[str, Any]]:
-    """What was repeated with other seeds: ranked runs of the same algorithm and settings, the longest of each seed."""
+    """Ranked runs that differ in the seed only, the longest of each seed, with their IQM."""
     seeds: dict[str, dict[int | None, LeaderboardEntry]] = {}
     for entry in sorted(entries, key=lambda entry: entry.steps or 0):
         if entry.pool and entry.rank is not None:

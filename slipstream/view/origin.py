@@ -1,11 +1,10 @@
-"""Where a run comes from: started by itself, a client of a federation, or a trial of a sweep with values of its own.
+"""Which federation or sweep a run belongs to, if any, and how it is named among others.
 
 Clients of one federation share weights, and trials of one sweep differ in settings: neither are seeds of one another.
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from slipstream.view.run import About
+from slipstream.view.run import About, cached_by_file
 
 REPLICAS_FILE, ROUNDS, RUNS = "replicas.json", "rounds", "runs"  # in a federation's folder, by run/replicas.py
 TRIALS_FILE, TRIALS = "trials.json", "trials"  # in a sweep's, by scale/sweep.py
@@ -25,8 +24,8 @@ class FederatedRuns:
     """Runs that exchange weights."""
 
     name: str
-    rounds: str  # folder of its rounds; what tells it from others of the name
-    client: str  # which of them the run is
+    rounds: str  # folder of its rounds; unlike the name, unique
+    client: str  # the run's name in it
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,7 @@ class SweepTrial:
 
 @dataclass(frozen=True)
 class Origin:
-    """What a run is part of; of nothing where both are None."""
+    """What a run is part of; both are None for a run on its own."""
 
     federation: FederatedRuns | None
     trial: SweepTrial | None  # a trial may be a federation
@@ -50,48 +49,55 @@ class Origin:
 def origin_of(what: About) -> Origin:
     """What a run is part of."""
     shared = what.config.get("federated")
-    path = what.path.resolve()  # where it is now, however it was named
+    path = what.path.resolve()
     federation = _federation_of(path, shared) if isinstance(shared, Mapping) and shared.get("enabled") else None
     return Origin(federation, _trial_of(path))
 
 
 def name_of_run(what: About, origin: Origin) -> str:
-    """What a run is called among others: its folder's name, behind that of what it is part of."""
+    """A run's name in lists: that of its federation or trial, then its folder's."""
     if origin.federation is not None:
         return f"{origin.federation.name}, {what.path.name}"
     return what.path.name if origin.trial is None else _in_trial(origin.trial, what.path.resolve())
 
 
 def client_name(client: object) -> str:
-    """A client's name that is not taken for a count."""
+    """A client's name; one that is only a number gets a word before it."""
     return f"client {client}" if str(client).isdecimal() else str(client)
 
 
 def tried(values: Mapping[str, Any]) -> str:
-    """Values of a trial in words."""
+    """Values of a trial as text."""
     return ", ".join(f"{key}={value if isinstance(value, str) else _short(value)}" for key, value in values.items())
 
 
 def rounds_of(history: Path) -> str:
-    """The folder of a federation's rounds, by a file that tells of those of one policy."""
+    """The folder of a federation's rounds, from the history file of one policy."""
     return str(history.parent.parent.resolve())
 
 
 def name_of_federation(folder: Path) -> str:
-    """What a federation is called: its folder's name, behind the trial of a sweep that it is a run of."""
+    """A federation's name: that of its trial if a sweep runs it, otherwise its folder's."""
     folder = folder.resolve()
     trial = _trial_of(folder)
     return folder.name if trial is None else _in_trial(trial, folder)
 
 
-# --- finding out ---
+def federation_name(history: Path) -> str:
+    """A federation's name with the policy that a history file is about."""
+    folder = history.parent
+    inside = folder.parent.name == ROUNDS
+    return f"{name_of_federation(folder.parent.parent)}, {folder.name}" if inside else folder.name
+
+
+# --- reading folders ---
 
 
 def _federation_of(path: Path, shared: Mapping[str, Any]) -> FederatedRuns:
     client = str(shared.get("client") or path.name)
     above = path.parent.parent
     has_rounds = (above / REPLICAS_FILE).is_file() or (above / ROUNDS).is_dir()
-    if path.parent.name == RUNS and has_rounds:  # where the folder is now counts, not where it was written
+    if path.parent.name == RUNS and has_rounds:  # the folder may have been moved since
         return FederatedRuns(name_of_federation(above), str(above / ROUNDS), client)
     root = Path(str(shared.get("root") or "")).resolve()
     where = root.parent if root.name == ROUNDS else root
@@ -104,7 +110,7 @@ def _in_trial(trial: SweepTrial, path: Path) -> str:
 
 
 def _trial_of(path: Path) -> SweepTrial | None:
-    """A trial's runs are in SWEEP/trials/NUMBER; a federation that is tried has its clients further down."""
+    """The trial a run belongs to: runs are in SWEEP/trials/NUMBER, those of federations further down."""
     for folder in path.parents[:5]:
         sweep = folder.parent.parent
         if folder.parent.name == TRIALS and folder.name.isdecimal() and (sweep / TRIALS_FILE).is_file():
@@ -113,20 +119,12 @@ def _trial_of(path: Path) -> SweepTrial | None:
     return None
 
 
+@cached_by_file(most=32)
 def _values(path: Path) -> Mapping[int, Mapping[str, Any]]:
-    """Every trial's values by now, by its number; nothing where the file cannot be read."""
-    try:
-        stat = path.stat()
-    except OSError:
-        return {}
-    return _values_at(path, stat.st_mtime_ns, stat.st_size)
-
-
-@functools.lru_cache(maxsize=32)
-def _values_at(path: Path, _changed: int, size: int) -> Mapping[int, Mapping[str, Any]]:
+    """The newest values of every trial, by its number; nothing if the file cannot be read."""
     found: dict[int, Mapping[str, Any]] = {}
     try:
-        state = msgspec.json.decode(path.read_bytes()) if size <= MOST_TRIALS_BYTES else {}
+        state = msgspec.json.decode(path.read_bytes()) if path.stat().st_size <= MOST_TRIALS_BYTES else {}
         for trial in state["trials"]:
             newest = trial["changes"][-1] if trial.get("changes") else trial
             found[int(trial["number"])] = dict(newest["values"])

@@ -14,48 +14,48 @@ from slipstream.draw.page import interval, note, number, section, table, text
 from slipstream.errors import RunFolderError
 from slipstream.stats.intervals import Interval
 from slipstream.view.compare import INTERVALS, Comparison, PairedChance, RunGroup, compare
-from slipstream.view.history import STEPS
-from slipstream.view.judgement import Judge
-from slipstream.view.learning_curves import band_chart
+from slipstream.view.comparison_files import band_chart
 from slipstream.view.origin import name_of_run, origin_of
-from slipstream.view.run import command_of
-from slipstream.view.sign_kinds import KINDS
-from slipstream.view.story import Clip, Story, headline_of, read_story
-from slipstream.worlds import registry
+from slipstream.view.problems import KINDS
+from slipstream.view.report_data import Clip, RunReport, headline_of, read_run_report
+from slipstream.view.run import Judge, command_of
+from slipstream.view.tail import STEPS
+from slipstream.worlds.world import tools_of, worlds
 
 MOST_RUNS = 50
-FILM_BYTES = 6_000_000  # of all episodes in a page together
+REPLAY_BYTES = 6_000_000  # of all episodes in a page together
 LOG_LINES = 40
-MOST_TILES = 8  # of an evaluation's figures, where the world has not said which tell most
-LARGE = 620  # width of a comparison's chart, as it is on the page: letters keep their size
+MOST_TILES = 8  # of an evaluation's figures, if the world names no headline
+LARGE = 620  # width of a comparison's chart; letters keep their size
 OPEN_RUNS = 3  # with more, the runs of a page are folded up
 
 
-def write_report(paths: Sequence[Path], out: Path, judge: Judge | None = None, png: Path | None = None) -> list[Story]:
-    """Write the page about some runs, and pictures into a folder where one is given.
+def write_report(
+    paths: Sequence[Path], out: Path, judge: Judge | None = None, png: Path | None = None
+) -> list[RunReport]:
+    """Write the page about some runs, and pictures into a folder if one is given.
 
     Args:
         paths: Run folders.
         out: The HTML file.
-        judge: Plays episodes with a run's policy; None: told is what was played when the run ended, and without it the
-            last evaluation.
+        judge: Plays episodes with a run's policy; None: show those played when the run ended, or the last evaluation.
         png: Folder for the charts as PNG.
     """
     unique = list(dict.fromkeys(path.resolve() for path in paths))
     if len(unique) > MOST_RUNS:
         raise RunFolderError(f"{len(unique)} runs are too many for one page, which holds {MOST_RUNS}; try compare")
-    stories = [read_story(path, judge) for path in unique]
+    runs = [read_run_report(path, judge) for path in unique]
     comparison = _comparison(unique)
-    written = _page(stories, comparison)
+    written = _page(runs, comparison)
     replace_file(out, written.encode(), durable=False)
     if png is not None:
         png.mkdir(exist_ok=True)
         if isinstance(comparison, Comparison):
             _write_png(png / "comparison.png", [band_chart(task, comparison.metric) for task in comparison.tasks])
-        for story, name in zip(stories, _names(stories), strict=True):
-            if story.charts:
-                _write_png(png / f"{name.replace(', ', '_').replace(' ', '_')}.png", story.charts)
-    return stories
+        for run, name in zip(runs, _names(runs), strict=True):
+            if run.charts:
+                _write_png(png / f"{name.replace(', ', '_').replace(' ', '_')}.png", run.charts)
+    return runs
 
 
 def _write_png(path: Path, drawn: Sequence[Chart]) -> None:
@@ -63,7 +63,7 @@ def _write_png(path: Path, drawn: Sequence[Chart]) -> None:
 
 
 def _comparison(paths: Sequence[Path]) -> Comparison | str | None:
-    """Runs beside each other, or why they cannot be."""
+    """The comparison of several runs, or why there is none."""
     if len(paths) < 2:
         return None
     try:
@@ -72,109 +72,111 @@ def _comparison(paths: Sequence[Path]) -> Comparison | str | None:
         return f"The runs cannot be compared: {error}"
 
 
-def _names(stories: Sequence[Story]) -> list[str]:
-    """What runs are called, with a number where two are the same."""
-    names = [name_of_run(story.about, origin_of(story.about)) for story in stories]
+def _names(runs: Sequence[RunReport]) -> list[str]:
+    """Names of runs; equal ones get a number."""
+    names = [name_of_run(run.about, origin_of(run.about)) for run in runs]
     return [name if names.count(name) == 1 else f"{name}-{k}" for k, name in enumerate(names, start=1)]
 
 
 # --- the page ---
 
 
-def _page(stories: Sequence[Story], comparison: Comparison | str | None) -> str:
-    names = _names(stories)
-    title = names[0] if len(stories) == 1 else f"{len(stories)} runs"
+def _page(runs: Sequence[RunReport], comparison: Comparison | str | None) -> str:
+    names = _names(runs)
+    title = names[0] if len(runs) == 1 else f"{len(runs)} runs"
     now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-    kinds = {kind for story in stories if story.films and registry.is_known(kind := story.about.kind)}
-    scenes = [path for kind in kinds if (path := registry.scene(kind)) is not None]
-    body = _body(stories, names, comparison)
+    kinds = {kind for run in runs if run.clips and (kind := run.about.kind) in worlds()}
+    scenes = [path for kind in kinds if (path := tools_of(kind).drawings.scene) is not None]
+    body = _body(runs, names, comparison)
     return page.page(title, body, f"Slipstream report, {now}", page.replay_scripts(scenes))
 
 
-def _body(stories: Sequence[Story], names: Sequence[str], comparison: Comparison | str | None) -> Iterator[str]:
-    if len(stories) > 1:
+def _body(runs: Sequence[RunReport], names: Sequence[str], comparison: Comparison | str | None) -> Iterator[str]:
+    if len(runs) > 1:
         links = "".join(f'<li><a href="#run-{k}">{text(name)}</a></li>' for k, name in enumerate(names))
         yield f'<nav aria-label="Runs"><ul class="links">{links}</ul></nav>'
     if isinstance(comparison, str):
         yield section("Comparison", f'<p class="warn">{text(comparison)}</p>')
     elif comparison is not None:
         yield from _compared(comparison)
-    room = FILM_BYTES // len(stories)
-    for k, (story, name) in enumerate(zip(stories, names, strict=True)):
-        body = "".join(_run(story, k, room))
-        if len(stories) == 1:
-            yield f'<p class="lead">{text(_headline(story))}</p>{body}'
+    room = REPLAY_BYTES // len(runs)
+    for k, (run, name) in enumerate(zip(runs, names, strict=True)):
+        body = "".join(_run(run, k, room))
+        if len(runs) == 1:
+            yield f'<p class="lead">{text(_headline(run))}</p>{body}'
         else:
-            opened = " open" if len(stories) <= OPEN_RUNS else ""
-            signs = f" · {len(story.signs)} signs" if story.signs else ""
+            opened = " open" if len(runs) <= OPEN_RUNS else ""
+            count = len(run.problems)
+            problems = f" · {count} problem{'s' if count > 1 else ''}" if count else ""
             yield (
                 f'<details class="run" id="run-{k}"{opened}><summary><h2>{text(name)}</h2>'
-                f'<span class="quiet">{text(_headline(story))}{signs}</span></summary>{body}</details>'
+                f'<span class="quiet">{text(_headline(run))}{problems}</span></summary>{body}</details>'
             )
 
 
-def _run(story: Story, index: int, room: int) -> Iterator[str]:
-    yield from _signs(story)
-    yield from _final(story)
-    yield section("Curves", page.figures(story.charts) if story.charts else "<p>There is no report yet.</p>")
-    yield from _replays(story, index, room)
-    yield from _summaries(story)
-    yield section("What was run", "".join(_what(story)))
-    yield from _log(story)
+def _run(run: RunReport, index: int, room: int) -> Iterator[str]:
+    yield from _problems(run)
+    yield from _final(run)
+    yield section("Curves", page.figures(run.charts) if run.charts else "<p>There are no metrics yet.</p>")
+    yield from _replays(run, index, room)
+    yield from _summaries(run)
+    yield section("What was run", "".join(_what(run)))
+    yield from _log(run)
 
 
-def _headline(story: Story) -> str:
-    about = story.about
-    outcome = (about.sessions[-1].get("outcome") if about.sessions else None) or "no word of its end"
+def _headline(run: RunReport) -> str:
+    about = run.about
+    outcome = (about.sessions[-1].get("outcome") if about.sessions else None) or "its end was not recorded"
     outcome = outcome.removeprefix("crashed: ")
-    state = "goes on" if story.state == "running" else f"{story.state}: {outcome}"
+    state = "running" if run.state == "running" else f"{run.state}: {outcome}"
     algos = " + ".join(about.algos) or "no learner"
-    return f"{about.scenario} with {algos}, seed {_seed(story)}; {story.steps:,} of {about.timesteps:,} steps; {state}"
+    return f"{about.scenario} with {algos}, seed {_seed(run)}; {run.steps:,} of {about.timesteps:,} steps; {state}"
 
 
-def _seed(story: Story) -> object:
-    return story.about.metadata.get("seed", story.about.config.get("seed", "?"))
+def _seed(run: RunReport) -> object:
+    return run.about.metadata.get("seed", run.about.config.get("seed", "?"))
 
 
-# --- its parts ---
+# --- parts of a run's page ---
 
 
-def _signs(story: Story) -> Iterator[str]:
-    if not story.signs:
+def _problems(run: RunReport) -> Iterator[str]:
+    if not run.problems:
         titles = "; ".join(kind.title for kind in KINDS.values())
-        yield section("Problem signs", "<p>None was found.</p>" + note(f"Looked for: {titles}."))
+        yield section("Problems", "<p>None was found.</p>" + note(f"Looked for: {titles}."))
         return
     cards = []
-    for sign in story.signs:
-        kind = KINDS[sign.name]
-        where = f"from {sign.first:,} to {sign.last:,} steps" if sign.last > sign.first else f"at {sign.last:,} steps"
+    for problem in run.problems:
+        kind = KINDS[problem.name]
+        since = f"from {problem.first:,} to" if problem.last > problem.first else "at"
         cards.append(
-            f'<li class="sign"><h3>{text(kind.title)}</h3><p>{text(sign.found)} '
-            f'<span class="quiet">Seen {where}.</span></p><p><b>To try:</b> {text(sign.tries or kind.tries)}</p></li>'
+            f'<li class="problem"><h3>{text(kind.title)}</h3><p>{text(problem.found)} '
+            f'<span class="quiet">Seen {since} {problem.last:,} steps.</span></p>'
+            f"<p><b>To try:</b> {text(problem.tries or kind.tries)}</p></li>"
         )
-    yield section("Problem signs", f'<ul class="signs">{"".join(cards)}</ul>')
+    yield section("Problems", f'<ul class="problems">{"".join(cards)}</ul>')
 
 
-def _final(story: Story) -> Iterator[str]:
-    judged = story.judged
+def _final(run: RunReport) -> Iterator[str]:
+    judged = run.judged
     if judged:
         names = [n for n in judged[0].figures if any(_known(row.figures.get(n)) for row in judged)]
         head = ["policy", *(name.replace("_", " ") for name in names)]
         rows = [[row.policy, *(interval(row.figures.get(name)) for name in names)] for row in judged]
         told = (
-            f"{judged[0].episodes:,} episodes each, the same for all, never trained or stopped on: mean and 95 % "
-            "interval over episodes (bootstrap; Wilson's where something happens or not)."
+            f"{judged[0].episodes:,} episodes each, the same for all, never used for training or stopping: mean and "
+            "95 % interval over episodes (bootstrap; Wilson's interval for shares of episodes)."
         )
         yield section("Final figures", table(head, rows) + note(told))
-    elif story.figures:
-        first = ("return", *(headline_of(story.about.kind) or [*story.figures][:MOST_TILES]))
-        shown = {name: value for name, value in story.figures.items() if name in first}
-        others = {name: value for name, value in story.figures.items() if name not in shown}
+    elif run.figures:
+        first = ("return", *(headline_of(run.about.kind) or [*run.figures][:MOST_TILES]))
+        shown = {name: value for name, value in run.figures.items() if name in first}
+        others = {name: value for name, value in run.figures.items() if name not in shown}
         more = page.folded(f"{len(others)} more figures", _tiles(others)) if others else ""
         where = (
-            f"Over the {story.episodes:,} episodes of the evaluation at {story.evaluated_at:,} steps; shares with "
-            "Wilson's 95 % interval. Scripts have not been played beside it yet: slipstream report --episodes 100 does "
-            "that, with intervals on all figures."
+            f"Over the {run.episodes:,} episodes of the evaluation at {run.evaluated_at:,} steps; shares with "
+            "Wilson's 95 % interval. To play the scripts too, with intervals on all figures: slipstream report "
+            "--episodes 100."
         )
         yield section("Last evaluation", _tiles(shown) + more + note(where))
 
@@ -183,55 +185,55 @@ def _tiles(values: Mapping[str, Interval]) -> str:
     return page.tiles({name.replace("_", " "): interval(value) for name, value in values.items()})
 
 
-def _replays(story: Story, index: int, room: int) -> Iterator[str]:
-    """Episodes as JSON in the page, as many as there is room for; report.js gives each run its player."""
-    films: list[Clip] = []
-    for film in story.films:
-        room -= len(film.data)
-        if room < 0 and films:
+def _replays(run: RunReport, index: int, room: int) -> Iterator[str]:
+    """Recorded episodes as JSON, as many as there is room for; replay.js makes the player."""
+    clips: list[Clip] = []
+    for clip in run.clips:
+        room -= len(clip.data)
+        if room < 0 and clips:
             break
-        films.append(film)
-    if not films:
+        clips.append(clip)
+    if not clips:
         return
-    thinned = sorted({film.every for film in films if film.every > 1})
-    notes = [f"{len(films)} of {story.tracks} recorded episodes"] if len(films) < story.tracks else []
+    thinned = sorted({clip.every for clip in clips if clip.every > 1})
+    notes = [f"{len(clips)} of {run.tracks} recorded episodes"] if len(clips) < run.tracks else []
     notes += [f"long ones at every {', '.join(map(str, thinned))} states"] if thinned else []
-    episodes = [json.loads(film.data) for film in films]
-    player = page.replay(story.about.kind, story.about.config["world"], episodes, index)
+    episodes = [json.loads(clip.data) for clip in clips]
+    player = page.replay(run.about.kind, run.about.config["world"], episodes, index)
     left_out = note(f"Left out to keep the page small: shown are {'; '.join(notes)}.") if notes else ""
     yield section("Replays", player + left_out)
 
 
-def _summaries(story: Story) -> Iterator[str]:
-    phases = story.events.of("phase")
+def _summaries(run: RunReport) -> Iterator[str]:
+    phases = run.events.of("phase")
     if phases:
         rows = [[f"{int(e.get(STEPS, 0)):,}", e.get("phase"), e.get("name"), e.get("why")] for e in phases]
         yield section("Curriculum", table(["steps", "phase", "name", "why"], rows))
-    attempts = [*story.certificates] or story.events.of("certificate")
+    attempts = [*run.certificates] or run.events.of("certificate")
     if attempts:
         head = ["attempt", "steps", "phase", "bar", "verdict", "successes", "trials", "alpha", "spends"]
         rows = [[number(a.get(STEPS if key == "steps" else key)) for key in head] for a in attempts]
-        told = "Every attempt on this run that is kept, failed ones too; all together they spend alpha at most."
+        told = "All attempts on this run, failed ones included; together they spend at most alpha."
         yield section("Certificates", table(head, rows) + note(told))
-    rounds = {key: value for key, value in story.last.items() if key.startswith("fed/")}
+    rounds = {key: value for key, value in run.last.items() if key.startswith("fed/")}
     if rounds:
         rows = [[key.removeprefix("fed/").replace("_", " "), number(value)] for key, value in rounds.items()]
         yield section("Federation", table(["last round", ""], rows))
-    if story.records is not None and story.records.rows:
-        yield section(story.records.title, table(story.records.columns, story.records.rows))
+    if run.records is not None and run.records.rows:
+        yield section(run.records.title, table(run.records.columns, run.records.rows))
 
 
-def _what(story: Story) -> Iterator[str]:
-    about, data = story.about, story.about.metadata
+def _what(run: RunReport) -> Iterator[str]:
+    about, data = run.about, run.about.metadata
     commands = [command_of(session) for session in about.sessions]
     facts = {
         "scenario": f"{about.scenario}: {about.config.get('description') or 'no description'}",
         "world": about.kind,
         "algorithm": ", ".join(about.algos),
-        "seed": _seed(story),
-        "steps": f"{story.steps:,} of {about.timesteps:,}",
+        "seed": _seed(run),
+        "steps": f"{run.steps:,} of {about.timesteps:,}",
         "command": commands[0] if commands and commands[0] else "unknown",
-        **({"gone on with": "\n".join(commands[1:])} if len(commands) > 1 else {}),
+        **({"resumed with": "\n".join(commands[1:])} if len(commands) > 1 else {}),
         "folder": about.path,
         "commit": data.get("git_commit") or "unknown",
         "machine": f"{data.get('cpu', '?')}, {data.get('cpu_count', '?')} cores, {data.get('platform', '?')}",
@@ -256,8 +258,8 @@ def _what(story: Story) -> Iterator[str]:
     yield page.folded("All settings", f"<pre>{text(settings)}</pre>")
 
 
-def _log(story: Story) -> Iterator[str]:
-    lines = story.log[-LOG_LINES:]
+def _log(run: RunReport) -> Iterator[str]:
+    lines = run.log[-LOG_LINES:]
     if lines:
         body = f"<pre>{text(chr(10).join(line[:2000] for line in lines))}</pre>"
         yield page.folded(f"The last {len(lines)} lines of the log", body)
@@ -267,7 +269,7 @@ def _log(story: Story) -> Iterator[str]:
 
 
 def _compared(comparison: Comparison) -> Iterator[str]:
-    parts = [f'<p class="warn">{text(doubt.text)}</p>' for doubt in comparison.doubts]
+    parts = [f'<p class="warn">{text(caveat.text)}</p>' for caveat in comparison.caveats]
     for task in comparison.tasks:
         lower = ", lower is better" if comparison.better == "lower" else ""
         parts.append(f"<h3>{text(task.name)}: {text(comparison.metric)} at the end of each run{lower}</h3>")
@@ -278,7 +280,7 @@ def _compared(comparison: Comparison) -> Iterator[str]:
             rows = [[group.name, *map(interval, group.on_the_way)] for group in task.groups]
             parts.append(table(head, rows))
         chart = band_chart(task, comparison.metric)
-        ended = "Dashed: some runs of the group have ended, and count with their last value."
+        ended = "Dashed: some runs of the group have ended; their last value counts."
         told = note(ended) if any(_is_cut(line) for line in chart.lines) else ""
         parts.append(f'<div class="large">{page.figure(chart, LARGE)}{told}</div>')
     if comparison.overall is not None:

@@ -1,4 +1,4 @@
-"""The web viewer's server: pages and JSON about runs, on this machine only, for whoever sits at it.
+"""The web viewer's server: pages and JSON about runs, for this machine only.
 
 A web page from elsewhere that is open in the same browser can send requests here too. So: requests must name this
 machine as their host, nothing may be embedded or read by other origins, nothing but GET and HEAD is answered, runs have
@@ -22,7 +22,7 @@ from slipstream.draw.page import STATIC as DRAW_STATIC
 from slipstream.errors import RunFolderError, ScenarioError, SlipstreamError
 from slipstream.view.answers import ANSWERS, Query
 from slipstream.view.catalogue import Catalogue
-from slipstream.worlds import registry
+from slipstream.worlds.world import tools_of, worlds
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -59,7 +59,7 @@ class ViewerError(SlipstreamError):
     """The viewer cannot be served."""
 
 
-# --- what is answered ---
+# --- the application ---
 
 
 def make_app(catalogue: Catalogue) -> Starlette:
@@ -77,7 +77,8 @@ def make_app(catalogue: Catalogue) -> Starlette:
         return _sent(request, *files[name]) if name in files else _missing("There is no such file.")
 
     def scene(request: Request) -> Response:
-        path = registry.scene(request.path_params["kind"]) if registry.is_known(request.path_params["kind"]) else None
+        kind = request.path_params["kind"]
+        path = tools_of(kind).drawings.scene if kind in worlds() else None
         text = b"" if path is None else path.read_bytes()  # empty: the player shows numbers
         return _sent(request, text, TYPES[".js"])
 
@@ -109,24 +110,24 @@ def make_app(catalogue: Catalogue) -> Starlette:
 
 
 class Guard:
-    """Turns away requests that another site has a hand in: by a name of its own for this machine, or from its pages."""
+    """Refuses requests from other sites: by another host name for this machine, or from their pages."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass on what comes from our own page, or from who typed the address."""
+        """Pass on requests of our own page, and addresses that were typed."""
         from starlette.datastructures import Headers
         from starlette.responses import PlainTextResponse
 
         headers = Headers(scope=scope)
         answer: ASGIApp = self.app
         if headers.get("host", "").partition(":")[0] not in (HOST, "localhost"):
-            answer = PlainTextResponse("This viewer is at 127.0.0.1 and has no other name.", 421, HEADERS)
+            answer = PlainTextResponse("This viewer answers only at 127.0.0.1.", 421, HEADERS)
         elif headers.get("sec-fetch-site", "none") not in ("same-origin", "none"):
-            answer = PlainTextResponse("Pages of other sites get nothing here.", 403, HEADERS)
+            answer = PlainTextResponse("Requests from other sites are refused.", 403, HEADERS)
         elif len(scope["raw_path"]) + len(scope["query_string"]) > ADDRESS_BYTES:
-            answer = PlainTextResponse("No address here is so long.", 414, HEADERS)
+            answer = PlainTextResponse("The address is too long.", 414, HEADERS)
         await answer(scope, receive, send)
 
 
@@ -149,19 +150,19 @@ def _missing(text: str) -> Response:
 def _only_get(request: Request, error: Exception) -> Response:
     from starlette.responses import PlainTextResponse
 
-    return PlainTextResponse("Only GET and HEAD: the viewer reads.", 405, HEADERS | {"Allow": "GET, HEAD"})
+    return PlainTextResponse("Only GET and HEAD are allowed.", 405, HEADERS | {"Allow": "GET, HEAD"})
 
 
-# --- how it is served ---
+# --- serving ---
 
 
 def make_server(catalogue: Catalogue) -> Server:
-    """A server that waits for nobody: slow clients are cut off, and more than CONNECTIONS are turned away."""
+    """A server that drops slow clients, and connections beyond CONNECTIONS."""
     import uvicorn
     from uvicorn.protocols.http.h11_impl import H11Protocol
 
     class Impatient(H11Protocol):
-        """Closes a connection whose request does not come, or whose answer is not taken, in time."""
+        """Closes a connection that does not send its request or read its answer in time."""
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
@@ -177,7 +178,7 @@ def make_server(catalogue: Catalogue) -> Server:
             return ("answered" if answering else "asks"), self.cycle
 
         def _look(self) -> None:
-            """Look every second: what it does, and for how long it has done that."""
+            """Check every second what the connection does, and for how long."""
             if self.transport.is_closing():
                 return
             doing = self._doing()
@@ -219,13 +220,13 @@ def listen(port: int) -> socket.socket:
             continue
         return found
     raise ViewerError(
-        f"--port {port}: taken, and so are the twenty after it; try another, such as --port {port + 1000}"
+        f"--port {port}: in use, and so are the twenty ports after it; try another, such as --port {port + 1000}"
     )
 
 
 def serve(catalogue: Catalogue, listening: socket.socket) -> None:
     """Serve until Ctrl+C."""
-    # What comparisons need takes a second to load; by the time someone wants one, it is there.
+    # Comparisons take a second to import: do it in the background.
     loading = threading.Timer(3.0, importlib.import_module, ["slipstream.view.compare"])
     loading.daemon = True
     loading.start()

@@ -1,21 +1,28 @@
-"""A file that grows by whole lines, read as it grows: in bounded memory, and with an eye for being cut back.
+"""Reads a file of JSON lines while it grows, in bounded memory, and notices when it is cut back.
 
-A resumed run cuts its files back to its checkpoint and writes those steps again; whoever follows must notice, also
-when the file has grown past the old place in the meantime.
+A resumed run cuts its files back to its checkpoint and writes those steps again. A reader must notice that even if the
+file has grown past the old position in the meantime.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
+
+import msgspec
+
+Row = Mapping[str, Any]
+STEPS = "timesteps_total"
 
 READ_BYTES = 4 * 2**20  # at most in one call
-LINE_BYTES = 2**20  # no line of ours is longer; what is, is skipped
-MARK_BYTES = 512  # before the place we have reached, remembered to see whether they are still the same
+LINE_BYTES = 2**20  # the longest line; longer ones are skipped
+MARK_BYTES = 512  # before the position reached, remembered to see whether they are still the same
 
 
 class Tail:
-    """The lines of a file that were added since the last look."""
+    """The lines that were added to a file since the last read."""
 
     def __init__(self, path: Path, offset: int = 0) -> None:
         self.path = path
@@ -39,7 +46,7 @@ class Tail:
             return []
         whole = data.rfind(b"\n") + 1
         if whole == 0:
-            if len(data) > LINE_BYTES:  # no end in sight: not a line of ours
+            if len(data) > LINE_BYTES:  # not a line of ours
                 self.offset += len(data)
                 self._mark = data[-MARK_BYTES:]
             return []
@@ -72,3 +79,19 @@ def _bytes_before(path: Path, offset: int) -> bytes:
         start = max(0, offset - MARK_BYTES)
         file.seek(start)
         return file.read(offset - start)
+
+
+def objects(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+    """The JSON objects among lines; anything else is skipped."""
+    for line in lines:
+        try:
+            found = msgspec.json.decode(line)
+        except (msgspec.DecodeError, RecursionError):
+            continue
+        if isinstance(found, dict):
+            yield found
+
+
+def reports(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+    """The rows of metrics among lines: objects with a step."""
+    return (row for row in objects(lines) if isinstance(row.get(STEPS), int))

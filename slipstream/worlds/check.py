@@ -7,32 +7,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import cache
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from slipstream import _core
 from slipstream.spec import WorldSpec
-from slipstream.worlds.vec_env import F32, U8, U64, EnvOptions, VecEnv
-
-Make = Callable[[int, EnvOptions], VecEnv]
-
-WIDTHS = (1, 7, 64)
-SEED = 1
-
-
-class Finding(NamedTuple):
-    """One broken promise, and where it was first seen."""
-
-    check: str
-    what: str
-    where: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.check}: {self.what}" + (f" ({self.where})" if self.where else "")
+from slipstream.types import U8
+from slipstream.worlds.repeat import SEED, Finding, Make, act, check_autoreset, check_determinism, in_any
+from slipstream.worlds.vec_env import EnvOptions, VecEnv
 
 
 def check_world(make: Make, steps: int = 200) -> list[Finding]:
@@ -180,7 +164,7 @@ class EpisodeCheck:
     @property
     def over(self) -> U8:
         """Worlds nobody is left in, as a mask for reset."""
-        return (~_in_any(self.present)).astype(np.uint8)
+        return (~in_any(self.present)).astype(np.uint8)
 
     def restart(self, mask: U8) -> None:
         """Follow the reset of the masked worlds."""
@@ -203,7 +187,7 @@ class EpisodeCheck:
             yield "the row of an agent that left shows a reward, an end or a duration"
         if not np.isfinite(env.rewards).all():
             yield "a reward is not finite"
-        running = _in_any(before)
+        running = in_any(before)
         if (env.ticks[~running] != 0).any() or (env.ticks[running] < 1).any():
             yield "ticks is not at least 1 exactly where a step was taken"
         self.since_decision += before * env.ticks[:, None]
@@ -230,7 +214,7 @@ class EpisodeCheck:
         parts = None if env.spec.has_durations or not env.spec.reward_parts else env.reward_parts
         if parts is not None and not np.allclose(parts.sum(axis=2), env.rewards, rtol=1e-4, atol=1e-5):
             yield "reward_parts do not add up to the reward"
-        yield from self._end_faults(running & ~_in_any(self.present))
+        yield from self._end_faults(running & ~in_any(self.present))
 
     def _end_faults(self, done: NDArray[np.bool_]) -> Iterator[str]:
         env = self.env
@@ -257,207 +241,8 @@ class EpisodeCheck:
         self.finished += int(done.sum())
 
 
-def _in_any(flags: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Worlds [N] in which some agent [N, A] is flagged."""
-    return np.asarray(flags.any(axis=1))
-
-
 def _bound_faults(name: str, rows: NDArray[Any], low: float, high: float) -> Iterator[str]:
     if not np.isfinite(rows).all():
         yield f"{name} is not finite"
     elif rows.size and (rows.min() < low or rows.max() > high):
         yield f"{name} leaves its bounds [{low}, {high}]"
-
-
-# Determinism
-
-
-def check_determinism(make: Make, steps: int) -> Iterator[Finding]:
-    """Plays the same worlds in batches of other widths, with other threads and across a restore."""
-    widest = max(WIDTHS)
-    options = EnvOptions(seed=SEED)
-    truth = play(make(widest, options), steps)
-    if (again := _difference(truth, play(make(widest, options), steps))) is not None:
-        yield Finding("determinism", "the same seed gives another trajectory", again)
-        return
-    for width in WIDTHS[:-1]:
-        if (where := _difference(truth[:, :width], play(make(width, options), steps))) is not None:
-            yield Finding("determinism", f"a batch of {width} differs from a batch of {widest}", where)
-    shifted = play(make(7, EnvOptions(seed=SEED, first_world=5)), steps, first_world=5)
-    if (where := _difference(truth[:, 5:12], shifted)) is not None:
-        yield Finding("determinism", "worlds depend on their row instead of their global index", where)
-    threaded = play(make(widest, EnvOptions(seed=SEED, threads=2)), steps)
-    if (where := _difference(truth, threaded)) is not None:
-        yield Finding("determinism", "2 threads differ from 1", where)
-    yield from _seed_findings(make)
-    yield from _restore_findings(make, truth[:, :7], steps)
-
-
-def _seed_findings(make: Make) -> Iterator[Finding]:
-    """Another seed, or evaluation, must start elsewhere, wherever worlds differ from each other at all."""
-    first = _first_rows(make, EnvOptions(seed=SEED))
-    if (first == first[0]).all():
-        return  # every world starts alike: nothing is drawn at reset
-    if (first == _first_rows(make, EnvOptions(seed=SEED + 1))).all():
-        yield Finding("determinism", "another seed starts the same episodes")
-    if (first == _first_rows(make, EnvOptions(seed=SEED, evaluation=True))).all():
-        yield Finding("determinism", "evaluation starts the same episodes as training")
-
-
-def _first_rows(make: Make, options: EnvOptions) -> U64:
-    env = make(16, options)
-    env.reset()
-    digest = _digest(env.obs.values(), env.num_worlds)
-    env.close()
-    return digest
-
-
-def _restore_findings(make: Make, truth: U64, steps: int) -> Iterator[Finding]:
-    width, half = truth.shape[1], steps // 2
-    env, other = make(width, EnvOptions(seed=SEED)), make(width, EnvOptions(seed=SEED + 1))
-    if env.exact_resume:
-        play(env, half, close=False)
-        other.restore(env.snapshot())
-        where = _difference(truth[half:], play(other, steps - half, start=half, close=False))
-        if where is not None:
-            yield Finding("determinism", "a restored snapshot continues differently", where)
-    env.close()
-    other.close()
-
-
-# Autoreset
-
-
-def check_autoreset(make: Make, steps: int) -> Iterator[Finding]:
-    """The same worlds with autoreset, without it, and with some of them standing still at times."""
-    width = 7
-    truth = play(make(width, EnvOptions(seed=SEED)), steps)
-    by_hand = play(make(width, EnvOptions(seed=SEED, autoreset=False)), steps, reset_by_hand=True)
-    if (where := _difference(truth, by_hand)) is not None:
-        yield Finding("autoreset", "resetting finished worlds by hand gives other episodes", where)
-    standing = play(make(width, EnvOptions(seed=SEED)), steps, stand_still=True)
-    if (where := _difference(truth, standing)) is not None:
-        yield Finding("autoreset", "worlds that stand still at times live through something else", where)
-
-
-# Playing
-
-
-def play(
-    env: VecEnv,
-    steps: int,
-    *,
-    first_world: int = 0,
-    start: int = 0,
-    reset_by_hand: bool = False,
-    stand_still: bool = False,
-    close: bool = True,
-) -> U64:
-    """Digests [steps, N] of what each world showed before and after each of its own steps, acting at random.
-
-    Actions depend on a world's global index and its own count of steps only, so that digests of one world can
-    be compared whatever ran beside it. With `start` the worlds go on from where they are.
-    """
-    n = env.num_worlds
-    draws = np.stack([draw(env, start + t, first_world) for t in range(steps)])  # [steps, N, A, M or K]
-    digests = np.zeros((steps, n), np.uint64)
-    steps_of = np.zeros(n, np.int64)
-    patience = np.random.default_rng(0)
-    worlds = np.arange(n)
-    if start == 0:
-        env.reset()
-    while (left := steps_of < steps).any():
-        moves = left & (patience.random(n) < 0.7) if stand_still else left
-        at = np.minimum(steps_of, steps - 1)
-        env.actions[...] = to_actions(env, draws[at, worlds])
-        before = _digest(_shown(env), n)
-        env.step(moves.astype(np.uint8) if stand_still else None)
-        digests[at[moves], worlds[moves]] = before[moves] * np.uint64(31) + _digest(_outcome(env), n)[moves]
-        steps_of += moves
-        if reset_by_hand and env.episode_done.any():
-            env.reset(env.episode_done.copy())
-    if close:
-        env.close()
-    return digests
-
-
-def draw(env: VecEnv, step: int, first_world: int = 0) -> F32:
-    """Uniform numbers [N, A, M or K] keyed by global world, agent and step."""
-    out = np.empty((env.num_worlds, env.spec.num_agents, env.spec.action.size), np.float32)
-    _core.fill_uniform(out, seed=SEED, step=step, first_world=first_world)
-    return out
-
-
-def to_actions(env: VecEnv, draws: F32) -> NDArray[Any]:
-    """Turns uniform numbers into actions: the largest allowed, or a point between the bounds."""
-    action = env.spec.action
-    if not action.discrete:
-        low, high = np.float32(action.low), np.float32(action.high)
-        return low + (high - low) * draws
-    if env.action_mask is not None:
-        draws = draws * env.action_mask
-    return np.asarray(draws.argmax(axis=2), np.int32)
-
-
-def act(env: VecEnv, step: int) -> None:
-    """Writes drawn actions."""
-    env.actions[...] = to_actions(env, draw(env, step))
-
-
-def _shown(env: VecEnv) -> list[NDArray[Any]]:
-    """What the next step starts from."""
-    arrays = [*env.obs.values(), env.acting]
-    return arrays + [x for x in (env.state, env.potential, env.action_mask) if x is not None]
-
-
-def _outcome(env: VecEnv) -> list[NDArray[Any]]:
-    """What a step led to; rows that are not valid are left out."""
-    ended, done = (env.terminated | env.truncated) != 0, env.episode_done != 0
-    arrays: list[NDArray[Any]] = [
-        env.rewards,
-        env.terminated,
-        env.truncated,
-        env.alive,
-        env.duration,
-        env.ticks,
-        env.episode_done,
-    ]
-    arrays += [_only(ended, block) for block in env.final_obs.values()]
-    if env.final_state is not None:
-        arrays.append(_only(_in_any(ended), env.final_state))
-    if env.final_potential is not None:
-        arrays.append(_only(ended, env.final_potential))
-    if env.final_mask is not None:
-        arrays.append(_only(ended, env.final_mask))
-    arrays += [_only(done, figure) for figure in (env.episode_length, env.episode_index)]
-    return arrays + [_only(done, figure) for figure in (env.episode_return, env.episode_decisions, env.agent_stats)]
-
-
-def _only(rows: NDArray[np.bool_], array: NDArray[Any]) -> NDArray[Any]:
-    extra = (1,) * (array.ndim - rows.ndim)
-    return np.where(rows.reshape(rows.shape + extra), array, np.zeros_like(array))
-
-
-def _digest(arrays: Any, num_worlds: int) -> U64:
-    """One number per world over all its bytes; a changed bit changes it."""
-    data = np.concatenate(
-        [np.ascontiguousarray(array).reshape(num_worlds, -1).view(np.uint8) for array in arrays if array.size],
-        axis=1,
-    )
-    digest: U64 = (data * _weights(data.shape[1])).sum(axis=1, dtype=np.uint64)
-    return digest
-
-
-@cache
-def _weights(size: int) -> U64:
-    return np.random.default_rng(0).integers(0, 2**64, size, np.uint64) | np.uint64(1)
-
-
-def _difference(truth: U64, other: U64) -> str | None:
-    """Where two plays part, in words; None: nowhere."""
-    apart = np.argwhere(truth != other)
-    if not len(apart):
-        return None
-    step, world = apart[0]
-    worlds = len(np.unique(apart[:, 1]))
-    return f"first at step {step} of world {world}; {worlds} of {truth.shape[1]} worlds differ"

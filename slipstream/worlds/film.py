@@ -17,9 +17,10 @@ from slipstream.draw import COLORS
 from slipstream.draw.canvas import SIZE, Size, paint
 from slipstream.errors import WorldContractError, suggest
 from slipstream.spec import WorldSpec
-from slipstream.worlds.registry import make_renderer
-from slipstream.worlds.renderer import Renderer
-from slipstream.worlds.vec_env import F64, U8, Backdrop, VecEnv
+from slipstream.types import F64, U8
+from slipstream.worlds.tools import Renderer
+from slipstream.worlds.vec_env import Backdrop, VecEnv
+from slipstream.worlds.world import tools_of
 
 if TYPE_CHECKING:
     from slipstream.config.world import WorldConfig
@@ -47,7 +48,9 @@ class Film:
 
     def __init__(self, config: WorldConfig, env: VecEnv) -> None:
         self._env = env
-        self._renderers = [make_renderer(config) for _ in range(env.num_worlds)]
+        make = tools_of(config.kind).drawings.renderer
+        assert make is not None  # `make_film` refuses other worlds
+        self._renderers = [make(config) for _ in range(env.num_worlds)]
         self._frames: list[list[F64]] = [[] for _ in range(env.num_worlds)]
         self._backdrops: list[Backdrop | None] = [None] * env.num_worlds
 
@@ -64,15 +67,14 @@ class Film:
 
     def picture(self, world: int) -> U8:
         """The newest frame, uint8 [height, width, 3]."""
-        render = self._renderers[world]
-        if not self._frames[world] or render is None:
+        if not self._frames[world]:
             raise ResetNeeded("reset() comes before render(): there is nothing to show yet")
-        return render(self._env.spec, np.stack(self._frames[world]), self._backdrops[world])
+        return self._renderers[world](self._env.spec, np.stack(self._frames[world]), self._backdrops[world])
 
 
 def render_metadata(config: WorldConfig, spec: WorldSpec) -> dict[str, Any]:
     """What Gymnasium and PettingZoo want to know: the modes there are, and how many pictures a second."""
-    if make_renderer(config) is None:
+    if tools_of(config.kind).drawings.renderer is None:
         return {"render_modes": []}
     lasts = spec.has_durations and "frames" in spec.frame_fields  # a picture is a decision, and no tick
     per_second = DECISIONS_PER_S if lasts else round(1.0 / seconds_per_picture(spec.tick_seconds))

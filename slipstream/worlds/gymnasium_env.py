@@ -33,6 +33,7 @@ from slipstream.config.load import load
 from slipstream.config.packaged import list_scenarios
 from slipstream.errors import WorldContractError, suggest
 from slipstream.spec import WorldSpec
+from slipstream.types import Bools
 from slipstream.worlds.film import RGB_ARRAY, make_film, render_metadata, warn_of_no_mode
 from slipstream.worlds.registry import make_worlds, world_config
 from slipstream.worlds.spaces import action_space, checked_actions, in_form, observation_space
@@ -41,8 +42,6 @@ from slipstream.worlds.vec_env import EnvOptions
 if TYPE_CHECKING:
     from slipstream.config.scenario import Scenario
     from slipstream.config.world import WorldConfig
-
-Bools = NDArray[np.bool_]
 
 
 class StepResult(NamedTuple):

@@ -11,8 +11,7 @@ from gymnasium.error import InvalidAction
 from numpy.typing import NDArray
 
 from slipstream.errors import WorldContractError
-from slipstream.spec import ActionSpec, ObsBlock, WorldSpec
-from slipstream.worlds.action_space import ActionSpace, Number
+from slipstream.spec import ActionSpace, ActionSpec, Number, ObsBlock, WorldSpec
 
 # A spec is saved as JSON, which has no infinity; Gymnasium itself long wrote "unbounded" as this number.
 FLOAT32_MAX = float(np.finfo(np.float32).max)
@@ -92,8 +91,8 @@ def leaves(space: Space[Any], path: tuple[str | int, ...] = ()) -> list[Leaf]:
 
 
 def _box_leaf(name: str, path: tuple[str | int, ...], space: spaces.Box) -> Leaf:
-    planes = space.dtype == np.uint8 and len(space.shape) >= 2
     shape, dtype = space.shape, space.dtype
+    planes = (dtype == np.uint8 and len(shape) >= 2) or (dtype == np.bool_ and len(shape) == 3)
     size = int(np.prod(shape, dtype=np.int64))
     if size == 0:
         raise WorldContractError(f"the observation space's Box '{name}' of shape {shape} is empty")

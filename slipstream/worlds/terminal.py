@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from rich.text import Text
 
-from slipstream.worlds.vec_env import F64
+from slipstream.types import F64
 
 # Told apart on a dark ground and on a light one; the first agents have the clearest.
 STYLES = ("bold cyan", "bold yellow", "bold magenta", "bold green", "bold blue", "bold red")

@@ -12,24 +12,20 @@ Arrays are created once and written in place; N worlds, A agents. After `step`:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from slipstream import _core
+from slipstream.config.base import Config
 from slipstream.config.records import from_value
-from slipstream.errors import WorldContractError, suggest
+from slipstream.errors import ScenarioError, WorldContractError, suggest
 from slipstream.spec import WorldSpec
+from slipstream.types import F32, F64, I32, U8, U32, U64
 
-U8 = NDArray[np.uint8]
-I32 = NDArray[np.int32]
-U32 = NDArray[np.uint32]
-U64 = NDArray[np.uint64]
-F32 = NDArray[np.float32]
-F64 = NDArray[np.float64]
 PHASES = 256  # that a world may have; the core's kPhases
 
 
@@ -62,6 +58,21 @@ class Backdrop(NamedTuple):
     occupied: U8
     resolution_m: float
     origin: tuple[float, float, float]
+
+
+class Recorded(NamedTuple):
+    """An episode as it was played, T steps of A agents.
+
+    Row t of everything but `frames` belongs to the step from frame t to frame t + 1.
+    """
+
+    frames: F64  # [T + 1, A, F], named by spec.frame_fields
+    actions: NDArray[Any]  # [T, A, K] or [T, A], as they were handed to the world
+    rewards: F32  # [T, A]
+    parts: F32 | None  # [T, A, P], named by spec.reward_parts
+    alive: U8  # [T, A], before the step
+    ticks: I32  # [T], how long the step was
+    backdrop: Backdrop | None
 
 
 class VecEnv(Protocol):
@@ -206,7 +217,8 @@ class NativeVecEnv:
                 first += count
             return self._native.snapshot()
         except ValueError as error:
-            raise WorldContractError(f"{self.spec.name}: cannot join {len(parts)} snapshots: {error}") from None
+            sizes = ", ".join(map(str, counts))
+            raise WorldContractError(f"{self.spec.name}: cannot join snapshots of {sizes} worlds: {error}") from None
         finally:
             self._native.restore(before)
 
@@ -240,3 +252,35 @@ class NativeVecEnv:
 
     def close(self) -> None:
         """Nothing to do: threads end with the object."""
+
+
+# --- from a config to a batch of native worlds ---
+
+Native = TypeVar("Native")
+
+
+def make_native(
+    make: Callable[[Native, int, _core.VecEnvOptions], _core.VecEnv],
+    native: Native,
+    num_worlds: int,
+    options: EnvOptions,
+) -> NativeVecEnv:
+    """A batch that the core makes from one of its configs; what the core refuses is an error of the scenario."""
+    try:
+        return NativeVecEnv(make(native, num_worlds, options.native()))
+    except ValueError as error:
+        raise ScenarioError(f"world: {error}") from None
+
+
+def to_native(config: Config, native: Native, without: Collection[str] = ()) -> Native:
+    """Fill a struct of the core with the fields that it shares with a config, but for some that are worked out."""
+    for name in type(config).model_fields:
+        if name not in without and hasattr(native, name):
+            setattr(native, name, _value(getattr(config, name)))
+    return native
+
+
+def _value(value: Any) -> Any:
+    if isinstance(value, Config):
+        return to_native(value, getattr(_core, type(value).__name__)())
+    return [_value(item) for item in value] if isinstance(value, tuple) else value

@@ -1,26 +1,43 @@
-"""What a package offers to add a world: a `World`, which is quick to load.
+"""What a package offers to add a world: a `World`; and which worlds there are.
 
 A package names its `World` in the entry point group `slipstream.worlds`; docs/adding-a-world.md shows a whole one.
+All of this is quick to load: `slipstream --help` lists the worlds' verbs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import os
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from slipstream.errors import ScenarioError, suggest
 
 if TYPE_CHECKING:
-    from slipstream.config.network import NetworkConfig
-    from slipstream.config.world import WorldConfig
+    from slipstream.config.world import NetworkConfig, WorldConfig
     from slipstream.worlds.tools import WorldTools
 
 
-class WorldVerb(NamedTuple):
-    """A verb of the command line that belongs to a world: `slipstream NAME …`."""
+class Verb(NamedTuple):
+    """A verb of the command line: `slipstream NAME …`."""
 
     name: str
     text: str  # what it is for, for `slipstream --help`
-    run: Callable[[Sequence[str]], int]  # takes the words after the name, returns the exit code; imports what it needs
+    run: Callable[[Sequence[str]], int] | str  # words after the name -> exit code; or "module:function", imported then
+
+    def __call__(self, words: Sequence[str]) -> int:
+        """Runs it; only now is what it needs imported."""
+        run: Any = self.run
+        if isinstance(run, str):
+            module, function = run.split(":")
+            run = getattr(import_module(module), function)
+        return int(run(words))
+
+
+WorldVerb = Verb  # what packages of worlds may call it
 
 
 class World(NamedTuple):
@@ -30,7 +47,7 @@ class World(NamedTuple):
     tools: Callable[[], WorldTools[Any]]  # imports and returns the rest
     networks: Callable[[], tuple[type[NetworkConfig], ...]] = tuple  # imports and returns its kinds of networks
     scenarios: str | None = None  # folder of its scenario files; those in its subfolder `presets` are to be included
-    verbs: tuple[WorldVerb, ...] = ()
+    verbs: tuple[Verb, ...] = ()
 
 
 def load_name(package: str, places: Mapping[str, str], name: str) -> Any:
@@ -38,3 +55,114 @@ def load_name(package: str, places: Mapping[str, str], name: str) -> Any:
     if name not in places:
         raise AttributeError(f"module '{package}' has no attribute '{name}'")
     return getattr(import_module(f"{package}.{places[name]}"), name)
+
+
+# --- which worlds there are ---
+
+
+Answer = TypeVar("Answer")
+
+GROUP = "slipstream.worlds"
+
+# The same table as in pyproject.toml: a source tree, and an installation older than it, have no such metadata.
+BUILT_IN = {
+    "airspace": "slipstream.worlds.airspace:WORLD",
+    "drmario": "slipstream.worlds.drmario:WORLD",
+    "horizontal_cr": "slipstream.worlds.airspace:HORIZONTAL_CR",
+    "racing": "slipstream.worlds.racing:WORLD",
+    "probe": "slipstream.worlds.probe:WORLD",
+    "gymnasium": "slipstream.worlds.foreign:GYMNASIUM",
+    "pettingzoo": "slipstream.worlds.foreign:PETTINGZOO",
+    "vector": "slipstream.worlds.foreign:VECTOR",
+}
+
+
+@cache
+def worlds() -> dict[str, World]:
+    """Every world by its `world.kind`; one of another package that cannot be loaded is left out, with a warning."""
+    found = {kind: _load(place) for kind, place in BUILT_IN.items()}
+    for kind, place in installed():
+        if kind in found:
+            if BUILT_IN.get(kind) != place:
+                warnings.warn(f"the world '{kind}' of {place} is left out: there is one of this name", stacklevel=2)
+            continue
+        try:
+            found[kind] = _load(place)
+        except Exception as error:
+            warnings.warn(f"the world '{kind}' of {place} is left out: {error!r}", stacklevel=2)
+    return found
+
+
+def tools_of(kind: str) -> WorldTools[Any]:
+    """What a `world.kind` can do; its package is imported for the answer."""
+    if kind not in worlds():
+        raise ScenarioError(f"world.kind: unknown world '{kind}'" + suggest(kind, worlds()))
+    return worlds()[kind].tools()
+
+
+def config_classes() -> list[type[WorldConfig]]:
+    """The config class of every world."""
+    return list(_answers(_config_class))
+
+
+def network_classes() -> list[type[NetworkConfig]]:
+    """The config classes of the networks that worlds bring."""
+    return [own for networks in _answers(lambda _, world: world.networks()) for own in networks]
+
+
+def _config_class(kind: str, world: World) -> type[WorldConfig]:
+    own = world.config()
+    if own.model_fields["kind"].default != kind:
+        raise TypeError(f"the field `kind` of {own.__name__} must have the default '{kind}'")
+    return own
+
+
+def _answers(ask: Callable[[str, World], Answer]) -> Iterator[Answer]:
+    """What every world answers; one of another package that cannot is left out, with a warning."""
+    for kind, world in worlds().items():
+        try:
+            answer = ask(kind, world)
+        except Exception as error:
+            if kind in BUILT_IN:
+                raise
+            warnings.warn(f"the world '{kind}' is left out: {error!r}", stacklevel=3)
+        else:
+            yield answer
+
+
+def _load(place: str) -> World:
+    module, name = place.split(":")
+    world = getattr(import_module(module), name)
+    if not isinstance(world, World):
+        raise TypeError(f"{place} is no slipstream.worlds.world.World")
+    return world
+
+
+def installed() -> Iterator[tuple[str, str]]:
+    """Names and places of the group's entry points, in the metadata of what is installed.
+
+    As `importlib.metadata.entry_points` reads them, which takes longer to import than all of `slipstream --help`.
+    """
+    for folder in dict.fromkeys(sys.path):
+        try:
+            names = sorted(os.listdir(folder or os.curdir))
+        except OSError:  # a zip file, or no longer there
+            continue
+        for name in names:
+            if name.endswith((".dist-info", ".egg-info")):
+                yield from _entries(os.path.join(folder, name, "entry_points.txt"))
+
+
+def _entries(path: str) -> Iterator[tuple[str, str]]:
+    try:
+        with open(path, encoding="utf-8") as file:
+            lines = file.read().splitlines()
+    except (OSError, UnicodeDecodeError):
+        return
+    section = ""
+    for line in map(str.strip, lines):
+        if line.startswith("["):
+            section = line.strip("[] ")
+        elif section == GROUP and "=" in line and not line.startswith(("#", ";")):
+            kind, _, place = line.partition("=")
+            yield kind.strip(), place.partition("[")[0].strip()

@@ -4,14 +4,14 @@ import pytest
 import torch
 
 from slipstream.algos.adam import FlatAdam
-from slipstream.algos.batch import Batch, _each
+from slipstream.algos.rollout_batch import Batch
 from slipstream.algos.surrogate import LossWeights, surrogate, value_error
 from slipstream.nets.actor import Actor, ActorSpec
 from slipstream.nets.arithmetic import Arithmetic, arithmetic
-from slipstream.nets.blocks import VECTOR
 from slipstream.nets.critic import Critic
-from slipstream.nets.forward import ActorCritic, PolicyAndValue
+from slipstream.nets.inputs import VECTOR
 from slipstream.nets.mlp import MlpTorso
+from slipstream.nets.networks import ActorCritic, PolicyAndValue
 
 ROWS, INPUTS, OUTPUTS = 33, 7, 3
 
@@ -67,7 +67,7 @@ def run(actor: Actor, critic: Critic, batch: Batch) -> PolicyAndValue:
 
 def add(optimiser: FlatAdam, forward: PolicyAndValue, batch: Batch, **terms: float) -> None:
     grads = output_grads_of(forward.policy, forward.value, batch)
-    optimiser.add_output_grads(forward, grads, batch.part, terms)
+    optimiser.add_output_grads(forward, grads, batch.fraction, terms)
 
 
 @pytest.mark.parametrize("hidden", [(16, 8), (40,), ()])
@@ -86,6 +86,10 @@ def test_gradients_are_those_of_torchs_graph_to_the_bit(discrete, masked, hidden
     assert torch.isfinite(found).all()
     assert torch.equal(found, torch.cat([piece.flatten() for piece in grads]))
     assert (found != 0).any()
+
+    forward = ActorCritic(actor, critic, per_parameter=True).forward(batch.inputs, batch.critic_inputs, batch.mask)
+    pieces = forward.backward(output_grads_of(policy, value, batch))
+    assert all(torch.equal(piece, grad.flatten()) for piece, grad in zip(pieces, grads, strict=True))
 
 
 @pytest.mark.parametrize("how", [{"shared": True}, {}])
@@ -106,14 +110,14 @@ def test_a_batch_in_pieces_has_the_gradient_of_the_whole():
     add(optimiser, forward, batch, loss=3.0)
     whole = gradient(optimiser)
     optimiser._grads = ()
-    for part in (0.25, 0.75):
-        add(optimiser, forward, batch._replace(part=part), loss=3.0)
+    for fraction in (0.25, 0.75):
+        add(optimiser, forward, batch._replace(fraction=fraction), loss=3.0)
     assert torch.allclose(gradient(optimiser), whole, rtol=1e-5, atol=1e-8)
 
 
 def test_networks_that_ran_on_more_rows_before_give_the_gradient_of_some_that_did_not():
     batch = rows(False, False)
-    few = _each(batch, lambda tensor: tensor[:5])
+    few = batch.map(lambda tensor: tensor[:5])
     found = []
     for before in ([batch], []):
         actor, critic, optimiser = networks(False, (16, 8))

@@ -171,14 +171,20 @@ def test_moments_are_saved_under_the_name_of_their_parameter():
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "array"),
     [
-        (lambda s: s.update({"optim.actor.all.4.exp_avg": np.zeros((200, 9), np.float32)}), r"all.4.exp_avg: .*\(200,"),
-        (lambda s: s.update({"optim.actor.all.0.exp_avg_sq": np.zeros((), np.float32)}), r"all.0.exp_avg_sq: .*\(1,\)"),
-        (lambda s: s.pop("optim.actor.all.4.exp_avg_sq"), "all.4.exp_avg_sq: the saved state lacks it"),
+        (
+            lambda s: s.update({"optim.actor.all.4.exp_avg": np.zeros((200, 9), np.float32)}),
+            r"all\.4\.exp_avg: .*\(200, 9\).*\(200, 200\)",
+        ),
+        (
+            lambda s: s.update({"optim.actor.all.0.exp_avg_sq": np.zeros((), np.float32)}),
+            r"\.0\.exp_avg_sq: .*\(\).*\(1,\)",
+        ),
+        (lambda s: s.pop("optim.actor.all.4.exp_avg_sq"), r"\.4\.exp_avg_sq: (?!.*shape)"),
     ],
 )
-def test_moments_that_do_not_fit_are_refused_by_name_and_nothing_is_changed(change, words):
+def test_moments_that_do_not_fit_are_refused_by_name_and_nothing_is_changed(change, array):
     trained, adam = make()
     adam.minimize(trained.loss(gradients(1)), 1e-3, None)
     saved = adam.arrays("optim")
@@ -186,7 +192,7 @@ def test_moments_that_do_not_fit_are_refused_by_name_and_nothing_is_changed(chan
     weights, other = make(seed=1)
     other.minimize(weights.loss(gradients(2)), 1e-3, None)
     before = bits(weights, other)
-    with pytest.raises(CheckpointError, match=words):
+    with pytest.raises(CheckpointError, match=array):
         other.load(saved, "optim")
     assert bits(weights, other) == before
 
@@ -214,7 +220,7 @@ def test_several_modules_are_one_vector_in_their_order():
 def test_parameters_that_are_not_float32_are_refused():
     weights = Weights(((2,), (3,)))
     weights.all[1].data = weights.all[1].data.double()
-    with pytest.raises(ValueError, match=r"torch\.float64 .* must be float32"):
+    with pytest.raises(ValueError, match=r"torch\.float64 .*float32"):
         FlatAdam({"actor": weights})
     assert weights.all[0].dtype == torch.float32
 

@@ -19,7 +19,7 @@ from slipstream.algos.protocol import Progress
 from slipstream.algos.state import module_arrays
 from slipstream.algos.surrogate import kl_penalty
 from slipstream.data.rollout import Rollout
-from slipstream.nets.blocks import VECTOR
+from slipstream.nets.inputs import VECTOR
 
 
 def appo(**changes: object) -> Appo:

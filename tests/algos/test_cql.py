@@ -11,14 +11,14 @@ import torch
 from learning import FALLING, digest, flat, hand_sample, hand_spec, learn, set_layer
 from scipy import optimize
 
+from slipstream.algos.adam import ALONE
 from slipstream.algos.cql import Cql, conservative_term
 from slipstream.algos.offpolicy import Rows, RowSlice, pieces_of, rows_of
 from slipstream.algos.protocol import Progress
 from slipstream.algos.sac import Sac
-from slipstream.algos.share import ALONE
 from slipstream.config.algos import CqlConfig, SacConfig
 from slipstream.data.transitions import Sample
-from slipstream.nets.blocks import VECTOR
+from slipstream.nets.inputs import VECTOR
 
 CPU, START = torch.device("cpu"), Progress(0.0, 0)
 CHOICES, AXIS = {"choices": 3}, {"axes": 1}

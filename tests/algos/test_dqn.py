@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 from learning import FALLING, flat, hand_sample, hand_spec, learn, set_layer
 
 from slipstream.algos.adam import BETA1
-from slipstream.algos.dqn import Dqn, quantile_loss, taken
+from slipstream.algos.dqn import Dqn, taken
+from slipstream.algos.losses import quantile_loss
 from slipstream.algos.offpolicy import rows_of
 from slipstream.algos.protocol import Progress
 from slipstream.config.algos import DqnConfig
 from slipstream.data.transitions import Sample
-from slipstream.nets.blocks import VECTOR
+from slipstream.nets.inputs import VECTOR
 
 CPU, START = torch.device("cpu"), Progress(0.0, 0)
 KINDS: dict[str, dict[str, Any]] = {

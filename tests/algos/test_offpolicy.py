@@ -17,14 +17,13 @@ from learning import build, digest, hand_sample, hand_spec, scenario_of, set_lay
 from scipy import stats
 
 from slipstream import _core
-from slipstream.algos.adam import FlatAdam
+from slipstream.algos.adam import FlatAdam, TargetNetwork
 from slipstream.algos.offpolicy import Noise, coin, random_actions, rows_of
 from slipstream.algos.protocol import Progress
 from slipstream.algos.registry import ALGORITHMS
-from slipstream.algos.target_network import TargetNetwork
 from slipstream.config.algos import CqlConfig, DqnConfig, SacConfig, Td3Config
 from slipstream.nets.actor import Actor, ActorSpec
-from slipstream.nets.blocks import VECTOR
+from slipstream.nets.inputs import VECTOR
 from slipstream.nets.mlp import Mlp
 
 CPU = torch.device("cpu")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,21 +10,30 @@ import torch
 from learning import hand_sample, hand_spec
 from torch import Tensor
 
-from slipstream.algos.adam import BETA1, FlatAdam
-from slipstream.algos.dqn import Dqn, quantile_loss, taken
-from slipstream.algos.loss import autograd_loss, gradient_step, least_value
-from slipstream.algos.offpolicy import rows_of
+from slipstream.algos.adam import ALONE, BETA1, FlatAdam
+from slipstream.algos.dqn import Dqn, taken
+from slipstream.algos.losses import (
+    autograd_loss,
+    critic_target,
+    expected_soft_value,
+    gradient_step,
+    least_value,
+    quantile_loss,
+    twin_loss,
+    twin_loss_grads,
+)
+from slipstream.algos.offpolicy import Rows, pieces_of, rows_of
 from slipstream.algos.protocol import Progress
-from slipstream.algos.sac import Sac, critic_target, expected_soft_value, twin_loss, twin_loss_grads
+from slipstream.algos.sac import Sac
 from slipstream.algos.td3 import Td3
 from slipstream.config.algos import DqnConfig, SacConfig, Td3Config
 from slipstream.data.transitions import Sample
 from slipstream.nets.arithmetic import Arithmetic, arithmetic
-from slipstream.nets.blocks import VECTOR, append
 from slipstream.nets.critic import ActionCritics
-from slipstream.nets.forward import GraphForward, NetworkRunner
 from slipstream.nets.heads import Categorical, Squashed, masked
+from slipstream.nets.inputs import VECTOR, append
 from slipstream.nets.mlp import MlpTorso, NativeForward
+from slipstream.nets.networks import GraphForward, NetworkRunner
 from slipstream.nets.torso import Network
 
 CPU, START = torch.device("cpu"), Progress(0.0, 0)
@@ -96,8 +104,8 @@ def test_slopes_of_the_twin_loss_are_those_torch_finds():
     plain = autograd_loss(lambda *outs: twin_loss(torch.stack(outs).squeeze(2), target, weight), first, second)
     torch.testing.assert_close(got.value, plain.value)
     torch.testing.assert_close(got.aux, plain.aux)
-    for slope, expected in zip(got.output_grads, plain.output_grads, strict=True):
-        assert torch.equal(slope, expected)
+    for grads, expected in zip(got.output_grads, plain.output_grads, strict=True):
+        assert torch.equal(grads, expected)
 
 
 @pytest.mark.parametrize("members", [1, 2])
@@ -105,19 +113,19 @@ def test_the_least_value_of_an_action_and_its_slope_are_those_torch_finds(member
     critics = twins(5, (16, 16))
     x, action = torch.randn(ROWS, 3, generator=seeded(2)), torch.randn(ROWS, 2, generator=seeded(3)).requires_grad_()
     expected = critics(side_by_side(x, action))[:members].amin(0).squeeze(1)
-    value, slope = least_value(NetworkRunner(*critics.networks[:members]), {VECTOR: x}, action)
+    value, grads = least_value(NetworkRunner(*critics.networks[:members]), {VECTOR: x}, action)
     assert torch.equal(value, expected.detach())
-    torch.testing.assert_close(slope, torch.autograd.grad(expected.sum(), action)[0])
+    torch.testing.assert_close(grads, torch.autograd.grad(expected.sum(), action)[0])
     assert len({int(which) for which in critics(side_by_side(x, action)).argmin(0)}) == 2  # both count somewhere
 
 
-def test_where_critics_agree_one_of_them_gives_the_slope():
+def test_where_critics_agree_one_of_them_gives_the_gradient():
     critics = twins(2, (4,))
     critics.members[1].load_state_dict(critics.members[0].state_dict())
     action = torch.tensor([[0.3], [-0.5]], requires_grad=True)
-    _, slope = least_value(NetworkRunner(*critics.networks), {VECTOR: torch.zeros(2, 1)}, action)
+    _, grads = least_value(NetworkRunner(*critics.networks), {VECTOR: torch.zeros(2, 1)}, action)
     alone = critics(side_by_side(torch.zeros(2, 1), action))[0].sum()
-    torch.testing.assert_close(slope, torch.autograd.grad(alone, action)[0])
+    torch.testing.assert_close(grads, torch.autograd.grad(alone, action)[0])
 
 
 # --- records ---
@@ -126,45 +134,54 @@ def test_where_critics_agree_one_of_them_gives_the_slope():
 @pytest.mark.parametrize("how", [Arithmetic(), Arithmetic(torch.bfloat16)], ids=["native", "torch"])
 def test_a_forward_pass_has_gradients_of_parameters_and_of_inputs_whichever_way_it_ran(how):
     nets = [MlpTorso((3, 8, 2), "tanh", 1.0, seeded(seed)) for seed in (1, 2)]
-    x, slopes = torch.randn(ROWS, 3, generator=seeded(3)), torch.randn(2, ROWS, 2, generator=seeded(4)).unbind()
+    x, output_grads = torch.randn(ROWS, 3, generator=seeded(3)), torch.randn(2, ROWS, 2, generator=seeded(4)).unbind()
     near = {"rtol": 1e-4, "atol": 1e-5} if how == Arithmetic() else {"rtol": 0.1, "atol": 0.2}
     with arithmetic(how):
         first, second = (NetworkRunner(*map(Network, nets)).forward({VECTOR: x}) for _ in range(2))
         assert isinstance(first, NativeForward if how == Arithmetic() else GraphForward)
-        by_parameters, by_rows = first.backward(slopes), second.vector_grads(slopes)
+        by_parameters, by_rows = first.backward(output_grads), second.vector_grads(output_grads)
     assert not any(out.requires_grad for out in first.outputs)
     x.requires_grad_()
     outs = [net({VECTOR: x}) for net in nets]
     parameters = [parameter for net in nets for parameter in net.parameters()]
-    *expected, of_rows = torch.autograd.grad(outs, [*parameters, x], slopes)
+    *expected, of_rows = torch.autograd.grad(outs, [*parameters, x], output_grads)
     flat = [torch.cat([g.flatten() for g in grads]) for grads in (by_parameters, expected)]
     torch.testing.assert_close(*flat, **near)
     torch.testing.assert_close(by_rows[0] + by_rows[1], of_rows, **near)
 
 
-def test_a_step_down_is_the_step_down_torchs_graph():
+def test_a_gradient_step_is_that_of_torchs_graph():
     plain, written = (MlpTorso((3, 8, 1), "tanh", 1.0, seeded(1)) for _ in range(2))
     x, target, weight = torch.randn(ROWS, 3), torch.randn(ROWS), torch.rand(ROWS)
     expected, optimiser = FlatAdam({"net": plain}), FlatAdam({"net": written})
     loss, told = twin_loss(plain({VECTOR: x}).T, target, weight)
     norm = expected.minimize(loss, 1e-2, 0.1)
     forward = NetworkRunner(Network(written)).forward({VECTOR: x})
-    stepped = gradient_step(optimiser, [(None, forward, lambda out: twin_loss_grads([out], target, weight))], 1e-2, 0.1)
+    draw = Rows({VECTOR: x}, x, None, target, target, {VECTOR: x}, None, weight)
+    stepped = gradient_step(
+        optimiser,
+        pieces_of(draw, 1, ALONE),
+        lambda _: (forward, twin_loss_grads(forward.outputs, target, weight)),
+        1e-2,
+        0.1,
+    )
     assert stepped.norm == pytest.approx(norm)
     torch.testing.assert_close((stepped.loss, stepped.aux), (loss.detach(), told))
     torch.testing.assert_close(optimiser.vector, expected.vector)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_a_step_down_in_few_digits_goes_where_one_in_many_does(dtype):
+def test_a_gradient_step_in_few_digits_goes_where_one_in_many_does(dtype):
     ways = []
     for how in (Arithmetic(), Arithmetic(dtype)):
         net = MlpTorso((3, 32, 1), "tanh", 1.0, seeded(1))
         optimiser = FlatAdam({"net": net})
         x, target = torch.randn(ROWS, 3, generator=seeded(2)), torch.randn(ROWS, generator=seeded(3))
+        draw = Rows({VECTOR: x}, x, None, target, target, {VECTOR: x}, None, target)
         with arithmetic(how):
-            loss = partial(lambda target, out: twin_loss_grads([out], target, torch.full((ROWS,), 1e-6)), target)
-            gradient_step(optimiser, [(None, NetworkRunner(Network(net)).forward({VECTOR: x}), loss)], 1e-2, None)
+            forward = NetworkRunner(Network(net)).forward({VECTOR: x})
+            loss = twin_loss_grads(forward.outputs, target, torch.full((ROWS,), 1e-6))
+            gradient_step(optimiser, pieces_of(draw, 1, ALONE), lambda _, both=(forward, loss): both, 1e-2, None)
         ways.append(gradient(optimiser))
     assert float((ways[0] - ways[1]).norm() / ways[0].norm()) < 0.05
     assert float(ways[0].norm()) > 0

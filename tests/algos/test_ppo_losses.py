@@ -9,7 +9,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from slipstream.algos.batch import Batch, explained_variance
+from slipstream.algos.means import explained_variance
+from slipstream.algos.rollout_batch import Batch
 from slipstream.algos.surrogate import LossWeights, in_torch, kl_penalty, surrogate, value_error
 from slipstream.config.algos import schedule_at
 from slipstream.nets.heads import FORBIDDEN, Categorical, Gaussian
@@ -112,14 +113,14 @@ def test_what_is_not_finite_stays_visible_in_the_gradient():
 
 def test_a_choice_that_does_not_exist_is_refused():
     batch = rows_of(torch.tensor([0, 2], dtype=torch.int32), torch.zeros(2), torch.zeros(2))
-    with pytest.raises(ValueError, match="action 2 of row 1 is none of the 2 choices"):
+    with pytest.raises(ValueError, match=r"action 2 of row 1 .*2 choices"):
         surrogate(Categorical(torch.zeros(2, 2)), batch, LossWeights(0.2, 0.0))
 
 
 def test_tensors_the_kernel_cannot_read_are_refused():
     mean = torch.zeros(3, 2)
     batch = rows_of(torch.zeros(3, 2, dtype=torch.float64), torch.zeros(3), torch.zeros(3))
-    with pytest.raises(ValueError, match="expected a contiguous"):
+    with pytest.raises(ValueError, match=r"torch\.float32 .*\(3, 2\).* torch\.float64"):
         surrogate(Gaussian(mean, torch.zeros(2)), batch, LossWeights(0.2, 0.0))
 
 

@@ -9,12 +9,12 @@ import torch
 from learning import TINY, build, digest, scenario_of
 
 from slipstream import _core
-from slipstream.algos.batch import split
 from slipstream.algos.ppo import Ppo
 from slipstream.algos.protocol import Progress
+from slipstream.algos.rollout_batch import split
 from slipstream.config.algos import PpoConfig
 from slipstream.data.rollout import Ends, Rollout, allocate_rollout
-from slipstream.nets.blocks import VECTOR
+from slipstream.nets.inputs import VECTOR
 from slipstream.spec import ActionSpec, ObsBlock, WorldSpec
 
 GAMMA, LAMBDA = 0.9, 0.8
@@ -118,6 +118,18 @@ def test_an_empty_rollout_changes_nothing():
     before = digest(learner.state_dict())
     assert learner.update(slab, START) == {"rows": 0.0}
     assert digest(learner.state_dict()) == before
+
+
+def test_a_centralised_critic_that_shares_the_actors_torso_sees_the_state_too():
+    learner = ppo(centralised_critic=True, shared_torso=True)
+    assert learner.critic.torso is None
+    features = torch.zeros(2, learner.actor.torso.features)
+    states = torch.tensor([[0.0, 0.0], [1.0, -2.0]])
+    inputs = {VECTOR: torch.cat([states, torch.zeros(2, learner.actor.spec.inputs)], 1)}
+    before, after = learner.critic(features, inputs).tolist()
+    weights = learner.critic.head.weight[0, -2:].detach()
+    assert after - before == pytest.approx(float(states[1] @ weights), abs=1e-6)
+    assert float(weights.abs().sum()) > 0
 
 
 def test_a_centralised_critic_sees_the_state_of_the_agents_own_world():

@@ -17,15 +17,15 @@ import torch
 from learning import PROBES, Parts, build, recast, scenario_of
 
 from slipstream.algos import dqn, sac
-from slipstream.algos.batch import values_of
 from slipstream.algos.protocol import refuse_mismatch
 from slipstream.algos.registry import ALGORITHMS
+from slipstream.algos.rollout_batch import values_of
 from slipstream.collect.episodes import play
 from slipstream.collect.serial import RolloutRecorder
 from slipstream.collect.shaping import Shaper
 from slipstream.config.load import load
 from slipstream.nets import actor as actor_module
-from slipstream.nets.blocks import append
+from slipstream.nets.inputs import append
 from slipstream.run import setup
 from slipstream.worlds.registry import make_worlds
 from slipstream.worlds.vec_env import EnvOptions

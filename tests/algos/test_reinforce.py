@@ -151,8 +151,8 @@ def test_a_state_without_its_baseline_is_refused_when_strict():
     learner = reinforce()
     state = learner.state_dict()
     del state["baseline"]
-    with pytest.raises(CheckpointError, match="lacks baseline"):
+    with pytest.raises(CheckpointError, match=r"reinforce: .* baseline;"):
         learner.load_state_dict(state)
     learner.load_state_dict(state, strict=False)
-    with pytest.raises(CheckpointError, match="baseline: saved with shape"):
+    with pytest.raises(CheckpointError, match=r"baseline: .*\(2,\).*\(3,\)"):
         learner.load_state_dict({**state, "baseline": np.zeros(2)})

@@ -11,13 +11,14 @@ import torch
 from learning import FALLING, flat, hand_sample, hand_spec, learn, set_layer
 
 from slipstream.algos.adam import BETA1
+from slipstream.algos.losses import critic_target, expected_soft_value, twin_loss
 from slipstream.algos.offpolicy import Rows
 from slipstream.algos.protocol import Progress
-from slipstream.algos.sac import Sac, critic_target, expected_soft_value, twin_loss
+from slipstream.algos.sac import Sac
 from slipstream.config.algos import SacConfig
 from slipstream.data.transitions import Sample
-from slipstream.nets.blocks import VECTOR
 from slipstream.nets.heads import Categorical, masked
+from slipstream.nets.inputs import VECTOR
 
 CPU, START = torch.device("cpu"), Progress(0.0, 0)
 CHOICES = {"choices": 3}

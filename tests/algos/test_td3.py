@@ -16,8 +16,8 @@ from slipstream.algos.protocol import Progress
 from slipstream.algos.td3 import Td3
 from slipstream.config.algos import Td3Config
 from slipstream.data.transitions import Sample
-from slipstream.nets.blocks import VECTOR
 from slipstream.nets.critic import ActionCritics
+from slipstream.nets.inputs import VECTOR
 
 CPU, START = torch.device("cpu"), Progress(0.0, 0)
 

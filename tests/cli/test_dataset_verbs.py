@@ -122,37 +122,40 @@ def test_a_mistake_is_one_sentence_and_writes_nothing(capsys, in_an_empty_folder
     save_dataset(Path("have"), record("probe_bandit", 50))
     save_dataset(Path("target"), record("probe_target", 50))
     save_dataset(Path("gamma"), record("probe_bandit", 50, gamma=0.5))
-    save(Path("model"), Checkpoint({"policy.w": np.zeros(2)}, {"kind": "model"}))
+    save(Path("saved"), Checkpoint({"policy.w": np.zeros(2)}, {"kind": "model"}))
     Path("file").write_text("x")
     before = sorted(in_an_empty_folder.rglob("*"))
     out = ["-o", "new"]
     for words, parts in (
-        (["record", "head_no", *out], ["did you mean 'head_on'"]),
-        (["record", "runs/nowhere", *out], ["no such run"]),
-        (["record", "have", *out], ["does not say which scenario"]),
-        (["record", "head_on", "-o", "have"], ["have: something is already there"]),
-        (["record", "head_on", "-o", "file/below"], ["file is no folder"]),
-        (["record", "head_on", "-o", "a b"], ["dataset 'a b' is not a name"]),
-        (["record", "head_on", "--policy", "noob", *out], ["no policy 'noob'", "random, learned, noop, mvp", "'noop'"]),
-        (["record", "head_on", "--policy", "learned", *out], ["nothing was learned yet"]),
-        (["record", "head_on", "--transitions", "0", *out], ["--transitions 0"]),
-        (["record", "head_on", "--transitions", "900_000_000_000", *out], ["GB will not fit on a disk"]),
-        (["record", "pendulum", "--policy", "noop", *out], ["Pendulum-v1 has no policy 'noop'"]),
-        (["info", "nowhere"], ["no dataset here"]),
-        (["info", "file"], ["no dataset here"]),
-        (["info", "model"], ["no dataset but a model"]),
-        (["merge", "have", "target", *out], ["same world"]),
-        (["merge", "have", "gamma", *out], ["gamma 0.9", "0.5", "again with --gamma"]),
-        (["merge", "have", "nowhere", *out], ["nowhere: there is no dataset"]),
-        (["merge", "have", "have", "--rows", "1", *out], ["1 numbers for 2"]),
-        (["merge", "have", "--rows", "51", *out], ["have has 50 rows"]),
-        (["merge", "have", "--seed", "1", *out], ["--seed 1: all rows are taken"]),
+        (["record", "head_no", *out], ["'head_no'", "'head_on'"]),
+        (["record", "runs/nowhere", *out], ["runs/nowhere: "]),
+        (["record", "have", *out], ["have: ", "scenario"]),
+        (["record", "head_on", "-o", "have"], ["have: "]),
+        (["record", "head_on", "-o", "file/below"], ["file/below: ", "/file "]),
+        (["record", "head_on", "-o", "a b"], ["dataset 'a b' ", "1 to 64"]),
+        (
+            ["record", "head_on", "--policy", "noob", *out],
+            ["--policy: airspace ", "'noob'", "random, learned, noop, mvp", "'noop'"],
+        ),
+        (["record", "head_on", "--policy", "learned", *out], ["--policy learned: head_on "]),
+        (["record", "head_on", "--transitions", "0", *out], ["--transitions 0: "]),
+        (["record", "head_on", "--transitions", "900_000_000_000", *out], ["new: 296,100.00 GB ", "GB free"]),
+        (["record", "pendulum", "--policy", "noop", *out], ["--policy: Pendulum-v1 ", "'noop'"]),
+        (["info", "nowhere"], ["nowhere: ", "meta.json"]),
+        (["info", "file"], ["file: ", "meta.json"]),
+        (["info", "saved"], ["saved: ", " model"]),
+        (["merge", "have", "target", *out], ["have ", "probe/bandit ", "target ", "probe/target "]),
+        (["merge", "have", "gamma", *out], ["gamma 0.9 ", "0.5 ", "--gamma"]),
+        (["merge", "have", "nowhere", *out], ["nowhere: ", "meta.json"]),
+        (["merge", "have", "have", "--rows", "1", *out], ["--rows: 1 ", "2 datasets"]),
+        (["merge", "have", "--rows", "51", *out], ["--rows 51: have ", "1 to 50"]),
+        (["merge", "have", "--seed", "1", *out], ["--seed 1: ", "--rows"]),
         (["merge", "have", "--rows", "1", "--seed", "-1", *out], ["--seed -1"]),
-        (["merge", "have", "-o", "target"], ["target: something is already there"]),
-        (["import", "d4rl:x", "--scenario", "pendulum", *out], ["write minari:ID"]),
-        (["import", "minari:", "--scenario", "pendulum", *out], ["write minari:ID"]),
-        (["import", "minari:x-v0", "--scenario", "pendulun", *out], ["did you mean 'pendulum'"]),
-        (["import", "minari:x-v0", "--scenario", "pendulum", "-o", "have"], ["something is already there"]),
+        (["merge", "have", "-o", "target"], ["target: "]),
+        (["import", "d4rl:x", "--scenario", "pendulum", *out], ["d4rl:x: ", "minari:ID"]),
+        (["import", "minari:", "--scenario", "pendulum", *out], ["minari:: ", "minari:ID"]),
+        (["import", "minari:x-v0", "--scenario", "pendulun", *out], ["'pendulun'", "'pendulum'"]),
+        (["import", "minari:x-v0", "--scenario", "pendulum", "-o", "have"], ["have: "]),
     ):
         assert main(["dataset", *words]) == 2, words
         said = capsys.readouterr().err
@@ -162,7 +165,15 @@ def test_a_mistake_is_one_sentence_and_writes_nothing(capsys, in_an_empty_folder
     assert sorted(in_an_empty_folder.rglob("*")) == before
 
 
-@pytest.mark.parametrize("words", ["", "recrod", "record head_on", "record x -o y --noise --greedy", "merge -o x"])
+def test_without_a_verb_they_are_listed_and_a_misspelt_one_is_answered(capsys):
+    assert main(["dataset"]) == 0
+    shown = capsys.readouterr().out
+    assert all(f"  {verb} " in shown for verb in ("record", "info", "merge", "import"))
+    assert main(["dataset", "recrod"]) == 2
+    assert "'record'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", ["record head_on", "record x -o y --noise --greedy", "merge -o x"])
 def test_a_wrong_flag_is_explained(words, capsys):
     with pytest.raises(SystemExit) as stop:
         main(["dataset", *words.split()])

@@ -9,9 +9,9 @@ from learning import tiny
 from slipstream.cli.main import main
 from slipstream.config.load import load
 from slipstream.run import portable_model as portable
-from slipstream.run.loop import train
 from slipstream.run.policy_file import from_checkpoint, load_policy
 from slipstream.run.saved_cast import load_cast
+from slipstream.run.session import train
 
 
 def trained(folder, name, kind, **algo):
@@ -99,7 +99,9 @@ def test_a_file_that_acts_otherwise_is_noticed(head_on, tmp_path, monkeypatch, c
     assert off == (50, 50, pytest.approx(0.25, abs=1e-6))
     monkeypatch.setattr(portable, "read_pt2", lambda path, policy: lambda obs, mask: policy.act(obs, mask) * 0.5)
     assert main(["export", str(head_on), "--torch-export", str(tmp_path / "x.pt2"), "--rows", "50"]) == 2
-    assert "acts otherwise than the policy" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert f"{tmp_path / 'x.pt2'}: " in said
+    assert "0.0001" in said
 
 
 def test_a_choice_that_differs_counts_by_how_much_worse_the_policy_finds_it(tmp_path):

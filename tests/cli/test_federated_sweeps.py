@@ -11,7 +11,8 @@ from slipstream.config.sweep import load_sweep
 from slipstream.run.metrics import metrics_hash, read_rows
 from slipstream.scale import pool, sweep
 from slipstream.scale.pool import RunEnded
-from slipstream.scale.sweep import read_state, table
+from slipstream.scale.results import table
+from slipstream.scale.sweep import read_state
 
 TOGETHER = "  federated: {enabled: true, clients: 2, interval: 4}\n"
 TEXT = FILE.replace("parameters:", TOGETHER + "parameters:")
@@ -129,8 +130,7 @@ def test_the_table_has_the_rounds_and_says_where_none_was_closed(tmp_path, monke
     said = capsys.readouterr()
     assert f"slipstream federate {root / 'best.yaml'} --repeat 2 --seed-base 44 --seed-step 1" in said.out
     assert "4 rounds closed" in said.out
-    assert "no round was closed in a run of trial 1" in said.err
-    assert "1000 episodes; set a shorter federated.interval" in said.err
+    assert all(fact in said.err for fact in ("trial 1,", "1000 episodes", "federated.interval"))
     trials = json.loads((root / "table.json").read_text())["trials"]
     assert {one["federated.interval"]: one["rounds_closed"] for one in trials} == {4: 4, 1000: 0}
     # where no trial has closed one, it has not done what it was asked for
@@ -142,13 +142,9 @@ def test_the_table_has_the_rounds_and_says_where_none_was_closed(tmp_path, monke
 @pytest.mark.parametrize(
     ("federated", "changes", "said"),
     [
-        (
-            "transport: tcp, address: ipc://a.sock",
-            {},
-            "take turns, and here they cannot: park: only where clients meet",
-        ),
-        ("secure: true", {}, "take turns, and here they cannot: secure: a client that comes late"),
-        ("quorum: 2", {"method": "{kind: pbt, interval: 64}"}, "parameters.federated.interval: pbt changes values"),
+        ("transport: tcp, address: ipc://a.sock", {}, "federated.park: "),
+        ("secure: true", {}, "federated.park: "),
+        ("quorum: 2", {"method": "{kind: pbt, interval: 64}"}, "parameters.federated.interval: pbt "),
     ],
 )
 def test_a_federation_that_cannot_be_swept_is_refused_before_anything_runs(federated, changes, said, tmp_path, capsys):

@@ -6,7 +6,7 @@ import pytest
 from PIL import Image
 
 from slipstream.cli.main import main
-from slipstream.evaluate import judge
+from slipstream.judging import judge
 from slipstream.worlds import film
 
 SHORT = """
@@ -43,21 +43,21 @@ def test_a_gif_takes_the_place_of_the_one_before():
 
 
 @pytest.mark.parametrize(
-    ("scenario", "flag", "words"),
+    ("scenario", "flag", "fact"),
     [
-        ("probe_bandit", "--gif", "has no picture"),
-        ("probe_bandit", "--png", "has no picture"),
-        ("horizontal_cr", "--png", "has no picture; --gif draws it"),
-        ("short.yaml", "--html", "has no page; --gif draws it"),
-        ("probe_bandit", "--analysis", "no analysis"),
+        ("probe_bandit", "--gif", "probe_bandit (probe) "),
+        ("probe_bandit", "--png", "probe_bandit (probe) "),
+        ("horizontal_cr", "--png", "; --gif "),
+        ("short.yaml", "--html", "; --gif "),
+        ("probe_bandit", "--analysis", "--analysis: probe "),
     ],
 )
-def test_what_a_world_does_not_have_is_named_and_the_table_is_printed_all_the_same(scenario, flag, words, capsys):
+def test_what_a_world_does_not_have_is_named_and_the_table_is_printed_all_the_same(scenario, flag, fact, capsys):
     value = [] if flag == "--analysis" else [f"a.{flag[2:]}"]
     assert main(["eval", scenario, "--episodes", "1", flag, *value]) == 2
     said = capsys.readouterr()
     assert f"{flag}: " in said.err
-    assert words in said.err
+    assert fact in said.err
     assert "return" in said.out
     assert not Path(f"a.{flag[2:]}").exists()
 

@@ -7,7 +7,7 @@ from learning import TINY
 
 from slipstream.cli.main import main
 from slipstream.config.load import load
-from slipstream.run.loop import train
+from slipstream.run.session import train
 
 
 @pytest.fixture(scope="module")
@@ -19,16 +19,16 @@ def runs(tmp_path_factory):
     return root
 
 
-def test_compare_prints_tables_and_doubts_and_writes_files(runs, tmp_path, capsys):
+def test_compare_prints_tables_and_warnings_and_writes_files(runs, tmp_path, capsys):
     words = ["compare", str(runs), "--png", str(tmp_path / "c.png"), "--json", str(tmp_path / "c.json")]
     assert main([*words, "--marl-eval", str(tmp_path / "m.json")]) == 0
     said = capsys.readouterr().out
     for text in (
-        "probe_target: eval/return_mean at the end of each run",
-        "probe_target: IQM at steps at which all runs were measured",
-        "percentile bootstrap",
-        "warning: Few seeds: ppo on probe_target has 2 seeds",
-        "absolute_metrics",
+        "probe_target: eval/return_mean",
+        "IQM",
+        "warning: ",
+        f"picture: {tmp_path / 'c.png'}",
+        f"marl-eval: {tmp_path / 'm.json'}",
     ):
         assert text in said
     record = json.loads((tmp_path / "c.json").read_text())
@@ -67,11 +67,11 @@ def test_compare_says_which_is_better_only_where_that_is_known(runs, capsys):
     assert "lower is better" not in said()
 
 
-def test_report_plays_episodes_and_tells_signs(runs, tmp_path, capsys):
+def test_report_plays_episodes_and_names_problems(runs, tmp_path, capsys):
     out = tmp_path / "page.html"
     assert main(["report", str(runs / "seed_0"), "--out", str(out), "--episodes", "3", "--png"]) == 0
     said = capsys.readouterr().out
-    assert "finished, 256 steps; problem signs: none" in said
+    assert "finished, 256 steps; problems: none" in said
     page = out.read_text()
     assert "3 episodes each" in page
     assert ">learned</th>" in page
@@ -79,23 +79,23 @@ def test_report_plays_episodes_and_tells_signs(runs, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("words", "fact"),
     [
-        (["compare", "none"], "none: there is no such folder"),
-        (["compare", "RUN", "--metric", "eval/retrun_mean"], "did you mean 'eval/return_mean'"),
-        (["compare", "RUN", "--by", "algo.gama"], "did you mean 'algo.gamma'"),
-        (["compare", "RUN", "--at", "1"], "--at 1 is before"),
-        (["compare", "RUN", "--json", "no/where.json"], "the folder no does not exist"),
-        (["report", "none"], "none: there is no such folder"),
-        (["report", "RUN", "--out", "page.txt"], "must end in .html"),
-        (["report", "RUN", "--out", "no/page.html"], "the folder no does not exist"),
-        (["report", "RUN", "--episodes", "0"], "at least one episode"),
+        (["compare", "none"], "none: "),
+        (["compare", "RUN", "--metric", "eval/retrun_mean"], "'eval/return_mean'"),
+        (["compare", "RUN", "--by", "algo.gama"], "'algo.gamma'"),
+        (["compare", "RUN", "--at", "1"], "--at 1 "),
+        (["compare", "RUN", "--json", "no/where.json"], "--json no/where.json: "),
+        (["report", "none"], "none: "),
+        (["report", "RUN", "--out", "page.txt"], "--out page.txt: "),
+        (["report", "RUN", "--out", "no/page.html"], "--out no/page.html: "),
+        (["report", "RUN", "--episodes", "0"], "--episodes 0: "),
     ],
 )
-def test_mistakes_are_one_sentence(runs, words, says, capsys, tmp_path, monkeypatch):
+def test_mistakes_are_one_sentence(runs, words, fact, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main([str(runs / "seed_0") if word == "RUN" else word for word in words]) == 2
     said = capsys.readouterr().err
-    assert says in said
+    assert fact in said
     assert len(said.splitlines()) == 1
     assert not list(tmp_path.iterdir())

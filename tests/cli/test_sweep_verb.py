@@ -15,14 +15,14 @@ import pytest
 from slipstream.cli.main import main
 from slipstream.config.load import load, override
 from slipstream.config.sweep import MetricConfig, dump_sweep, load_sweep
+from slipstream.data.run_folder import newest_checkpoint, read_metadata
 from slipstream.errors import SlipstreamError
-from slipstream.run.folder import read_metadata
 from slipstream.run.metrics import metrics_hash, read_rows
-from slipstream.run.supervision import newest_checkpoint
 from slipstream.scale import pool, sweep
-from slipstream.scale.picture import draw
+from slipstream.scale.clients import score_of
 from slipstream.scale.pool import ProcessPool, RunEnded, RunOrder
-from slipstream.scale.sweep import read_state, score_of, table
+from slipstream.scale.results import draw, table
+from slipstream.scale.sweep import read_state
 from slipstream.scale.trial import work
 
 FILE = """\
@@ -166,10 +166,10 @@ def test_a_sweep_that_is_stopped_saves_every_run_and_one_that_cannot_begin_has_s
     before = set(psutil.Process().children(recursive=True))
     assert main(["sweep", str(task.root)]) == 128 + signal.SIGTERM
     said = capsys.readouterr().out
-    assert f"Go on with: slipstream sweep {task.root}" in said
+    assert f"slipstream sweep {task.root}" in said
     assert "trial 0, seed 42, 0 steps: failed: " in said
     (failed,) = read_state(task.root).results
-    assert "did you mean 'horizon'?" in failed.problem
+    assert "'horizon'" in failed.problem
     for trial in (1, 2):
         last = read_metadata(task.run(trial, 0))["sessions"][-1]
         assert last["outcome"] == "Ctrl+C"
@@ -284,7 +284,8 @@ def test_a_trial_that_fails_is_told_with_its_reason_and_the_others_go_on(tmp_pat
     found = {(row.values["algo.minibatch_size"], row.values["collect.num_worlds"]): row for row in rows}
     assert found[16, 4].state == "finished"
     assert found[16, 3].problem == "the disk is gone"
-    assert "32 does not divide the rollout of 24 agent steps" in found[32, 3].problem
+    assert "algo.minibatch_size: 32 " in found[32, 3].problem
+    assert " 24 agent steps" in found[32, 3].problem
     assert [row.state for row in rows] == ["finished", "finished", "failed", "failed"]
     draw(tmp_path / "with_failures.png", task.sweep, rows)
 
@@ -295,54 +296,56 @@ def test_values_that_do_not_go_together_fail_without_a_run(tmp_path):
     task = sweep.begin(tmp_path / "s", read.sweep, read.base)
     state, tasks = sweep.plan(task, sweep.State())
     assert [one.trial for one in tasks] == [0, 1, 2]
-    assert "4 workers cannot share 2 worlds" in state.trials[3].problem
+    assert all(fact in state.trials[3].problem for fact in ("4 workers", "2 worlds"))
     assert [(row.trial, row.state) for row in table(task, state)][-1] == (3, "failed")
 
 
 def test_a_metric_nobody_reports_fails_with_a_suggestion(tmp_path):
     changes = {"method": "{kind: random, trials: 1}", "metric": "{name: env/return_men}"}
     (row,) = done_here(tmp_path, **changes)[2]
-    assert "no report has a finite env/return_men; did you mean 'env/return_mean'?" in row.problem
+    assert all(fact in row.problem for fact in ("env/return_men;", "'env/return_mean'"))
 
 
 RATE = "algo.learning_rate: {kind: log_uniform, low: 1e-4, high: 1e-1"
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "facts"),
     [
         ("algo.learning_rate:", "algo.learning_rat:",
-         "my.yaml:13: parameters.algo.learning_rat: unknown key; did you mean 'learning_rate'?"),
-        ("low: 1e-4", "low: 1", "my.yaml:13: parameters.algo.learning_rate: low 1 must be below high 0.1"),
-        ("low: 1e-4", "low: 0", "my.yaml:13: parameters.algo.learning_rate.low: found 0, must be greater than 0"),
+         ["my.yaml:13: parameters.algo.learning_rat: ", "'learning_rate'"]),
+        ("low: 1e-4", "low: 1", ["my.yaml:13: parameters.algo.learning_rate: low 1 ", "high 0.1"]),
+        ("low: 1e-4", "low: 0", ["my.yaml:13: parameters.algo.learning_rate.low: "]),
         ("high: 1e-1, steps: 4", "hihg: 1e-1",
-         "my.yaml:13: parameters.algo.learning_rate.hihg: unknown key; did you mean 'high'?"),
-        ("kind: log_uniform", "kind: log_unifrom", "there is no parameter of kind 'log_unifrom'"),
-        (", steps: 4", "", "my.yaml:13: parameters.algo.learning_rate: a grid needs to know how many values"),
+         ["my.yaml:13: parameters.algo.learning_rate.hihg: ", "'high'"]),
+        ("kind: log_uniform", "kind: log_unifrom",
+         ["my.yaml:13: parameters.algo.learning_rate: ", "'log_unifrom'", "'log_uniform'"]),
+        (", steps: 4", "", ["my.yaml:13: parameters.algo.learning_rate: ", "steps: 5"]),
         ("values: [[8], [16, 16]]", "values: [[8], many]",
-         "my.yaml:14: parameters.algo.hidden: found 'many', must be a list"),
+         ["my.yaml:14: parameters.algo.hidden: ", "'many'"]),
         (RATE, "algo.gamma: {kind: uniform, low: 0.5, high: 1.5",
-         "my.yaml:13: parameters.algo.gamma: found 1.5, must be at most 1"),
+         ["my.yaml:13: parameters.algo.gamma: ", "1.5"]),
         (RATE, "evaluate.seed: {kind: uniform, low: 1, high: 8",
-         "my.yaml:13: parameters.evaluate.seed: found 3.33333, must be a whole number"),
-        ("algo.learning_rate:", "seed:", "my.yaml:13: parameters.seed: cannot be tried"),
-        ("algo.learning_rate:", "timesteps:", "my.yaml:13: parameters.timesteps: is under overrides too"),
+         ["my.yaml:13: parameters.evaluate.seed: ", "3.33333"]),
+        ("algo.learning_rate:", "seed:", ["my.yaml:13: parameters.seed: ", "seed_base and seed_step"]),
+        ("algo.learning_rate:", "timesteps:", ["my.yaml:13: parameters.timesteps: ", "overrides"]),
         ("kind: grid", "kind: gird",
-         "there is no method of kind 'gird' (there is grid, random, tpe, asha, pbt); did you mean 'grid'?"),
+         ["my.yaml:15: method: ", "'gird'", "grid, random, tpe, asha, pbt", "'grid'"]),
         ("kind: grid", "kind: asha, rungs: 4, eta: 5",
-         "my.yaml:16: metric.name: eval/return_mean comes from evaluations, the first of which is after 32 steps"),
+         ["my.yaml:16: metric.name: eval/return_mean ", " 32 steps", "evaluate.evaluation_interval 1"]),
         ("scenario: probe_target", "scenario: probe_targt",
-         "my.yaml:1: scenario probe_targt: there is no scenario 'probe_targt'; did you mean 'probe_target'?"),
-        ("scenario: probe_target", "scenaro: probe_target", "unknown key; did you mean 'scenario'?"),
-        ("  timesteps: 128", "  timestep: 128", "did you mean 'timesteps'?"),
+         ["my.yaml:1: scenario probe_targt: ", "'probe_target'"]),
+        ("scenario: probe_target", "scenaro: probe_target", ["my.yaml:1: scenaro: ", "'scenario'"]),
+        ("  timesteps: 128", "  timestep: 128", ["timestep: ", "'timesteps'"]),
     ],
 )  # fmt: skip
-def test_a_mistake_is_answered_with_file_line_and_suggestion(old, new, said, tmp_path, capsys):
+def test_a_mistake_is_answered_with_file_line_and_suggestion(old, new, facts, tmp_path, capsys):
     assert FILE.count(old) == 1
     text = FILE.replace(old, new) + ("metric: {name: eval/return_mean}\n" if "asha" in new else "")
     (tmp_path / "my.yaml").write_text(text)
     assert main(["sweep", str(tmp_path / "my.yaml"), "--root", str(tmp_path / "s")]) == 2
-    assert said in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert not [fact for fact in facts if fact not in said]
     assert not (tmp_path / "s").exists()
 
 
@@ -351,16 +354,16 @@ def test_folders_in_use_and_options_that_come_too_late_are_refused(tmp_path, cap
     (tmp_path / "used").mkdir()
     (tmp_path / "used" / "mine").write_text("mine")
     assert main(["sweep", str(path), "--root", str(tmp_path / "used")]) == 2
-    assert "is not empty" in capsys.readouterr().err
+    assert f"{tmp_path / 'used'}: " in capsys.readouterr().err
     read = load_sweep(path)
     sweep.begin(tmp_path / "s", read.sweep, read.base)
     assert main(["sweep", str(tmp_path / "s"), "--repeat", "3"]) == 2
-    assert "a sweep goes on as it was begun" in capsys.readouterr().err
+    assert "--repeat: " in capsys.readouterr().err
     with sweep._alone(tmp_path / "s"):
         assert main(["sweep", str(tmp_path / "s")]) == 2
-    assert "another process works on this sweep" in capsys.readouterr().err
+    assert f"{tmp_path / 's'}: " in capsys.readouterr().err
     assert main(["sweep", "convoy_lock_td3_sweap"]) == 2
-    assert "did you mean 'convoy_lock_td3_sweep'?" in capsys.readouterr().err
+    assert "'convoy_lock_td3_sweep'" in capsys.readouterr().err
 
 
 # --- small things ---
@@ -371,7 +374,7 @@ def test_the_sweep_users_know_by_name_is_there(capsys, tmp_path, monkeypatch):
     words = ["--repeat", "3", "--max-parallel", "3", "--auto-seed", "--seed-base", "12345", "--seed-step", "7"]
     assert main(["sweep", "convoy_lock_td3_sweep", *words, "--dry-run"]) == 0
     said = capsys.readouterr().out
-    assert "asha, 18 trials of 3 federations of 2 clients, 200,000 steps each at most, of convoy_lock_td3_sweep" in said
+    assert "asha, 18 trials of 3 federations of 2 clients, at most 200,000 steps each, of convoy_lock_td3_sweep" in said
     assert not list(tmp_path.iterdir())
 
 

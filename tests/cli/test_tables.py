@@ -8,8 +8,8 @@ import pytest
 from rich.console import Console
 
 from slipstream.cli.tables import counted, interval, matrix, plain, show
-from slipstream.scale.sweep import TrialRow
-from slipstream.stats import Interval
+from slipstream.scale.results import TrialRow
+from slipstream.stats.intervals import Interval
 
 TITLE = "head_on: 100 episodes, mean [95 % interval]"
 POLICIES = ["learned", "noop", "mvp", "direct"]

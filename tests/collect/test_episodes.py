@@ -10,7 +10,7 @@ from slipstream.collect.episodes import Episodes, play
 from slipstream.collect.teams import Team
 from slipstream.config.load import load
 from slipstream.nets.actor import Acted
-from slipstream.run.evaluation import clean_flags, summary
+from slipstream.run.parts.evaluation import summary
 from slipstream.run.saved_cast import FIRST_JUDGED
 from slipstream.worlds.registry import make_worlds
 from slipstream.worlds.vec_env import EnvOptions, VecEnv
@@ -145,4 +145,4 @@ def test_the_summary_is_means_over_episodes():
         "eval/clean_fraction": 0.5,
         "eval/laps_mean": 8.0,
     }
-    assert clean_flags(done) == [True, False]
+    assert list(done.stat("clean")) == [1.0, 0.0]

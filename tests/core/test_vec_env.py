@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from slipstream import _core
-from slipstream.errors import WorldContractError
-from slipstream.worlds.check import act, play
+from slipstream.errors import ScenarioError, WorldContractError
 from slipstream.worlds.probe.config import ProbeConfig
 from slipstream.worlds.registry import make_worlds
+from slipstream.worlds.repeat import act, play
 from slipstream.worlds.vec_env import EnvOptions, VecEnv
 
 
@@ -45,6 +45,9 @@ def test_the_script_best_reaches_the_stated_optimum(task: str):
         "alternating": [8, 7],
         "corridor": None,  # depends on the start and the horizon
         "target": [8],
+        "digit": [8],
+        "remember": [1],
+        "copy": [1],
     }[task]
     if stated is None:
         # 4 of 12 starts are too far for 8 steps; the short walks finish more often.
@@ -126,14 +129,14 @@ def test_a_corridor_cut_by_the_horizon_shows_where_it_was_in_final_obs():
 def test_reset_and_step_masks_must_have_one_entry_per_world():
     env = probe("constant", num_worlds=3)
     for call in (env.reset, env.step):
-        with pytest.raises(ValueError, match="the mask has 2 entries for 3 worlds"):
+        with pytest.raises(ValueError, match=r"2\b.*\b3 worlds"):
             call(np.ones(2, np.uint8))
 
 
-@pytest.mark.parametrize(("options", "message"), [({"threads": 0}, "threads"), ({"num_worlds": 0}, "num_worlds")])
-def test_impossible_batches_are_refused(options, message):
-    with pytest.raises(ValueError, match=message):
-        probe("constant", **options)
+@pytest.mark.parametrize("name", ["threads", "num_worlds"])
+def test_impossible_batches_are_refused(name):
+    with pytest.raises(ScenarioError, match=f"{name} is 0"):
+        probe("constant", **{name: 0})
 
 
 def test_foreign_bytes_are_refused_and_change_nothing():
@@ -141,7 +144,7 @@ def test_foreign_bytes_are_refused_and_change_nothing():
     env.reset()
     before = env.snapshot()
     for data in (b"", b"nonsense", before[:-1], before + b"x", other.snapshot()):
-        with pytest.raises(WorldContractError, match="probe/corridor: cannot restore"):
+        with pytest.raises(WorldContractError, match=f"probe/corridor: .* {len(data)} bytes"):
             env.restore(data)
         assert env.snapshot() == before
 
@@ -161,7 +164,7 @@ def test_a_snapshot_from_before_final_masks_is_still_restored():
 
 def test_an_unknown_script_is_answered_with_the_known_ones():
     env = probe("constant")
-    with pytest.raises(WorldContractError, match=r"no scripted policy 'bets' \(it has: best\); did you mean 'best'"):
+    with pytest.raises(WorldContractError, match=r"'bets'.*'best'"):
         env.act_scripted("bets", [0])
 
 
@@ -200,5 +203,5 @@ def test_frames_count_the_ticks_of_each_world():
     assert env.spec.frame_fields == ("tick",)
     np.testing.assert_array_equal(env.frame(0), np.zeros((3, 1)))
     np.testing.assert_array_equal(env.frame(1), np.ones((3, 1)))
-    with pytest.raises(ValueError, match="no such world"):
+    with pytest.raises(ValueError, match=r"world 2 .*2$"):
         env.frame(2)

@@ -172,7 +172,7 @@ def test_vtrace_refuses_wrong_dtypes_and_shapes_instead_of_writing_into_a_copy()
         _core.vtrace(**slab, **cut, **out, log_ratio=log_ratio, complete=flags.astype(np.int64))
     with pytest.raises(TypeError):
         _core.vtrace(**slab, **cut, **out, log_ratio=log_ratio.astype(np.float64), complete=flags)
-    with pytest.raises(ValueError, match="log_ratio does not have the shape"):
+    with pytest.raises(ValueError, match=r"log_ratio .*\(3, 3\).*\(4, 3\)"):
         _core.vtrace(**slab, **cut, **out, log_ratio=log_ratio[:3], complete=flags)
-    with pytest.raises(ValueError, match="complete does not have the shape"):
+    with pytest.raises(ValueError, match=r"complete .*\(3, 3\).*\(4, 3\)"):
         _core.vtrace(**slab, **cut, **out, log_ratio=log_ratio, complete=flags[:3])

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from learning import TINY, build, scenario_of
 
 from slipstream.collect.merge import beside, block_of
-from slipstream.data.chain import Chain
 from slipstream.data.rollout import Rollout, allocate_rollout
-from slipstream.data.transitions import Transitions, to_fields
+from slipstream.data.transitions import Chain, Transitions, to_fields
 
 
 def spoil(slab: Rollout) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,10 @@ from doc_blocks import PAGES, ROOT, blocks, commands, exchanges
 from slipstream.cli.main import main
 from slipstream.config.load import load
 from slipstream.config.sweep import load_sweep
-from slipstream.evaluate import judge
-from slipstream.worlds import registry
+from slipstream.judging import judge
+from slipstream.worlds.airspace import drawing as airspace
+from slipstream.worlds.drmario import drawing as drmario
+from slipstream.worlds.racing import drawing as racing
 
 # Appended to the page's own words; the last value of a flag counts.
 SMALLER = {
@@ -39,19 +42,19 @@ TARGETS = set(re.findall(r"^([a-z][\w-]*):", (ROOT / "Makefile").read_text(), re
 @pytest.fixture(autouse=True)
 def small_endings(monkeypatch):
     """A run ends by judging 100 episodes and drawing one; here it judges two, and only the first run draws."""
-    judged, drew, drawn = judge.judge, registry.draw, []
+    judged, drawn = judge.judge, []
 
     def judge_two(scenario, saved, episodes, *more, **options):
         return judged(scenario, saved, min(episodes, 2), *more, **options)
 
-    def draw_once(kind, spec, frames, backdrop, path, title):
-        if path.name in drawn:
-            return path
-        drawn.append(path.name)
-        return drew(kind, spec, frames, backdrop, path, title)
+    def draw_once(draw, spec, frames, backdrop, path, title):
+        if path.name not in drawn:
+            drawn.append(path.name)
+            draw(spec, frames, backdrop, path, title)
 
     monkeypatch.setattr(judge, "judge", judge_two)
-    monkeypatch.setattr(registry, "draw", draw_once)
+    for drawing in (airspace, drmario, racing):
+        monkeypatch.setattr(drawing, "picture", partial(draw_once, drawing.picture))
 
 
 def pages_with_code():

@@ -20,7 +20,8 @@ _QUOTED = re.compile(
 _LINKED = re.compile(r"\]\((?!https?:)([^)#\s]+)(?:#[^)]*)?\)")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+# The changelog tells of files that have moved since.
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "CHANGELOG.md"], ids=lambda page: page.name)
 def test_every_file_a_page_names_exists(page):
     text = page.read_text()
     quoted = [name for name in _QUOTED.findall(text) if not (ROOT / name).exists()]
@@ -29,7 +30,7 @@ def test_every_file_a_page_names_exists(page):
 
 
 def test_every_verb_of_the_command_is_in_the_pages():
-    verbs = [verb for group in GROUPS.values() for verb in group]
+    verbs = [verb.name for group in GROUPS.values() for verb in group]
     assert not [verb for verb in verbs if f"slipstream {verb}" not in ALL]
 
 

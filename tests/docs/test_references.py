@@ -17,6 +17,7 @@ _INTERNAL = re.compile(
     r"|\b[Ii]ssues? #?\d|\.\./shared\b|\bshared/(?:seeds|reviews|worlds)\b|\b(?:seeds|eyes|house)\.md\b"
 )
 _SOURCE = re.compile(r"(?<![\w./<])((?:\w+/)*\w+\.(?:hpp|cpp))\b")
+_NAMED_IN = re.compile(r"`(\w+)` \((?:in )?`(slipstream/[\w/]+\.py)`")  # `Place` (`slipstream/runtime/place.py`)
 
 
 def files() -> Iterator[Path]:
@@ -58,3 +59,15 @@ def test_source_files_that_the_core_names_in_comments_exist():
         if name.rsplit("/", 1)[-1] not in known
     }
     assert not named
+
+
+@pytest.mark.parametrize("page", ["architecture.md", "extending.md", "adding-a-world.md", "adding-an-algorithm.md"])
+def test_a_name_that_a_page_places_in_a_module_is_defined_there(page):
+    named = _NAMED_IN.findall((ROOT / "docs" / page).read_text())
+    absent = [(name, path) for name, path in named if not re.search(_defines(name), (ROOT / path).read_text(), re.M)]
+    assert not absent
+    assert named or page != "architecture.md"
+
+
+def _defines(name: str) -> str:
+    return rf"^\s*(?:class|def) {name}\b|^{name}\b"

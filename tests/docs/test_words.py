@@ -24,6 +24,16 @@ AMERICAN = re.compile(
 # Words of old for which the field has a usual one. A word is listed once it is gone; its row says what is said instead.
 NOT_IN_NAMES = {
     "led": "replicated",
+    "hands": "handles",
+    "shelf": "buffers",
+    "heed": "on_tick",
+    "hear": "receive",
+    "nest": "launcher",
+    "nursery": "fork_server",
+    "bury": "reap",
+    "born": "started",
+    "judges": "evaluators",
+    "workplace": "backend",
     "slopes": "output gradients",
     "step_down": "gradient step",
     "by_graph": "autograd",
@@ -32,7 +42,13 @@ NOT_IN_NAMES = {
     "no_worlds": "offline",
     "past_selves": "opponents",
     "times_file": "time_to_success",
+    "overseer": "debugger",
+    "stories": "reports",
+    "sign_kinds": "problems",
+    "doubts": "caveats",
 }
+# Learners and networks speak of forward and backward passes, output gradients, terms and queries.
+NOT_IN_LEARNERS = ("hear", "heard", "seen", "told", "said", "asked", "slope", "everybody", "eats")
 NOT_IN_PAGES = {
     "crew": "workers",
     "heed": "obey",
@@ -48,6 +64,12 @@ _QUOTED = re.compile(r"```.*?```|`[^`\n]*`|\]\([^)]*\)|https?://\S+|<[^>\n]*>", 
 
 def sources() -> list[Path]:
     return sorted((ROOT / "slipstream").rglob("*.py"))
+
+
+def scripts() -> list[Path]:
+    """Sources outside the package. This file has words of every kind."""
+    found = (path for folder in ("tests", "bench", "studies", "tools") for path in (ROOT / folder).rglob("*.py"))
+    return sorted(path for path in found if path != Path(__file__).resolve())
 
 
 def prose_of(path: Path) -> Iterator[tuple[int, str]]:
@@ -72,12 +94,23 @@ def test_pages_are_spelled_in_the_british_way(page):
     assert not american(page.read_text())
 
 
-def test_docstrings_comments_and_messages_are_spelled_in_the_british_way():
+@pytest.mark.parametrize("files", [sources, scripts], ids=lambda files: files.__name__)
+def test_docstrings_comments_and_messages_are_spelled_in_the_british_way(files):
     found = [
         f"{path.relative_to(ROOT)}:{line}: {word}"
-        for path in sources()
+        for path in files()
         for line, text in prose_of(path)
         for word in american(text)
+    ]
+    assert not found
+
+
+def test_comments_of_the_core_are_spelled_in_the_british_way():
+    found = [
+        f"{path.relative_to(ROOT)}:{number}: {word}"
+        for path in sorted((ROOT / "core").rglob("*.[ch]pp"))
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        for word in american(line.partition("//")[2].partition("NOLINT")[0])
     ]
     assert not found
 
@@ -115,6 +148,20 @@ def test_words_that_were_given_up_are_in_no_name_of_the_package():
         if f"_{word}_" in name
     }
     assert not found
+
+
+def test_learners_and_networks_are_named_in_the_fields_words():
+    rooms = [ROOT / "slipstream" / name for name in ("algos", "nets")]
+    files = [path for path in sources() if path.parent in rooms]
+    names = {
+        (path.name, word)
+        for path in files
+        for name in names_of(path)
+        for word in NOT_IN_LEARNERS
+        if f"_{word}_" in name
+    }
+    assert len(files) > 20
+    assert not names
 
 
 def test_a_word_is_found_in_names_of_every_style():

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -17,21 +17,17 @@ PAGE = ROOT / "docs" / "adding-a-world.md"
 
 
 def install(site: Path) -> dict[str, str]:
-    """Write the page's package into a folder as pip would; returns the environment to use it in."""
+    """Let pip install the page's package into a folder; returns the environment to use it in."""
+    project = site.with_name(f"{site.name}_project")
     for block in blocks(PAGE):
         if file := re.match(r"# ([\w/]+\.(py|yaml|toml))\n", block.text):
-            path = site / file[1]
+            path = project / file[1]
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(block.text)
-    project = tomllib.loads((site / "pyproject.toml").read_text())["project"]
-    metadata = site / "lake-1.0.dist-info"
-    metadata.mkdir()
-    (metadata / "METADATA").write_text(
-        f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"
-    )
-    lines = [f"[{group}]\n" + "".join(f"{name} = {place}\n" for name, place in entries.items())
-             for group, entries in project["entry-points"].items()]  # fmt: skip
-    (metadata / "entry_points.txt").write_text("\n".join(lines))
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index", "--no-deps"]
+    words = [*pip, "--no-build-isolation", "--target", site, project]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
     return {**os.environ, "PYTHONPATH": f"{site}{os.pathsep}{ROOT}", "OMP_NUM_THREADS": "1"}
 
 
@@ -41,8 +37,20 @@ def slipstream(env: dict[str, str], cwd: Path, *words: str) -> subprocess.Comple
 
 
 @pytest.fixture(scope="module")
-def env(tmp_path_factory):
-    return install(tmp_path_factory.mktemp("site"))
+def site(tmp_path_factory):
+    return tmp_path_factory.mktemp("lake") / "site"
+
+
+@pytest.fixture(scope="module")
+def env(site):
+    return install(site)
+
+
+@pytest.fixture
+def changed(env, site, tmp_path):
+    """A copy of the installed package, to be changed, and the environment to use it in."""
+    copy = shutil.copytree(site, tmp_path / "site")
+    return copy, {**env, "PYTHONPATH": env["PYTHONPATH"].replace(str(site), str(copy))}
 
 
 def test_a_world_of_another_package_is_trained_by_its_scenarios_name(env, tmp_path):
@@ -74,9 +82,9 @@ def test_its_worlds_keep_the_contract(env, tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_a_package_that_cannot_be_loaded_is_left_out_with_a_warning(tmp_path):
-    broken = install(tmp_path)
-    (tmp_path / "lake" / "__init__.py").write_text("import nothing_of_this_name\n")
+def test_a_package_that_cannot_be_loaded_is_left_out_with_a_warning(changed, tmp_path):
+    package, broken = changed
+    (package / "lake" / "__init__.py").write_text("import nothing_of_this_name\n")
     done = slipstream(broken, tmp_path, "scenarios")
     assert done.returncode == 0
     assert "lake_small" not in done.stdout
@@ -85,9 +93,9 @@ def test_a_package_that_cannot_be_loaded_is_left_out_with_a_warning(tmp_path):
     assert "nothing_of_this_name" in done.stderr
 
 
-def test_a_package_cannot_take_the_name_of_another_world(tmp_path):
-    twice = install(tmp_path)
-    entries = tmp_path / "lake-1.0.dist-info" / "entry_points.txt"
+def test_a_package_cannot_take_the_name_of_another_world(changed, tmp_path):
+    package, twice = changed
+    entries = package / "lake-1.0.dist-info" / "entry_points.txt"
     entries.write_text(entries.read_text().replace("lake =", "airspace ="))
     done = slipstream(twice, tmp_path, "scenarios", "head_on")
     assert done.returncode == 0

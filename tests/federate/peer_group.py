@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from slipstream.federate.update import Arrays
+from slipstream.types import Arrays
 
 TOKEN = "a token of this test"
 LIMIT_S = 100.0  # no test of peers may take longer, whatever happens

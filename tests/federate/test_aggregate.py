@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -14,24 +15,30 @@ from slipstream.config.aggregators import AGGREGATORS
 from slipstream.data.merge_rules import Rule
 from slipstream.errors import FederationError
 from slipstream.federate import rules
-from slipstream.federate.aggregate import Base, MergeSettings, aggregate, proximal
-from slipstream.federate.blocks import BLOCK, ordered
-from slipstream.federate.distances import distances
-from slipstream.federate.rules import Known, find_rule, merge_by
+from slipstream.federate.aggregate import Base, MergeSettings, aggregate, claimed_weights, clip_weights, proximal
+from slipstream.federate.blocks import BLOCK, distances, ordered
+from slipstream.federate.rules import Known, aggregator_rule, merge_by
 from slipstream.federate.rules.bulyan import nearest_rows
 from slipstream.federate.rules.mean import mean
 from slipstream.federate.rules.weighted_mean import weighted_mean
 from slipstream.federate.update import ClientUpdate
-from slipstream.federate.weights import claimed_weights, clip_weights
+
+
+def told(clients):
+    """What each client says about itself, for rules that go by it."""
+    return {
+        name: {"samples": 100.0 + i, "mean_return": float(i), "reward_delta": 1.0}
+        for i, name in enumerate(sorted(clients))
+    }
 
 
 def by(rule, clients, liars=0, select=None):
-    return merge_by(rule, clients, Known(liars=liars, select=select))
+    return merge_by(rule, clients, Known(told(clients), liars=liars, select=select))
 
 
 def median(clients):
     """Of any number of clients, also of one or two, with which no round by it would close."""
-    return find_rule("median").merge(clients, Known()).arrays
+    return aggregator_rule("median").merge(clients, Known()).arrays
 
 
 RULES = {
@@ -44,7 +51,7 @@ RULES = {
     "bulyan": lambda c: by("bulyan", c, max(0, (len(c) - 3) // 4)),
     "geometric_median": lambda c: by("geometric_median", c),
 }
-ROBUST = [name for name in RULES if name not in ("mean", "weighted_mean")]
+ROBUST = [name for name in RULES if AGGREGATORS[name].withstands is not None]
 every_rule = pytest.mark.parametrize("rule", RULES)
 wide = st.floats(-(2.0**100), 2.0**100, allow_nan=False, width=32).map(lambda x: x or 0.0)  # 0 for -0
 quick = settings(max_examples=20, deadline=None)
@@ -346,12 +353,12 @@ def test_a_number_that_is_not_finite_is_refused_by_every_rule_naming_who_sent_it
     for place in range(7):
         made = named(*np.random.default_rng(1).normal(size=(7, 3)), dtype=dtype)
         made["abcdefg"[place]]["x"][1] = bad
-        with pytest.raises(FederationError, match=f"client {'abcdefg'[place]}: x .*not finite"):
+        with pytest.raises(FederationError, match=rf"client {'abcdefg'[place]}: x\[1\] is {bad},"):
             RULES[rule](made)
 
 
 def test_numbers_too_large_to_add_up_are_refused():
-    with pytest.raises(FederationError, match="too large"):
+    with pytest.raises(FederationError, match=r"x: .* 1\.7e\+308,"):
         mean(named([1.7e308], [1.7e308]))
 
 
@@ -363,9 +370,9 @@ def test_integers_are_no_weights():
 @pytest.mark.parametrize(
     ("second", "words"),
     [
-        ({"y": np.zeros(2)}, "only one of them sent x"),
-        ({"x": np.zeros(3)}, r"float64\[3\] from client b, but float64\[2\] from client a"),
-        ({"x": np.zeros(2, np.float32)}, r"float32\[2\] from client b"),
+        ({"y": np.zeros(2)}, "x: .*client a,.*client b$"),
+        ({"x": np.zeros(3)}, r"x: float64\[3\] .*client b,.* float64\[2\] .*client a"),
+        ({"x": np.zeros(2, np.float32)}, r"x: float32\[2\] .*client b,.* float64\[2\] .*client a"),
     ],
 )
 def test_arrays_that_do_not_fit_together_are_named(second, words):
@@ -374,7 +381,7 @@ def test_arrays_that_do_not_fit_together_are_named(second, words):
 
 
 def test_no_client_is_no_mean():
-    with pytest.raises(FederationError, match="1 clients, but there are 0"):
+    with pytest.raises(FederationError, match=r"mean .* 1 clients.* 0$"):
         mean({})
 
 
@@ -382,7 +389,7 @@ def test_no_client_is_no_mean():
     ("rule", "liars", "count"), [("trimmed_mean", 2, 4), ("krum", 1, 4), ("multi_krum", 2, 6), ("bulyan", 1, 6)]
 )
 def test_too_few_clients_for_so_many_liars_are_refused(rule, liars, count):
-    with pytest.raises(FederationError, match=f"{rule} against {liars} liars needs {count + 1} clients"):
+    with pytest.raises(FederationError, match=f"^{rule} .* {liars} liars .* {count + 1} clients.* {count}$"):
         by(rule, named(*np.eye(count)), liars)
     by(rule, named(*np.eye(count + 1)), liars)
 
@@ -400,7 +407,7 @@ def test_the_clients_arrays_are_left_alone():
 
 
 def update(client, arrays=None, **changes):
-    given = {"round": 1, "base": "", "nonce": client, "arrays": arrays or {"x": np.zeros(1)}}
+    given = {"round": 1, "base": "", "update_id": client, "arrays": arrays or {"x": np.zeros(1)}}
     return ClientUpdate(client, **{**given, **changes})
 
 
@@ -434,12 +441,12 @@ def test_three_median_deviations_of_a_rise_in_reward_count_double_or_nothing():
 
 @pytest.mark.parametrize("weight", [-1.0, np.nan, np.inf])
 def test_a_weight_that_is_none_is_refused(weight):
-    with pytest.raises(FederationError, match="client a"):
+    with pytest.raises(FederationError, match=f"client a: custom of {weight} "):
         claimed_weights([update("a", weight=weight)], "custom")
 
 
 def test_weights_that_are_all_zero_are_refused():
-    with pytest.raises(FederationError, match="not all 0"):
+    with pytest.raises(FederationError, match=r"\{'a': 0\.0, 'b': 0\.0\}"):
         weighted_mean(named([1], [2]), {"a": 0.0, "b": 0.0})
 
 
@@ -449,7 +456,8 @@ WEIGHTS = {"x": Rule("merge")}
 
 
 def round_of(settings, made, base=None, order=None, **changes):
-    updates = [update(name, made[name], **changes.get(name, {})) for name in order or made]
+    facts = told(made)
+    updates = [update(name, made[name], **{"facts": facts[name], **changes.get(name, {})}) for name in order or made]
     return aggregate(settings, WEIGHTS, updates, base)
 
 
@@ -464,9 +472,11 @@ def test_a_round_is_the_rule_of_its_updates_in_any_order(rule):
     assert report.reason == ""
     assert report.clients == tuple("abcdefg")
     assert sum(report.shares.values()) == pytest.approx(1)
-    expected = mean(made) if rule == "weighted_mean" else by(rule, made, 1)  # all claim the same
-    assert bits(arrays) == bits(expected)
-    assert len(report.chosen) == {"krum": 1, "multi_krum": 4, "bulyan": 5}.get(rule, 7)
+    alone = aggregator_rule(rule).merge(made, Known(told(made), liars=1, weights=dict.fromkeys(made, 1.0)))
+    assert bits(arrays) == bits(mean(made) if rule == "weighted_mean" else alone.arrays)  # all claim the same
+    assert report.chosen == alone.plan.clients
+    assert report.shares == pytest.approx(dict(alone.plan.shares))
+    assert len(report.chosen) == {"krum": 1, "multi_krum": 4, "bulyan": 5}.get(rule, len(alone.plan.clients))
 
 
 @pytest.mark.parametrize(
@@ -492,7 +502,7 @@ def test_fewer_clients_go_down_the_ladder_and_the_report_says_so(asked, liars, c
     assert (report.asked, report.used, report.stands_against) == (asked, used, survives)
     assert (report.reason == "") == (asked == used)
     if asked != used:
-        assert f"{count} answered" in report.reason
+        assert re.search(rf"\b{count}\b", report.reason)
     if used == "median":
         assert bits(arrays) == bits(median(made))
 
@@ -500,16 +510,13 @@ def test_fewer_clients_go_down_the_ladder_and_the_report_says_so(asked, liars, c
 @pytest.mark.parametrize("rule", ROBUST)
 @pytest.mark.parametrize("count", [1, 2])
 def test_below_the_ladder_nothing_is_aggregated(rule, count):
-    if rule in ("trimmed_mean", "geometric_median"):
-        with pytest.raises(FederationError, match="nothing is aggregated"):
-            round_of(MergeSettings(rule, 1), named(*np.eye(count)))
-        return
-    with pytest.raises(FederationError, match="nothing is aggregated"):
-        round_of(MergeSettings(rule, 0 if rule == "median" else 1), named(*np.eye(count)))
+    liars = 0 if rule == "median" else 1
+    with pytest.raises(FederationError, match=f"^{rule} .* {liars} liars .* clients .* 3, .* {count}:"):
+        round_of(MergeSettings(rule, liars), named(*np.eye(count)))
 
 
 def test_an_empty_round_is_refused():
-    with pytest.raises(FederationError, match="nothing is aggregated"):
+    with pytest.raises(FederationError, match=r"^mean .* 1 clients .* 3, .* 0:"):
         aggregate(MergeSettings("mean"), WEIGHTS, [])
 
 
@@ -521,8 +528,8 @@ def test_a_rule_that_is_not_there_is_refused_by_its_name(rule):
 
 def test_every_rule_of_the_config_has_a_file_and_every_file_is_one_of_them():
     files = {path.stem for path in Path(rules.__file__).parent.glob("*.py")} - {"__init__", "own"}
-    assert files == set(AGGREGATORS)
-    assert all(find_rule(name).traits == AGGREGATORS[name] for name in AGGREGATORS)
+    assert files == set(AGGREGATORS) == set(RULES)  # so that the laws above are tried with each
+    assert all(aggregator_rule(name).traits == AGGREGATORS[name] for name in AGGREGATORS)
 
 
 def test_an_inflated_claim_moves_a_round_no_further_than_two_honest_clients_would():
@@ -538,7 +545,7 @@ def test_weights_of_the_settings_are_no_claims_and_count_as_they_are():
     weights = {"a": 1.0, "b": 1.0, "c": 10.0, "away": 5.0}
     arrays, _ = round_of(MergeSettings("weighted_mean", weights=weights), made)
     assert arrays["x"].tolist() == [pytest.approx(10)]
-    with pytest.raises(FederationError, match="client b: there are weights for a, c only"):
+    with pytest.raises(FederationError, match=r"client b: .* a, c "):
         round_of(MergeSettings("weighted_mean", weights={"a": 1.0, "c": 1.0}), made)
 
 
@@ -552,5 +559,5 @@ def test_the_report_says_how_far_everyone_went():
 
 
 def test_a_base_of_another_network_is_refused():
-    with pytest.raises(FederationError, match="x: only one"):
+    with pytest.raises(FederationError, match=r"^x: .* a only"):
         round_of(MergeSettings("mean"), named([1.0]), Base("h", {"y": np.zeros(1)}))

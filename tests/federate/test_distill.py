@@ -87,7 +87,7 @@ def test_what_the_teacher_never_does_costs_the_student_nothing_but_not_the_other
 
 
 def test_policies_of_different_kinds_are_not_compared():
-    with pytest.raises(FederationError, match="cannot be compared"):
+    with pytest.raises(FederationError, match="Choices and Axes"):
         divergence(choices(1), axes(1))
 
 
@@ -185,7 +185,7 @@ def test_what_is_held_out_is_never_fitted():
 
 def test_nothing_can_be_distilled_from_nothing():
     for who, obs in (({}, OBS), (teachers(), OBS[:4])):
-        with pytest.raises(FederationError, match="at least 1 and 5"):
+        with pytest.raises(FederationError, match=f"^{len(who)} teachers .* {len(obs)} .* 1 and 5$"):
             distill(who, linear_student(0.1), obs, combine=mixture, seed=1)
 
 
@@ -216,10 +216,10 @@ def test_a_score_that_is_not_finite_never_wins():
     assert chosen.name == "average"
     assert chosen.scores == {"average": -5.0, "distilled": None, "other": None}
     assert choose(candidates(average=np.nan, distilled=-9.0), judge, "average").name == "distilled"
-    with pytest.raises(FederationError, match="no candidate could be judged"):
+    with pytest.raises(FederationError, match="'average': nan"):
         choose(candidates(average=np.nan), judge, "average")
 
 
 def test_an_incumbent_that_is_no_candidate_is_refused():
-    with pytest.raises(FederationError, match="strange is to be beaten"):
+    with pytest.raises(FederationError, match=r"strange .* average$"):
         choose(candidates(average=1.0), judge, "strange")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -10,7 +11,8 @@ import torch
 from learning import hand_sample, hand_spec
 from scipy import stats
 
-from slipstream.algos.dqn import Dqn, quantile_loss, taken
+from slipstream.algos.dqn import Dqn, taken
+from slipstream.algos.losses import quantile_loss
 from slipstream.algos.protocol import Progress
 from slipstream.algos.registry import ALGORITHMS
 from slipstream.config.algos import DqnConfig
@@ -18,7 +20,7 @@ from slipstream.data.transitions import Sample, from_fields, to_fields
 from slipstream.errors import FederationError
 from slipstream.federate.dpsgd import COVERED, PrivateGradients, perceptron, refuse_algorithm
 from slipstream.federate.privacy import Privacy, epsilon
-from slipstream.nets.blocks import VECTOR
+from slipstream.nets.inputs import VECTOR
 
 pytest.importorskip("opacus")
 
@@ -172,23 +174,23 @@ def test_every_algorithm_is_covered_or_refused_in_one_sentence():
 
 def test_networks_that_are_no_perceptrons_are_refused():
     parameters = dict(learner().actor.named_parameters())
-    for wrong in (
-        {**parameters, "log_std": torch.zeros(2)},
-        {name: p for name, p in parameters.items() if name != "head.bias"},
-        {name.replace("torso.2", "torso.5"): p for name, p in parameters.items()},
-    ):
-        with pytest.raises(FederationError, match="covers perceptrons"):
+    for odd, wrong in {
+        "log_std": {**parameters, "log_std": torch.zeros(2)},
+        "head.bias": {name: p for name, p in parameters.items() if name != "head.bias"},
+        "torso.0, torso.5, head": {name.replace("torso.2", "torso.5"): p for name, p in parameters.items()},
+    }.items():
+        with pytest.raises(FederationError, match=f" {re.escape(odd)}$"):
             perceptron(wrong, "tanh")
 
 
 def test_rows_that_were_not_drawn_and_losses_over_all_rows_are_refused():
     dqn, (x, action, target) = learner(), rows()
     undrawn = PrivateGradients(dict(dqn.actor.named_parameters()), "tanh", Privacy(1.0, 1.0, 1e-5), 10)
-    with pytest.raises(FederationError, match=r"must come from draw\(\)"):
+    with pytest.raises(FederationError, match=r"draw\(\)"):
         undrawn.gradients(td_loss, x, action, target)
-    with pytest.raises(FederationError, match="no rows to draw from"):
+    with pytest.raises(FederationError, match=" 0 rows"):
         undrawn.draw(0)
-    with pytest.raises(FederationError, match="one each is due"):
+    with pytest.raises(FederationError, match=r" \(\) for 30 rows"):
         private(dqn).gradients(lambda *row: td_loss(*row).mean(), x, action, target)
 
 
@@ -201,7 +203,7 @@ def test_without_clipping_and_noise_a_private_learner_takes_the_plain_learners_s
     rng = np.random.default_rng(1)
     obs, after = rng.normal(size=(2, ROWS, FEATURES)).astype(np.float32)
     sample = hand_sample(obs, rng.integers(CHOICES, size=ROWS), rng.normal(size=ROWS), np.full(ROWS, 0.9), after)
-    hidden.private = private(hidden, clip_norm=1e6, noise=1e-15, batch_size=ROWS)
+    hidden.hide_rows(private(hidden, clip_norm=1e6, noise=1e-15, batch_size=ROWS))
     learned = [dqn.update(sample, Progress(0.0, 0)) for dqn in (plain, hidden)]
     assert learned[0].stats["value_loss"] == pytest.approx(float(learned[1].stats["value_loss"]))
     for name, weights in plain.actor.named_parameters():
@@ -210,7 +212,7 @@ def test_without_clipping_and_noise_a_private_learner_takes_the_plain_learners_s
 
 def test_an_empty_draw_is_a_step_of_noise_alone_and_says_nothing_of_values():
     dqn = learner(max_grad_norm=None)
-    dqn.private = private(dqn, noise=1.0)
+    dqn.hide_rows(private(dqn, noise=1.0))
     before = dqn.optimiser.vector.clone()
     one = hand_sample([[0.0] * FEATURES], [0], [1.0], [0.9], [[0.0] * FEATURES])
     none = from_fields({name: array[:0] for name, array in to_fields(one.rows).items()})

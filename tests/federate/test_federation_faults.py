@@ -53,7 +53,7 @@ def test_all_but_one_may_be_gone_and_the_model_stays_what_it_was():
         base = f.close_now(made).aggregate
         told = []
         thread = f.start(lambda: told.append(f.Files(made).exchange(f.update_of("a", 2, base))))
-        f.wait_for(lambda: folder.accounted(made, 2) == {"a"})
+        f.wait_for(lambda: folder.not_waited_for(made, 2) == {"a"})
         f.expire(made, 2)
         thread.join()
         (outcome,) = told
@@ -66,6 +66,6 @@ def test_the_checks_of_these_tests_see_a_wrong_aggregate():
         made = f.federation(root)
         for client in "abc":
             f.file_now(made, f.update_of(client, 1))
-        wrong = f.Federation(made.folder, made.rules, lambda updates, base: f.mean(updates[:2], base), "mean")
+        wrong = f.Federation(made.folder, made.limits, lambda updates, base: f.mean(updates[:2], base), "mean")
         f.close_now(wrong)
         assert f.broken(made, 1) == ["the aggregate of ['a', 'b', 'c'] has other bits"]

@@ -5,6 +5,7 @@ import io
 import json
 import os
 import pickle
+import re
 import struct
 import subprocess
 import sys
@@ -21,11 +22,10 @@ from rounds_harness import quick_folder
 from slipstream.errors import CheckpointError, FederationError
 from slipstream.federate import folder
 from slipstream.federate.coordinator import Coordinator
-from slipstream.federate.coordinator_client import Coordinated
+from slipstream.federate.coordinator_client import CoordinatorTransport
 from slipstream.federate.files import Files
 from slipstream.federate.rounds import never
-from slipstream.federate.update import ClientUpdate
-from slipstream.federate.update_file import parse_update, update_chunks
+from slipstream.federate.update import ClientUpdate, parse_update, update_chunks
 from slipstream.runtime.address import listen
 
 CORES = ["..", ".", "../x", "../../x", "/etc/x", "x/../../y", "..\\x", "C:\\x", "x\x00y", "x\ny", "~/x", "$HOME", "a b"]
@@ -84,12 +84,12 @@ def test_two_hundred_ids_that_lead_elsewhere_write_no_byte_outside_the_root(tmp_
     before, inside = outside(tmp_path), everything(root)
     transport = Files(made)
     for bad in ids:
-        with pytest.raises(FederationError, match="run id"):
-            folder.run_folder(root, bad)
+        with pytest.raises(FederationError, match="name of a federation"):
+            folder.federation_folder(root, bad)
         with pytest.raises(FederationError, match="client id"):
             transport.exchange(ClientUpdate(bad, 1, "", "n", {"w": np.zeros(1)}), patient=never)
-        with pytest.raises(FederationError, match="nonce"):
-            transport.exchange(replace(f.update_of("a", 1), nonce=bad), patient=never)
+        with pytest.raises(FederationError, match="update id"):
+            transport.exchange(replace(f.update_of("a", 1), update_id=bad), patient=never)
         with pytest.raises(FederationError, match="client id"):
             transport.leave(bad)
     assert outside(tmp_path) == before
@@ -106,7 +106,7 @@ def test_ids_that_lead_elsewhere_are_refused_by_a_coordinator_too(tmp_path, root
     try:
         for bad in [bad for bad in traversals()[::8] if "\ud800" not in bad]:
             with pytest.raises(FederationError, match="client id"):
-                Coordinated(address, bad, "t", made.rules).catch_up("")
+                CoordinatorTransport(address, bad, "t", made.limits).catch_up("")
     finally:
         coordinator.stopping = True
         thread.join()
@@ -140,7 +140,7 @@ def test_a_link_in_the_folder_leads_nobody_out_of_it(tmp_path, root, place):
         said, record = str(error), None
     assert place in said or Path(place).name in said or not said  # refused by name, if at all
     if record is not None:
-        assert [seat.client for seat in record.seats] == ["a", "b"]
+        assert [seat.client for seat in record.participants] == ["a", "b"]
         assert record.refused == ({"malformed": 1} if place.endswith("client_x.safetensors") else {})
     assert outside(tmp_path) == before
 
@@ -152,9 +152,11 @@ def test_a_run_folder_that_was_replaced_by_a_link_is_written_to_no_more(tmp_path
     before = outside(tmp_path)
     outcome = Files(made).exchange(f.update_of("a", 1))
     assert outcome.state == "undecided"
-    assert "leads elsewhere" in outcome.reason
+    target = tmp_path / "target"
+    assert f"{made.folder}: " in outcome.reason
+    assert f"{target}," in outcome.reason
     for use in (Files(made).leave, lambda client: f.close_now(made)):
-        with pytest.raises(FederationError, match="leads elsewhere"):
+        with pytest.raises(FederationError, match=re.escape(f"{target},")):
             use("a")
     assert outside(tmp_path) == before
 

@@ -1,6 +1,7 @@
 """Gossip: peers come to agree as fast as the mixing matrix says, and nobody's garbage counts."""
 
 import os
+import re
 import threading
 import time
 
@@ -16,7 +17,6 @@ from slipstream.federate import peer_links, peers
 from slipstream.federate.aggregate import mean
 from slipstream.federate.gossip import Gossip
 from slipstream.federate.peer_links import (
-    FRAMES,
     MAX_DATA,
     MESSAGES,
     Exchanged,
@@ -28,11 +28,11 @@ from slipstream.federate.peer_links import (
     receive_data,
 )
 from slipstream.federate.peers import Schedule
-from slipstream.federate.transports.gossip import GossipTransport
+from slipstream.federate.transports import GossipTransport
 from slipstream.federate.update import ClientUpdate
 from slipstream.runtime.address import listen, parse_address
-from slipstream.runtime.frames import HEAD
-from slipstream.runtime.link import FramedLink
+from slipstream.runtime.frames import HEAD, MAGIC, VERSION, MessageProtocol
+from slipstream.runtime.server import SocketServer
 
 
 def open_peers(addresses, schedule, **options):
@@ -135,7 +135,7 @@ def die_calling(addresses, phase):
         _, size = link.receive(deadline, MAX_DATA)
         data = receive_data(link, size, size, deadline)
         if phase == "sending":
-            link._socket.sendall(HEAD.pack(*FRAMES[:2], 0, 16, data.nbytes) + b"1234")
+            link._socket.sendall(HEAD.pack(MAGIC, VERSION, MessageProtocol.PEERS, 16, data.nbytes) + b"1234")
 
 
 @pytest.mark.parametrize("phase", ["connected", "named", "received", "sending"])
@@ -230,7 +230,7 @@ def test_peers_in_different_rounds_do_not_mix_and_the_late_one_learns_it():
     results = at_once({name: lambda n=name: group[n].exchange(arrays[n], numbers[n])[1] for name in group})
     assert (results["c0"].met, results["c1"].met) == ((), ())
     assert results["c0"].ahead == 8
-    assert "c1 is at round 8" in results["c0"].missed["c1"]
+    assert re.search("c1 .* 8", results["c0"].missed["c1"])
     close(group)
 
 
@@ -252,19 +252,23 @@ def test_a_peer_that_is_early_calls_until_the_other_gets_there():
 
 def test_who_waits_to_be_told_that_it_was_met_is_told_before_the_round_ends(monkeypatch):
     """The one who was called has everything it needs before the caller knows: it must not hang up then."""
-    told = FramedLink.send
+    flush, exchanged = SocketServer.flush, MESSAGES.frame(Exchanged())
+    began = []
 
-    def slow_to_tell(link, message, deadline, *data):
-        if isinstance(message, Exchanged):
-            time.sleep(5 * peer_links.TICK_S)
-        told(link, message, deadline, *data)
+    def slow_to_tell(server, call):
+        if exchanged in call.outbox:
+            began.append(time.monotonic())
+            if time.monotonic() < began[0] + 5 * peer_links.TICK_S:
+                return  # as if the socket took no more
+        flush(server, call)
 
-    monkeypatch.setattr(FramedLink, "send", slow_to_tell)
+    monkeypatch.setattr(SocketServer, "flush", slow_to_tell)
     addresses = free_addresses(2)
     group = open_peers(addresses, Schedule("all"))
     _, reports = one_round(group, {name: some_arrays(0) for name in group}, 1)
     close(group)
     assert {name: report.met for name, report in reports.items()} == {"c0": ("c1",), "c1": ("c0",)}
+    assert len(began) > 1
 
 
 @pytest.mark.parametrize("ahead", ["c0", "c1"])
@@ -350,7 +354,7 @@ def bad(what):
 
 @pytest.mark.parametrize(
     ("what", "reason"),
-    [("nan", "weight has numbers that are not finite"), ("shape", "float32[31, 8]"), ("names", "'more' is nothing")],
+    [("nan", "weight["), ("shape", "float32[31, 8]"), ("names", "'more'")],
 )
 @pytest.mark.parametrize("liar", ["c0", "c1"])
 def test_what_does_not_count_is_refused_with_a_reason_by_both_sides(what, reason, liar, monkeypatch):
@@ -369,7 +373,7 @@ def test_what_does_not_count_is_refused_with_a_reason_by_both_sides(what, reason
         assert reason in reports[liar].missed[honest]
     else:
         text = str(reports[honest]) + str(reports[liar])
-        assert "31, 8" in text or "nothing" in text
+        assert reason in text
     assert all(report.met == () for report in reports.values())
 
 
@@ -385,7 +389,7 @@ def test_a_check_of_ones_own_may_refuse_too():
 
 def test_own_arrays_that_are_not_finite_are_not_sent():
     addresses = free_addresses(2)
-    expected = pytest.raises(FederationError, match="weight has numbers that are not finite")
+    expected = pytest.raises(FederationError, match=r"c0 .*: weight\[.*\] is nan")
     with Gossip("c0", addresses, TOKEN, Schedule("all")) as peer, expected:
         peer.exchange(bad("nan"), 1)
 
@@ -404,7 +408,7 @@ def guests(addresses):
 
 
 def test_strangers_are_counted_and_cost_nothing(monkeypatch):
-    monkeypatch.setattr(gossip_module, "ENTER_S", 1000.0)
+    monkeypatch.setattr(peer_links, "ENTER_S", 1000.0)
     addresses = free_addresses(3)
     group = open_peers(addresses, Schedule("all"), timeout_s=1000.0)  # nobody can afford to wait for the silent one
     links = guests(addresses)

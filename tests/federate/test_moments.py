@@ -15,10 +15,9 @@ from slipstream.federate.aggregate import Base, MergeSettings, adopt, outgoing
 from slipstream.federate.aggregate import aggregate as aggregate_updates
 from slipstream.federate.rules import by_shares, equal_shares
 from slipstream.federate.update import ClientUpdate
-from slipstream.nets.blocks import VECTOR
 from slipstream.nets.critic import Critic
+from slipstream.nets.inputs import VECTOR, RunningNorm
 from slipstream.nets.mlp import MlpTorso
-from slipstream.nets.normalise import RunningNorm
 
 MEAN = by_shares(equal_shares("ab"), "ab")
 OPTIM = {
@@ -167,7 +166,7 @@ def test_a_step_count_that_is_none_is_refused(step):
 def test_moments_that_are_not_finite_are_refused(rule, part):
     states = {name: adam_state([0.0], [1.0], [1.0], 3) for name in "abcde"}
     states["b"][f"optim.w.{part}"][0] = np.inf
-    with pytest.raises(FederationError, match=f"client b: optim.w.{part} .*not finite"):
+    with pytest.raises(FederationError, match=rf"client b: optim\.w\.{part}\[.*\] is (nan|-?inf),"):
         aggregate(MergeSettings(rule, 1, optimiser="average"), OPTIM, states)
 
 
@@ -304,7 +303,7 @@ def test_taking_a_part_out_of_a_pool_leaves_the_other(seed, one, two):
 def test_impossible_statistics_are_refused(rule, part, value):
     states = {name: norm_state(normaliser(rows(1, 10))) for name in "abc"}
     states["b"][f"n.{part}"][...] = value
-    with pytest.raises(FederationError, match="client b"):
+    with pytest.raises(FederationError, match=rf"client b: .*n\.{part}.* {value}"):
         aggregate(MergeSettings(rule), RULES, states)
 
 
@@ -435,12 +434,12 @@ def test_numbers_beside_the_weights_must_be_finite_too(name):
     states = {"a": rest(1), "b": rest(2), "c": rest(3)}
     states["b"][name] = states["b"][name] * np.nan
     for rule in ("mean", "median"):
-        with pytest.raises(FederationError, match=f"client b: {name}"):
+        with pytest.raises(FederationError, match=rf"client b: {name}(\[.*\])? is nan"):
             aggregate(MergeSettings(rule), REST, states)
 
 
 def test_a_missing_counter_is_named():
     states = {"a": rest(1), "b": rest(2)}
     del states["b"]["steps"]
-    with pytest.raises(FederationError, match="client b: steps is missing"):
+    with pytest.raises(FederationError, match="client b: steps "):
         aggregate(MergeSettings("mean"), REST, states)

@@ -1,5 +1,6 @@
 """Rules of one's own by module:function, and federation in a loop of one's own."""
 
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -43,8 +44,8 @@ def mine(tmp_path, monkeypatch):
     """A file in the current folder, which is not on the path of a command."""
     (tmp_path / "tests_own_rules.py").write_text(CODE)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delitem(own_rule.sys.modules, "tests_own_rules", raising=False)
-    monkeypatch.setattr(own_rule.sys, "path", [one for one in own_rule.sys.path if one])
+    monkeypatch.delitem(sys.modules, "tests_own_rules", raising=False)
+    monkeypatch.setattr(sys, "path", [one for one in sys.path if one])
     own_rule.find.cache_clear()
     yield
     own_rule.find.cache_clear()
@@ -78,9 +79,9 @@ def test_a_rule_gets_weights_facts_and_the_last_aggregate_and_its_result_is_the_
 @pytest.mark.parametrize(
     ("function", "said"),
     [
-        ("nothing", "returned a NoneType"), ("empty", "leaves out w"), ("more", "invents odd"),
-        ("flat", r"w is .*\[4\]"), ("whole", "w is int64"), ("broken", "w holds NaN"),
-        ("huge", "w holds NaN or infinity"), ("raises", "ZeroDivisionError"), ("writes", "ValueError"),
+        ("nothing", "NoneType"), ("empty", " w$"), ("more", " odd$"),
+        ("flat", r"w is float32\[4\].*\[2, 2\]"), ("whole", r"w is int64.* float32"), ("broken", r"w\[.*\] is nan"),
+        ("huge", r"w\[.*\] is inf"), ("raises", "ZeroDivisionError"), ("writes", "ValueError"),
     ],
 )  # fmt: skip
 def test_a_result_that_clients_could_not_go_on_from_is_refused_by_name(function, said, mine):
@@ -89,28 +90,29 @@ def test_a_result_that_clients_could_not_go_on_from_is_refused_by_name(function,
 
 
 def test_a_rule_that_is_not_there_is_answered_with_what_is(mine):
-    with pytest.raises(FederationError, match="cannot import 'tests_no_rules'"):
+    with pytest.raises(FederationError, match=r"^federated\.aggregator: .*'tests_no_rules'"):
         own_rule.find("tests_no_rules:mine")
-    with pytest.raises(FederationError, match="did you mean 'furthest'"):
+    with pytest.raises(FederationError, match=r"^federated\.aggregator: .*'furthst'.*'furthest'"):
         own_rule.find(NAME + "furthst")
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "key"),
     [
-        ({"aggregator": "meen"}, "did you mean 'mean'.*module:function"),
-        ({"aggregator": "a b:c"}, "no such aggregator"),
+        ({"aggregator": "meen"}, "aggregator"),
+        ({"aggregator": "a b:c"}, "aggregator"),
         ({"liars": 1}, "liars"),
-        ({"optimizer_strategy": "average"}, "local or reset"),
-        ({"transport": "gossip", "peers": {"0": "ipc://0", "1": "ipc://1", "2": "ipc://2"}}, "can only take the mean"),
-        ({"secure": True}, "use mean"),
+        ({"optimizer_strategy": "average"}, "optimizer_strategy"),
+        ({"transport": "gossip", "peers": {"0": "ipc://0", "1": "ipc://1", "2": "ipc://2"}}, "aggregator"),
+        ({"secure": True}, "aggregator"),
     ],
 )
-def test_what_a_rule_of_ones_own_cannot_do_is_refused_at_the_start(changes, said):
+def test_what_a_rule_of_ones_own_cannot_do_is_refused_at_the_start(changes, key):
     federated = {"enabled": True, "clients": 3, "aggregator": "my.rules:mine"}
     assert load("probe_target", {"federated": federated}).federated.aggregator == "my.rules:mine"
-    with pytest.raises(ScenarioError, match=said):
+    with pytest.raises(ScenarioError) as refused:
         load("probe_target", {"federated": {**federated, **changes}})
+    assert refused.value.keys == (f"federated.{key}",)
 
 
 @pytest.mark.parametrize("rule", ["mean", NAME + "furthest"])

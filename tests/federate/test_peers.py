@@ -2,7 +2,6 @@
 
 import itertools
 import socket
-import struct
 import time
 
 import numpy as np
@@ -13,7 +12,7 @@ from slipstream.errors import FederationError, ScenarioError
 from slipstream.federate import peers
 from slipstream.federate.peer_links import MESSAGES, PeerLink, receive_data
 from slipstream.federate.peers import Schedule
-from slipstream.runtime.frames import FieldRecord, WireError
+from slipstream.runtime.frames import HEAD, MAGIC, VERSION, FieldRecord, MessageProtocol, WireError
 from slipstream.runtime.link import pauses
 
 IDS = [f"c{index}" for index in range(7)]
@@ -94,13 +93,13 @@ def test_pauses_grow_up_to_a_longest():
 def test_members_are_in_the_order_of_ids_and_have_addresses_of_their_own():
     members = peers.parse_members({"b": "tcp://127.0.0.1:2", "a": "tcp://127.0.0.1:1"}, "a")
     assert [member.id for member in members] == ["a", "b"]
-    with pytest.raises(FederationError, match="not among the peers a"):
+    with pytest.raises(FederationError, match=r"'x'.* a$"):
         peers.parse_members({"a": "tcp://127.0.0.1:1"}, "x")
-    with pytest.raises(FederationError, match="address of another peer"):
+    with pytest.raises(FederationError, match=r"peers a, b: tcp://127.0.0.1:1 "):
         peers.parse_members({"a": "tcp://127.0.0.1:1", "b": "tcp://127.0.0.1:1"}, "a")
-    with pytest.raises(FederationError, match="become names of files"):
+    with pytest.raises(FederationError, match=r"peer '../a'"):
         peers.parse_members({"../a": "tcp://127.0.0.1:1"}, "../a")
-    with pytest.raises(ScenarioError, match="an address is"):
+    with pytest.raises(ScenarioError, match=r"127.0.0.1: .*tcp://HOST:PORT"):
         peers.parse_members({"a": "127.0.0.1"}, "a")
 
 
@@ -131,16 +130,16 @@ def test_a_difference_of_layouts_is_a_sentence():
     assert peers.why_differ(ours, ours[::-1]) == "the arrays come in another order, or twice"
 
 
-def head(body, data=0, magic=b"SP", version=1):
-    return struct.pack("<2sBBIQ", magic, version, 0, body, data)
+def head(body, data=0, protocol=MessageProtocol.PEERS, version=VERSION):
+    return HEAD.pack(MAGIC, version, protocol, body, data)
 
 
 @pytest.mark.parametrize(
     ("sent", "reason"),
     [
-        (head(4, magic=b"SR") + b"abcd", "not the protocol"),
+        (head(4, protocol=MessageProtocol.REPLAY) + b"abcd", "protocol replay"),
         (head(4, version=9) + b"abcd", "version 9"),
-        (head(1 << 31), "at most 1,048,576"),
+        (head(1 << 31), " 2,147,483,648 .* 1,048,576 "),
         (head(4) + b"abcd", "cannot be read"),
         (head(1) + b"\x80", "cannot be read"),
     ],

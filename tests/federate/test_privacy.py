@@ -220,18 +220,18 @@ def test_nothing_but_noised_changes_of_parameters_travels():
     assert made.arrays.keys() == {"actor.w"}
     assert made.arrays["actor.w"].dtype == np.float32
     assert (made.weight, made.facts) == (1.0, {})
-    assert (made.client, made.round, made.base, made.nonce) == ("a", 3, "base", "nonce")
+    assert (made.client, made.round, made.base, made.update_id) == ("a", 3, "base", "nonce")
     assert refuse_leak(made, ["actor.w"]) is None
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"arrays": {"w": np.zeros(2), "optim.w.exp_avg": np.zeros(2)}}, "optim.w.exp_avg would travel without noise"),
-        ({"arrays": {}}, "the change of w is missing"),
-        ({"arrays": {"w": np.zeros(2, np.int64)}}, "w is not of floats"),
-        ({"weight": 3.0}, "claims weight 3"),
-        ({"facts": {"mean_return": 1.0}}, "tells mean_return"),
+        ({"arrays": {"w": np.zeros(2), "optim.w.exp_avg": np.zeros(2)}}, "client a: optim.w.exp_avg "),
+        ({"arrays": {}}, " w "),
+        ({"arrays": {"w": np.zeros(2, np.int64)}}, "client a: w "),
+        ({"weight": 3.0}, "weight 3;"),
+        ({"facts": {"mean_return": 1.0}}, " mean_return"),
     ],
 )
 def test_an_update_that_carries_more_is_refused_with_what_it_is(change, said):
@@ -255,11 +255,11 @@ def test_an_aggregated_change_is_added_in_the_arrays_own_type_and_leaves_the_oth
 @pytest.mark.parametrize(
     ("now", "names", "said"),
     [
-        ({"w": np.array([np.nan, 0])}, ["w"], "not finite"),
-        ({"w": np.array([np.inf, 0])}, ["w"], "not finite"),
-        ({"w": np.zeros(3)}, ["w"], "keep their shape"),
-        ({"w": np.zeros(2, np.int64)}, ["w"], "float parameters"),
-        ({"w": np.zeros(2)}, ["w", "v"], "v: the arrays lack it"),
+        ({"w": np.array([np.nan, 0])}, ["w"], " w is nan"),
+        ({"w": np.array([np.inf, 0])}, ["w"], " w is inf"),
+        ({"w": np.zeros(3)}, ["w"], r"w is float64 \(3,\).* float64 \(2,\)"),
+        ({"w": np.zeros(2, np.int64)}, ["w"], r"w is int64 \(2,\).* float64 \(2,\)"),
+        ({"w": np.zeros(2)}, ["w", "v"], " v:"),
     ],
 )
 def test_a_change_that_cannot_be_hidden_does_not_leave(now, names, said):

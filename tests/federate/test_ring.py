@@ -1,6 +1,7 @@
 """The ring: same bits as the mean, on every peer, whoever dies and whenever."""
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -15,8 +16,8 @@ import torch.distributed
 from peer_group import TOKEN, at_once, floats, free_addresses, in_processes, some_arrays
 
 from slipstream.errors import FederationError
+from slipstream.federate import peer_links, ring_group
 from slipstream.federate import ring as ring_module
-from slipstream.federate import ring_group
 from slipstream.federate.peer_links import Hello, connect_peer
 from slipstream.federate.peers import describe
 from slipstream.federate.ring import Ring, _result_to_keep
@@ -24,6 +25,7 @@ from slipstream.federate.rules import Known, merge_by
 from slipstream.federate.rules.mean import mean
 from slipstream.federate.rules.weighted_mean import weighted_mean
 from slipstream.runtime.address import connect, parse_address
+from slipstream.runtime.frames import HEAD, MAGIC, VERSION, MessageProtocol
 
 PATIENT = {"deadline_s": 60.0, "meet_s": 20.0, "step_s": 10.0}
 SHORT = {"deadline_s": 60.0, "meet_s": 2.0, "step_s": 1.0}  # where somebody will not come, and is waited for
@@ -161,7 +163,7 @@ def test_below_the_quorum_nothing_changes_and_the_round_ends():
         result, report = ring.reduce(arrays, 4)
     assert result is arrays
     assert report.members == ()
-    assert "1 of 3 peers were there, and the quorum is 2" in report.reason
+    assert re.search("1 of 3 .* 2", report.reason)
     assert report.absent["c0"] == "Connection refused"
 
 
@@ -211,7 +213,7 @@ def test_numbers_that_are_not_finite_put_their_sender_outside(monkeypatch):
     rings = open_rings(addresses)
     arrays = {name: some_arrays(index) for index, name in enumerate(addresses)}
     arrays["c2"]["weight"][17, 3] = np.nan
-    with pytest.raises(FederationError, match="weight has numbers that are not finite"):
+    with pytest.raises(FederationError, match=r"c2 .*: weight\[17, 3\] is nan"):
         rings["c2"].reduce(arrays["c2"], 1)
     honest = ring_module.why_not_finite
     monkeypatch.setattr(ring_module, "why_not_finite", lambda a: None if a is arrays["c2"] else honest(a))
@@ -223,9 +225,9 @@ def test_numbers_that_are_not_finite_put_their_sender_outside(monkeypatch):
         result, report = results[name]
         assert same_bits(floats(result), expected)
         assert report.members == tuple(living)
-        assert "not finite" in report.refused["c2"]
+        assert list(report.refused) == ["c2"]
     assert results["c2"][0] is arrays["c2"]
-    assert "not finite" in results["c2"][1].reason
+    assert "c2" in results["c2"][1].reason
 
 
 def test_other_arrays_and_other_tokens_stay_outside():
@@ -240,8 +242,8 @@ def test_other_arrays_and_other_tokens_stay_outside():
     results = at_once({name: lambda n=name: rings[n].reduce(arrays[n], 1) for name in rings})
     close(rings)
     assert results["c0"][1].members == results["c1"][1].members == ("c0", "c1")
-    assert any("float32[31, 7] here and float32[31, 8] there" in why for why in results["c3"][1].failures)
-    assert "float32[31, 7] here" in results["c0"][1].absent["c3"]
+    assert any(re.search(r"float32\[31, 7\] .*float32\[31, 8\]", why) for why in results["c3"][1].failures)
+    assert "float32[31, 7]" in results["c0"][1].absent["c3"]
     assert any("token" in why for why in results["c2"][1].failures)
 
 
@@ -267,7 +269,7 @@ def test_where_all_others_have_gone_nobody_waits_for_the_deadline():
     results = at_once({"c2": lambda: last.reduce(some_arrays(0), 2)})
     last.close()
     assert results["c2"][1].members == ()
-    assert "the quorum is 2" in results["c2"][1].reason
+    assert re.search("1 of 3 .* 2", results["c2"][1].reason)
 
 
 @pytest.mark.parametrize("me", ["c0", "c1"])
@@ -318,13 +320,13 @@ def test_rounds_leave_nothing_behind_and_listen_on_loopback_alone():
 
 
 def test_garbage_at_the_door_costs_the_meeting_nothing(monkeypatch):
-    monkeypatch.setattr(ring_module, "ENTER_S", 1000.0)
+    monkeypatch.setattr(peer_links, "ENTER_S", 1000.0)
     addresses = free_addresses(2)
     rings = open_rings(addresses, meet_s=1000.0, deadline_s=1000.0)  # nobody can afford to wait for the silent one
     port = int(addresses["c0"].rpartition(":")[2])
     links = [socket.create_connection(("127.0.0.1", port)) for _ in range(3)]
     links[0].sendall(os.urandom(4096))
-    links[1].sendall(b"SP\x01\x00\xff\xff\xff\xff" + b"\xff" * 8)  # four gigabytes to come
+    links[1].sendall(HEAD.pack(MAGIC, VERSION, MessageProtocol.PEERS, 2**32 - 1, 2**64 - 1))  # four gigabytes to come
     results = at_once({name: lambda n=name: rings[n].reduce(some_arrays(0), 1) for name in rings})
     close(rings)
     assert all(report.members == ("c0", "c1") and report.attempts == 1 for _, report in results.values())
@@ -344,5 +346,5 @@ def test_a_quorum_of_one_goes_on_alone():
         result, report = ring.reduce(arrays, 1)
     assert same_bits(result, arrays)
     assert (report.members, report.attempts) == (("c1",), 1)
-    with pytest.raises(FederationError, match="3 of 2 peers can never be there"):
+    with pytest.raises(FederationError, match="quorum: 3 of 2 peers"):
         Ring("c1", addresses, TOKEN, quorum=3)

@@ -83,15 +83,16 @@ def test_reptile_goes_a_share_of_the_way():
 
 
 def test_a_step_to_nowhere_is_refused():
-    with pytest.raises(FederationError, match=r"x: .*not finite"), np.errstate(over="ignore"):
+    with pytest.raises(FederationError, match=r"x\[0\] is inf,"), np.errstate(over="ignore"):
         reptile({"x": np.zeros(1, np.float32)}, {"x": np.ones(1, np.float32)}, 1e300)
-    with pytest.raises(FederationError, match=r"x: .*not finite"):
+    with pytest.raises(FederationError, match=r"x\[0\] is nan,"):
         server_step(ServerStep("fedadam"), {"x": np.zeros(1)}, {"x": np.array([np.nan])}, {})
 
 
 @pytest.mark.parametrize("wrong", [{"rate": 0.0}, {"beta1": 1.0}, {"beta2": -0.1}, {"tau": 0.0}, {"rate": np.nan}])
 def test_impossible_settings_are_refused(wrong):
-    with pytest.raises(FederationError, match="betas"):
+    ((key, value),) = wrong.items()
+    with pytest.raises(FederationError, match=f"{key}={value}[,)]"):
         ServerStep("fedadam", **wrong)
 
 
@@ -167,5 +168,5 @@ def test_maml_over_rounds_finds_the_point_from_which_all_are_reached_soonest():
 def test_what_was_learned_after_adapting_is_carried_over_to_the_start():
     start, adapted, learned = ({"x": np.array(values, np.float32)} for values in ([1, 2], [5, 2], [5.5, 1]))
     assert carried_over(start, adapted, learned)["x"].tolist() == [1.5, 1.0]
-    with pytest.raises(FederationError, match="not finite"):
+    with pytest.raises(FederationError, match=r"x\[0\] is inf,"):
         carried_over(start, adapted, {"x": np.array([np.inf, 0], np.float32)})

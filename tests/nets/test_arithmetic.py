@@ -13,8 +13,8 @@ from slipstream.collect.slab import copy_rollout
 from slipstream.errors import ScenarioError
 from slipstream.nets.arithmetic import Arithmetic, arithmetic
 from slipstream.nets.mlp import Mlp
-from slipstream.run.loop import train
 from slipstream.run.metrics import read_rows
+from slipstream.run.session import train
 
 BF16, FP16 = Arithmetic(torch.bfloat16), Arithmetic(torch.float16)
 
@@ -62,7 +62,7 @@ def test_a_run_in_bfloat16_acts_in_float32_and_learns(tmp_path):
 
 
 def test_float16_on_a_cpu_is_refused_in_a_sentence(tmp_path):
-    with pytest.raises(ScenarioError, match=r"^precision: float16 .* on the CPU here.*; try bfloat16"):
+    with pytest.raises(ScenarioError, match=r"^precision: float16 .*CPU.* bfloat16"):
         scenario_of("head_on", {"precision": "float16"})
 
 

@@ -8,8 +8,8 @@ from torch.distributions import Categorical as TorchCategorical
 from torch.distributions import Independent, Normal, TanhTransform, TransformedDistribution, kl_divergence
 
 from slipstream.nets.actor import Actor, ActorSpec, act
-from slipstream.nets.blocks import VECTOR
 from slipstream.nets.heads import LOG_STD_HIGH, LOG_STD_LOW, Categorical, Gaussian, Point, Squashed, masked
+from slipstream.nets.inputs import VECTOR
 
 ROWS, AXES, CHOICES = 50, 3, 5
 

@@ -1,5 +1,6 @@
 """The native passes of a perceptron: right beside float64, the same bits however called, clear when misused."""
 
+import re
 from collections.abc import Callable, Sequence
 from threading import Barrier, Thread
 from typing import NamedTuple
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from slipstream import _core
-from slipstream.nets.blocks import flatten
+from slipstream.nets.inputs import flatten
 from slipstream.nets.mlp import Linear, Mlp, MlpLayout, fastest_threads, forward_in_torch, run
 
 WIDTHS = (1, 5, 13, 16, 17, 255, 300)
@@ -385,7 +386,7 @@ def test_the_gradient_of_a_sum_is_that_of_ones():
 
 def test_a_second_derivative_is_refused():
     x = torch.randn(4, 3, generator=seeded(0), requires_grad=True)
-    with pytest.raises(RuntimeError, match="no second derivative"):
+    with pytest.raises(RuntimeError, match="forward_in_torch"):
         torch.autograd.grad(make_net((3, 5, 1))(x).sum(), [x], create_graph=True)
 
 
@@ -396,32 +397,32 @@ def test_a_second_derivative_is_refused():
     "x", [torch.zeros(4, 7), torch.zeros(4, 0), torch.zeros(5), torch.zeros(2, 4, 5), torch.zeros(4, 5).double()]
 )
 def test_rows_of_another_width_or_type_are_refused(x):
-    with pytest.raises(ValueError, match=r"a network of 5 float32 inputs was given .*; it needs float32 rows"):
+    with pytest.raises(ValueError, match=rf"5 float32 .*{re.escape(str(tuple(x.shape)))} {x.dtype};"):
         make_net((5, 3, 2))(x)
 
 
 def test_weights_of_another_type_are_refused():
-    with pytest.raises(ValueError, match="float32"):
+    with pytest.raises(ValueError, match=r"5 float32 .*\(4, 5\) torch\.float32"):
         make_net((5, 3, 2)).double()(torch.zeros(4, 5))
 
 
 def test_weights_on_another_device_than_x_are_refused():
-    with pytest.raises(ValueError, match="a network on meta was given rows on cpu"):
+    with pytest.raises(ValueError, match=r"\bmeta\b.*\bcpu\b"):
         make_net((5, 3, 2)).to("meta")(torch.zeros(4, 5))
 
 
 @pytest.mark.parametrize(
-    ("widths", "hidden", "last", "words"),
+    ("widths", "hidden", "last", "facts"),
     [
         ([5], "tanh", "identity", "inputs and outputs"),
         ([5, 0, 1], "tanh", "identity", "at least one unit"),
-        ([5, 1], "sigmoid", "identity", "'sigmoid' is none of relu, tanh, identity"),
-        ([5, 1], "tanh", "softmax", "'softmax' is none of"),
-        ([3] * 18, "tanh", "identity", "17 layers is too deep: the kernel takes at most 16"),
+        ([5, 1], "sigmoid", "identity", "'sigmoid' .*relu, tanh, identity"),
+        ([5, 1], "tanh", "softmax", "'softmax' .*relu, tanh, identity"),
+        ([3] * 18, "tanh", "identity", "17 layers .*16$"),
     ],
 )
-def test_shapes_that_cannot_be_are_refused(widths, hidden, last, words):
-    with pytest.raises(ValueError, match=words):
+def test_shapes_that_cannot_be_are_refused(widths, hidden, last, facts):
+    with pytest.raises(ValueError, match=facts):
         MlpLayout(tuple(widths), hidden, last)
 
 

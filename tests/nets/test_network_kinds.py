@@ -14,15 +14,17 @@ from slipstream.algos.protocol import Progress
 from slipstream.algos.registry import ALGORITHMS
 from slipstream.algos.state import load_module
 from slipstream.config.algos import PpoConfig, SacConfig
-from slipstream.config.algos.network import IMPLEMENTATIONS, MlpNetwork
+from slipstream.config.algos.learner import IMPLEMENTATIONS, MlpNetwork
 from slipstream.config.load import from_plain, load, to_plain
 from slipstream.config.overrides import cli_overrides
+from slipstream.config.world import NetworkConfig
 from slipstream.data.rollout import allocate_rollout
 from slipstream.errors import ScenarioError
-from slipstream.nets.actor import Actor, ActorSpec, act, make_actor
-from slipstream.nets.blocks import VECTOR, Inputs
-from slipstream.nets.mlp import Linear, Mlp
-from slipstream.nets.torso import TorsoSpec, network_kind
+from slipstream.nets.actor import ActorSpec, act, make_actor
+from slipstream.nets.inputs import VECTOR, Inputs
+from slipstream.nets.mlp import Linear, Mlp, MlpTorso, run
+from slipstream.nets.networks import ActionShape, make_networks
+from slipstream.nets.torso import NetworkKind, TorsoSpec, WithOutput, network_kind
 from slipstream.spec import ActionSpec, ObsBlock, WorldSpec
 
 CPU = torch.device("cpu")
@@ -33,6 +35,9 @@ SPEC = WorldSpec(
     obs=(ObsBlock("speed", "float32", (2,), -1.0, 1.0), ObsBlock("frame", "uint8", (4, 4), 0.0, 255.0)),
     action=ActionSpec(discrete=True, size=3),
 )
+
+
+SPEC_OF_NUMBERS = msgspec.structs.replace(SPEC, obs=SPEC.obs[:1])
 
 
 # --- spellings ---
@@ -61,7 +66,7 @@ def test_a_scenario_saved_with_the_old_name_loads_and_is_saved_with_the_new_one(
 
 @pytest.mark.parametrize("kind", ["sac", "cql", "td3", "dqn"])
 def test_critics_of_actions_refuse_networks_for_placements(kind):
-    with pytest.raises(ScenarioError, match="decoder scores placements"):
+    with pytest.raises(ScenarioError, match=r"algo: network decoder .*mlp.* ppo, appo, impala"):
         load("drmario_level_0", {"algo.kind": kind, "algo.network": "decoder"})
 
 
@@ -86,6 +91,7 @@ class SumTorso(nn.Module):
     def __init__(self, spec: TorsoSpec, generator: torch.Generator) -> None:
         super().__init__()
         assert [block.name for block in spec.blocks] == ["frame"]
+        self.scale = spec.layout["scale"]
         self.layers = Mlp((spec.vector + 16, *spec.hidden), spec.activation, None, generator)
         self.features = spec.hidden[-1]
 
@@ -94,43 +100,21 @@ class SumTorso(nn.Module):
 
     def forward(self, inputs: Inputs, head: Linear | None = None) -> Tensor:
         assert inputs["frame"].dtype == torch.uint8
-        frame = inputs["frame"].flatten(1).float() / 255.0
+        frame = inputs["frame"].flatten(1).float() * self.scale
         out: Tensor = self.layers(torch.cat([inputs[VECTOR], frame], 1), head)
         return out
 
 
-class WithOutput(nn.Module):
-    def __init__(self, torso: SumTorso, outputs: int, generator: torch.Generator) -> None:
-        super().__init__()
-        self.torso, self.features = torso, outputs
-        self.head = Linear(torso.features, outputs, 1.0, generator)
-
-    def native(self, head: Linear | None = None) -> None:
-        """Torch runs it."""
-
-    def forward(self, inputs: Inputs, head: Linear | None = None) -> Tensor:
-        out: Tensor = self.torso(inputs, self.head)
-        return out
-
-
-class SumKind:
-    def fits(self, spec: WorldSpec) -> bool:
-        return any(block.name == "frame" for block in spec.obs)
-
-    def blocks(self, spec: WorldSpec) -> tuple[str, ...]:
+class SumKind(NetworkKind):
+    def blocks(self, config: NetworkConfig, spec: WorldSpec) -> tuple[str, ...]:
         return ("frame",)
-
-    def layout(self, kind: str, spec: WorldSpec) -> dict[str, Any]:
-        return {}
 
     def torso(self, spec: TorsoSpec, generator: torch.Generator) -> SumTorso:
         return SumTorso(spec, generator)
 
-    def action_critic(self, spec: TorsoSpec, outputs: int, generator: torch.Generator) -> WithOutput:
-        return WithOutput(SumTorso(spec, generator), outputs, generator)
-
-    def actor(self, spec: ActorSpec, generator: torch.Generator) -> Actor:
-        return Actor(spec, generator)
+    def layout(self, config: NetworkConfig, spec: WorldSpec) -> dict[str, Any]:
+        assert isinstance(config, SumNetwork)
+        return {"scale": config.scale}
 
 
 SUM = SumKind()
@@ -139,6 +123,7 @@ SUM = SumKind()
 class SumNetwork(MlpNetwork):
     implementation: ClassVar[str] = f"{__name__}:SUM"
     kind: str = "sum"
+    scale: float = 1 / 255
 
 
 @pytest.fixture
@@ -177,6 +162,14 @@ def test_every_algorithm_builds_acts_and_saves_with_a_kind_of_ones_own(kind, own
     assert act(again, other, None, None, CPU).logp.tobytes() != mine.logp.tobytes() or spec.head in ("point", "values")
 
 
+def test_settings_of_a_kind_are_saved_with_the_policy_and_build_it_again(own_kind):
+    config = settings("ppo").model_copy(update={"network": SumNetwork(scale=0.5)})
+    learner: Any = ALGORITHMS["ppo"](config, SPEC, 3, CPU)
+    spec = msgspec.json.decode(msgspec.json.encode(learner.actor_spec()), type=ActorSpec)
+    torsos: Any = (learner.actor.torso, learner.critic.torso, make_actor(spec).torso)
+    assert [torso.scale for torso in torsos] == [0.5, 0.5, 0.5]
+
+
 def transitions(kind: str, count: int) -> Any:
     from slipstream.data.transitions import Sample, Transitions
 
@@ -206,8 +199,26 @@ def test_replay_learners_learn_from_named_blocks(kind, own_kind):
     assert not [name for name in still if "norm" not in name]
 
 
-def test_default_kinds_of_configs_are_perceptrons():
-    assert PpoConfig().network == SacConfig().network == MlpNetwork()
+def test_gradients_of_single_rows_are_refused_for_other_kinds_than_perceptrons(own_kind):
+    learner: Any = ALGORITHMS["dqn"](settings("dqn"), SPEC, 3, CPU)
+    with pytest.raises(ScenarioError, match=r"federated\.dp_sgd.*sum"):
+        learner.hide_rows(None)
+
+
+def test_an_output_layer_on_a_native_torso_is_part_of_the_native_pass():
+    generator = torch.Generator().manual_seed(1)
+    critic = WithOutput(MlpTorso((3, 8), "tanh", None, generator), 2, generator)
+    x = torch.randn(5, 3, generator=generator)
+    net = critic.native()
+    assert net is not None
+    assert torch.equal(run(net.on(x))[0], critic({VECTOR: x}))
+    assert torch.allclose(critic({VECTOR: x}), critic.output(critic.torso({VECTOR: x})), atol=1e-6)
+
+
+def test_a_learner_that_names_no_network_gets_a_perceptron_where_there_is_no_image():
+    for config in (PpoConfig(), SacConfig()):
+        assert config.network is None
+        assert make_networks(config, SPEC_OF_NUMBERS, ActionShape(3, True), 0, CPU).network == MlpNetwork()
 
 
 @pytest.mark.parametrize("kind", ["ppo", "appo", "impala", "reinforce"])
@@ -229,3 +240,10 @@ def test_rollout_learners_learn_from_named_blocks(kind, own_kind):
     after = learner.state_dict(include_optim=False)
     trained = [name for name in before if name.split(".")[0] in learner.layout.networks]
     assert not [name for name in trained if np.array_equal(before[name], after[name])]
+
+
+def test_a_kind_that_reads_every_block_by_name_has_an_empty_vector(own_kind):
+    frames = msgspec.structs.replace(SPEC, obs=SPEC.obs[1:])
+    learner: Any = ALGORITHMS["ppo"](settings("ppo"), frames, 3, CPU)
+    acted = learner.act({"frame": rows(5)["frame"]}, None, None)
+    assert (learner.actor_spec().inputs, acted.action.shape) == (0, (5,))

@@ -5,10 +5,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slipstream.nets.blocks import VECTOR
 from slipstream.nets.critic import SLOWEST, Critic
+from slipstream.nets.inputs import CLIP, VECTOR, RunningNorm
 from slipstream.nets.mlp import MlpTorso
-from slipstream.nets.normalise import CLIP, RunningNorm
 
 
 @settings(max_examples=50, deadline=None)

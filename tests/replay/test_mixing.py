@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from slipstream.replay.mixing import HALF_LIFE, STRATEGIES, LaneWeight, aged, favour, shares, smoothed
+from slipstream.replay.sharing import HALF_LIFE, STRATEGIES, LaneWeight, aged, favour, shares, smoothed
 
 LANES = [
     LaneWeight("a", rows=100, recent=1.0),

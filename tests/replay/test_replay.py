@@ -9,7 +9,7 @@ from scipy import stats
 from slipstream.data.transitions import Transitions, from_fields, to_fields
 from slipstream.errors import CheckpointError, ScenarioError, WorldContractError
 from slipstream.replay import buffer as module
-from slipstream.replay.buffer import Prioritised, Replay, ReplaySource, available_memory
+from slipstream.replay.buffer import Prioritised, Replay, ReplaySource
 
 
 def numbered(first: int, count: int, masked: bool = True) -> Transitions:
@@ -120,7 +120,7 @@ def test_errors_that_are_not_numbers_are_refused_and_change_nothing():
     replay = filled(8, 8, Prioritised())
     before = {name: array.copy() for name, array in replay.state_arrays().items()}
     for error in (np.nan, np.inf):
-        with pytest.raises(ValueError, match="finite"):
+        with pytest.raises(ValueError, match=f"weight {error}:"):
             replay.update_priorities(np.array([1, 2]), np.array([5.0, error]))
     for name, array in replay.state_arrays().items():
         np.testing.assert_array_equal(array, before[name])
@@ -150,13 +150,13 @@ def test_a_smaller_batch_is_the_beginning_of_a_larger_one():
 def test_rows_that_do_not_fit_are_refused_in_one_sentence():
     replay = Replay(numbered(0, 0), 10, 0)
     wide = to_fields(numbered(0, 2)) | {"reward": np.zeros(2)}
-    with pytest.raises(WorldContractError, match=r"'reward' of these transitions is float64\[\]; .* holds float32"):
+    with pytest.raises(WorldContractError, match=r"'reward'.*float64\[\].*float32"):
         replay.add(from_fields(wide))
-    with pytest.raises(WorldContractError, match=r"'mask' of these transitions is missing"):
+    with pytest.raises(WorldContractError, match="'mask'"):
         replay.add(numbered(0, 2, masked=False))
-    with pytest.raises(ValueError, match="same number of rows"):
+    with pytest.raises(ValueError, match=r"array \d has 3 rows .* 2$"):
         replay.add(from_fields(to_fields(numbered(0, 2)) | {"action": np.zeros(3, np.int32)}))
-    with pytest.raises(ValueError, match="empty"):
+    with pytest.raises(ValueError, match=r"1 rows .* 0 rows$"):
         replay.sample(1, 0)
     assert len(replay) == 0
     sparse = to_fields(numbered(0, 8))
@@ -168,29 +168,10 @@ def test_a_replay_says_its_size_and_one_too_large_is_refused_before_it_is_made(m
     assert Replay(numbered(0, 0), 1000, 0).nbytes == 1000 * 48  # 46 bytes of fields, in words of 8
     assert Replay(numbered(0, 0), 700, 0, Prioritised()).nbytes == 700 * 48 + 700 * 64 // 7
     monkeypatch.setattr(module, "available_memory", lambda: 30_000_000_000)
-    with pytest.raises(ScenarioError, match=r"1,000,000,000 transitions of 48 bytes needs 48.00 GB .* 30.00 GB are"):
+    with pytest.raises(ScenarioError, match=r"1,000,000,000 .*48 bytes.*48\.00 GB .*30\.00 GB"):
         Replay(numbered(0, 0), 1_000_000_000, 0)
-    with pytest.raises(ScenarioError, match="at least 1"):
+    with pytest.raises(ScenarioError, match=r"replay\.capacity is 0"):
         Replay(numbered(0, 0), 0, 0)
-
-
-def test_available_memory_respects_the_control_group(tmp_path):
-    def put(name: str, text: str) -> None:
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
-
-    put("proc/meminfo", "MemTotal: 9000 kB\nMemAvailable: 5000 kB\n")
-    assert available_memory(tmp_path) == 5000 * 1024
-    put("sys/fs/cgroup/memory.max", "max\n")
-    put("sys/fs/cgroup/memory.current", "1000\n")
-    assert available_memory(tmp_path) == 5000 * 1024
-    put("sys/fs/cgroup/memory.max", "100000\n")
-    put("sys/fs/cgroup/memory.stat", "anon 600\ninactive_file 400\n")
-    assert available_memory(tmp_path) == 100_000 - 1000 + 400
-    put("sys/fs/cgroup/memory/memory.limit_in_bytes", "3000")
-    put("sys/fs/cgroup/memory/memory.usage_in_bytes", "4000")
-    assert available_memory(tmp_path) == 0
-    assert available_memory() > 0
 
 
 @pytest.mark.parametrize("prioritised", [None, Prioritised(alpha=0.9)])
@@ -210,9 +191,9 @@ def test_a_replay_goes_on_exactly_from_its_saved_state_and_rows(prioritised):
         assert mine.weight.tobytes() == theirs.weight.tobytes()
         assert_rows(theirs.rows, mine.rows.action)
     twin = Replay(numbered(0, 0), 51, 3, prioritised)
-    with pytest.raises(CheckpointError, match="capacity of 50"):
+    with pytest.raises(CheckpointError, match=r"of 50 .*; .* 51 and "):
         twin.load_state(state)
-    with pytest.raises(CheckpointError, match=r"scenario.yaml changed\?"):
+    with pytest.raises(CheckpointError, match=r"None.*; .*\(50,\)" if prioritised is None else r"\(50,\); .*None"):
         Replay(numbered(0, 0), 50, 3, None if prioritised else Prioritised()).load_state(state)
 
 

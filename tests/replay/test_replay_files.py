@@ -1,7 +1,9 @@
 """A replay on disk: only what is new is written, a kill leaves the old state or the new, and damage is always seen."""
 
+import errno
 import os
 import random
+import re
 from pathlib import Path
 from typing import NamedTuple
 
@@ -235,7 +237,7 @@ def test_an_error_from_the_disk_leaves_no_stray_file_and_the_old_state(tmp_path,
     for call in ("write", "fsync", "rename"):
         with monkeypatch.context() as patch:
             patch.setattr(os, call, full)
-            with pytest.raises(OSError, match="No space"):
+            with pytest.raises(OSError, match=r"\[Errno 28\]"):
                 save_replay(tmp_path, replay, old.records)
         assert names(tmp_path) == there
     assert bits(load(tmp_path, old, 100)) == before
@@ -287,7 +289,7 @@ def test_names_that_are_not_of_segments_are_refused(tmp_path, name):
     replay = filled(100, 60)
     saved = save(tmp_path, replay, [])
     hostile = msgspec.structs.replace(saved.records[0], name=name)
-    with pytest.raises(CheckpointError, match="is no name of a replay segment"):
+    with pytest.raises(CheckpointError, match=re.escape(f"{name!r:.80}")):
         load(tmp_path, Saved([hostile], saved.state), 100, None)
 
 
@@ -297,7 +299,7 @@ def test_a_link_in_place_of_a_segment_is_refused(tmp_path):
     path = tmp_path / saved.records[0].name
     path.rename(tmp_path / "elsewhere")
     path.symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(CheckpointError, match="cannot be read"):
+    with pytest.raises(CheckpointError, match=re.escape(f"{path}: ") + f".*{os.strerror(errno.ELOOP)}"):
         load(tmp_path, saved, 100, None)
 
 
@@ -309,8 +311,15 @@ def test_segments_that_are_not_the_rows_of_the_replay_are_refused(tmp_path):
     state = {**replay.state_arrays(), "total_added": np.array([100])}
     first, second, third = records
     assert rows_of(records) == [(0, 60), (60, 80), (80, 100)]
-    for wrong in ([], [first], [second, third], [first, third], [second, first, third], [first, second]):
-        with pytest.raises(CheckpointError, match=r"do not follow|are needed|it needs"):
+    for wrong, said in (
+        ([], "rows 0 to 0 .* 0 to 100"),
+        ([first], "rows 0 to 60 .* 0 to 100"),
+        ([second, third], "rows 60 to 100 .* 0 to 100"),
+        ([first, second], "rows 0 to 80 .* 0 to 100"),
+        ([first, third], "row 60$"),
+        ([second, first, third], "row 0$"),
+    ):
+        with pytest.raises(CheckpointError, match=said):
             load(tmp_path, Saved(wrong, state), 100, None)
     assert len(load(tmp_path, Saved(records, state), 100, None)) == 100
 
@@ -319,5 +328,5 @@ def test_a_segment_of_another_world_is_refused(tmp_path):
     other = Replay(numbered(0, 0, masked=False), 100, 0)
     other.add(numbered(0, 30, masked=False))
     records = save_replay(tmp_path, other, [])
-    with pytest.raises(CheckpointError, match="holds other arrays than this replay"):
+    with pytest.raises(CheckpointError, match=r"0_30\.safetensors: mask"):
         load(tmp_path, Saved(records, other.state_arrays()), 100, None)

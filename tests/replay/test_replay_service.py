@@ -2,10 +2,12 @@
 
 import multiprocessing
 import os
+import re
 import struct
 import threading
 import time
 
+import msgspec
 import numpy as np
 import psutil
 import pytest
@@ -14,14 +16,17 @@ from replay_faults import Process, besiege, client, cycle_service, is_whole, kil
 from slipstream.data.transitions import to_fields
 from slipstream.errors import ReplayRefusedError, ReplayTimeoutError, ScenarioError
 from slipstream.replay.buffer import Prioritised, Replay, lay_out
-from slipstream.replay.limiter import Limit
 from slipstream.replay.link import ask
 from slipstream.replay.messages import (
-    FRAMES,
+    ANSWERS,
     MAX_REQUEST,
+    REQUESTS,
+    SLOTS,
     AskStatistics,
+    Draw,
     Enqueue,
     EnterReplay,
+    Join,
     LaneSpec,
     ReplayRefusal,
     Snapshot,
@@ -29,10 +34,11 @@ from slipstream.replay.messages import (
     Weigh,
     describe,
 )
+from slipstream.replay.sharing import Limit
 from slipstream.replay.snapshot import Snapshots
 from slipstream.replay.table import Table
 from slipstream.runtime.address import connect, listen, parse_address
-from slipstream.runtime.frames import HEAD, WireError
+from slipstream.runtime.frames import HEAD, MAGIC, VERSION, MessageProtocol, WireError
 
 
 @pytest.mark.parametrize("tcp", [False, True])
@@ -44,7 +50,7 @@ def test_one_client_gets_the_same_bits_as_from_a_replay_in_memory(tcp, prioritis
         rng = np.random.default_rng(0)
         at = 0
         for draw in range(30):
-            rows = made_by(1, at, int(rng.integers(1, 200)))  # larger than a block of 64 at times
+            rows = made_by(1, at, int(rng.integers(1, 200)))  # larger than a chunk of 64 at times
             at += len(rows)
             own.add(rows)
             served.add(rows)
@@ -129,8 +135,8 @@ def test_a_producer_waits_for_the_learner_and_goes_on_when_it_draws(tmp_path):
         done = threading.Event()
 
         def produce() -> None:
-            for block in range(6):
-                maker.add(made_by(0, 64 * block, 64))
+            for chunk in range(6):
+                maker.add(made_by(0, 64 * chunk, 64))
             maker.settle()
             done.set()
 
@@ -138,7 +144,7 @@ def test_a_producer_waits_for_the_learner_and_goes_on_when_it_draws(tmp_path):
         thread.start()
         until(lambda: process.stats().tables["t"].waits)
         (wait,) = process.stats().tables["t"].waits
-        assert "maker: 64 more rows may be added once more are drawn; 128 were added and 0 drawn" in wait
+        assert re.search("maker: 64 .*; 128 .* 0 ", wait)
         assert not done.is_set()
         for draw in range(4):
             learner.sample(64, draw)
@@ -174,27 +180,25 @@ def test_a_wait_ends_by_its_deadline_with_who_waited_for_what(tmp_path):
     with service(tmp_path) as process:
         learner = client(process, "learner", limit=limit, timeout_s=0.3)
         learner.add(made_by(0, 0, 10))
-        expected = r"learner/all waited 0.3 s to draw 64 rows in table t: rows are drawn once 100 were added; 10 were"
+        expected = r"learner/all .* 0\.3 s .* 64 rows .* t: .* 100 .* 10 "
         with pytest.raises(ReplayTimeoutError, match=expected):
             learner.sample(64, 0)
         limited = Limit(min_size=1, samples_per_insert=1.0, tolerance=64)
         maker = client(process, "maker", limit=limited, table="other", timeout_s=0.3)
-        with pytest.raises(
-            ReplayTimeoutError, match=r"maker/all waited 0\.3 s to add .* rows may be added once more are"
-        ):
+        with pytest.raises(ReplayTimeoutError, match=r"maker/all.*0\.3 s"):
             maker.add(made_by(0, 0, 40 * 64))
 
 
 def test_who_does_not_agree_about_a_table_is_refused(tmp_path):
     with service(tmp_path) as process:
         first = client(process, "a", meaning="gamma 0.99")
-        with pytest.raises(ReplayRefusedError, match=r"other meaning than asked for: 'gamma 0.99' and not 'gamma 0.9'"):
+        with pytest.raises(ReplayRefusedError, match=r"'gamma 0\.99'.*'gamma 0\.9'"):
             client(process, "b", meaning="gamma 0.9")
-        with pytest.raises(ReplayRefusedError, match="other prioritised"):
+        with pytest.raises(ReplayRefusedError, match="prioritised"):
             client(process, "b", meaning="gamma 0.99", prioritised=Prioritised())
-        with pytest.raises(ReplayTimeoutError, match="a/all is in use by another connection"):
+        with pytest.raises(ReplayTimeoutError, match="a/all"):
             client(process, "a", meaning="gamma 0.99", timeout_s=0.3)
-        with pytest.raises(ReplayRefusedError, match="at least 252 is needed"):
+        with pytest.raises(ReplayRefusedError, match="252"):
             client(process, "c", table="u", limit=Limit(1, 4.0, 1.0))
         first.close()
         until(lambda: process.stats().clients == 1)
@@ -238,10 +242,39 @@ def test_a_connection_that_breaks_loses_and_repeats_nothing(tmp_path):
             served.add(made_by(1, sent, count))
             sent += count
             if step % 3 == 0:
-                served._link.framed.cut()
+                served._link._connection.framed.cut()
         served.settle()
         assert (served.total_added, served.lost) == (sent, 0)
         np.testing.assert_array_equal(served.read(0, sent)["reward"], np.arange(sent))
+
+
+def test_a_connection_that_breaks_after_the_service_took_all_rows_and_before_it_said_so_is_made_again(tmp_path):
+    """Nothing is left to be sent again, so no answer will come either."""
+    with service(tmp_path) as process:
+        served = client(process, capacity=10_000)
+        for chunk in range(SLOTS):  # after these a client waits before it adds more
+            served.add(made_by(1, 64 * chunk, 64))
+        until(lambda: process.stats().tables["t"].added == 64 * SLOTS)
+        served._link._connection.close()  # with the answers
+        served.add(made_by(1, 64 * SLOTS, 64))
+        until(lambda: process.stats().tables["t"].added == 64 * (SLOTS + 1))
+        served._link._connection.close()
+        served.settle()
+        sent = 64 * (SLOTS + 1)
+        assert (served.total_added, served.lost) == (sent, 0)
+        np.testing.assert_array_equal(served.read(0, sent)["reward"], np.arange(sent))
+
+
+def test_a_connection_that_breaks_while_only_priorities_are_on_their_way_lets_them_go(tmp_path):
+    with service(tmp_path) as process:
+        served = client(process, prioritised=Prioritised())
+        served.add(made_by(1, 0, 100))
+        drawn = served.sample(64, 0)
+        served.update_priorities(drawn.index.copy(), np.full(64, 7.0))
+        served._link._connection.framed.cut()
+        served.settle()
+        assert served.state_arrays()["priority"].tolist() == [1.0] * 100
+        assert [event["what"] for event in served.take_events()] == ["reconnected"]
 
 
 def test_a_service_that_stays_away_is_an_error_that_says_so(tmp_path):
@@ -249,7 +282,7 @@ def test_a_service_that_stays_away_is_an_error_that_says_so(tmp_path):
         served = client(process, timeout_s=0.5)
         served.add(made_by(0, 0, 5))
         process.kill()
-        with pytest.raises(ReplayTimeoutError, match=r"a/all tried for 0\.5 s to reach .* to draw 64 rows"):
+        with pytest.raises(ReplayTimeoutError, match=r"a/all.*0\.5 s.*64 rows"):
             served.sample(64, 0)
 
 
@@ -316,43 +349,58 @@ def test_nothing_listens_beyond_this_machine_and_tcp_needs_the_token(tmp_path):
     with service(tmp_path, tcp=True) as process:
         listeners = [c for c in psutil.Process(process.child.pid).net_connections() if c.status == "LISTEN"]
         assert {c.laddr.ip for c in listeners} == {"127.0.0.1"}
-        with pytest.raises(ReplayRefusedError, match="the token is not this service's"):
+        with pytest.raises(ReplayRefusedError, match="token"):
             ask(process.address, "a token that somebody guessed", AskStatistics())
         assert process.stats().clients == 1
     with service(tmp_path) as process:
         assert not [c for c in psutil.Process(process.child.pid).net_connections() if c.status == "LISTEN"]
         assert os.stat(tmp_path / "r.sock").st_mode & 0o077 == 0
-        with pytest.raises(ScenarioError, match="another service is listening there"):
+        with pytest.raises(ScenarioError, match=re.escape(f"{process.address}: ")):
             listen(parse_address(process.address), "")
-    with pytest.raises(ScenarioError, match="give a --token-file"):
+        assert process.stats().clients == 1  # the one that listens there is still there
+    with pytest.raises(ScenarioError, match="--token-file"):
         listen(parse_address("tcp://127.0.0.1:0"), "")
-    with pytest.raises(ScenarioError, match="an address is ipc://PATH or tcp://HOST:PORT"):
+    with pytest.raises(ScenarioError, match=r"localhost: .*ipc://PATH .*tcp://HOST:PORT"):
         parse_address("localhost")
 
 
 # --- hostile bytes ---
 
 
+HERE = (MAGIC, VERSION, MessageProtocol.REPLAY)
+
+
 @pytest.mark.parametrize(
     ("head", "complaint"),
     [
-        ((FRAMES.magic, FRAMES.version, 0, MAX_REQUEST + 1, 0), "a message of 16,385 . 0 bytes"),
-        ((FRAMES.magic, FRAMES.version, 0, 1, 8 + 1), "a message of 1 . 9 bytes; at most 16,384 . 8 are taken"),
-        ((FRAMES.magic, FRAMES.version, 1, 1, 0), "not the protocol"),
-        ((b"GE", FRAMES.version, 0, 1, 0), "not the protocol"),
-        (
-            (FRAMES.magic, FRAMES.version + 1, 0, 1, 0),
-            "version 2 of .* replay service; this Slipstream speaks version 1",
-        ),
+        ((*HERE, MAX_REQUEST + 1, 0), r"16,385 \+ 0 .* 16,384 \+ 8 "),
+        ((*HERE, 1, 8 + 1), r" 1 \+ 9 .* 16,384 \+ 8 "),
+        ((MAGIC, VERSION, MessageProtocol.PEERS, 1, 0), "protocol peers; .*replay"),
+        ((MAGIC, VERSION, 99, 1, 0), "protocol 99; .*replay"),
+        ((b"SR", 1, 0, 1, 0), "b'SR'"),  # as the replay service was called in version 1
+        ((b"GE", VERSION, 1, 1, 0), "b'GE'"),
+        ((MAGIC, VERSION + 1, MessageProtocol.REPLAY, 1, 0), f"version {VERSION + 1}; .* version {VERSION}"),
     ],
 )
 def test_a_head_is_judged_before_anything_follows_it(head, complaint):
     with pytest.raises(WireError, match=complaint):
-        FRAMES.parse_head(HEAD.pack(*head), MAX_REQUEST, 8)
-    assert FRAMES.parse_head(HEAD.pack(FRAMES.magic, FRAMES.version, 0, MAX_REQUEST, 8), MAX_REQUEST, 8) == (
-        MAX_REQUEST,
-        8,
-    )
+        REQUESTS.parse_head(HEAD.pack(*head), 8)
+    assert REQUESTS.parse_head(HEAD.pack(*HERE, MAX_REQUEST, 8), 8) == (MAX_REQUEST, 8)
+
+
+def test_messages_keep_their_words_whatever_the_code_calls_them():
+    spec, lane = TableSpec((), "", None, Limit()), LaneSpec("a", "all", 100, 1)
+    assert msgspec.to_builtins(Join("t", spec, lane, 64, 32))["block"] == 64
+    drawn = msgspec.to_builtins(Draw(32, 5, 1.0, 8, "local"))
+    assert drawn == {"ask": "sample", "batch": 32, "draw": 5, "beta": 1.0, "at": 8, "mixing": "local", "strength": 0.0}
+
+
+def test_a_client_of_another_protocol_is_told_so(tmp_path):
+    with service(tmp_path) as process, connect(parse_address(process.address), 5.0) as link:
+        link.sendall(HEAD.pack(MAGIC, VERSION, MessageProtocol.COORDINATOR, 1, 0) + b"x")
+        link.settimeout(5.0)
+        said = b"".join(iter(lambda: link.recv(1 << 16), b""))
+    assert "coordinator" in ANSWERS.parse_whole(said).reason
 
 
 @pytest.mark.parametrize("tcp", [False, True])
@@ -367,8 +415,8 @@ def test_who_is_slow_or_silent_is_hung_up_on(tmp_path):
     with service(tmp_path) as process:  # which gives a second
         address = parse_address(process.address)
         silent, slow, half = connect(address, 5.0), connect(address, 5.0), connect(address, 5.0)
-        half.sendall(FRAMES.frame(EnterReplay("half")) + FRAMES.frame(AskStatistics())[:-1])
-        message, ended = FRAMES.frame(EnterReplay("slow" * 20)), None
+        half.sendall(REQUESTS.frame(EnterReplay("half")) + REQUESTS.frame(AskStatistics())[:-1])
+        message, ended = REQUESTS.frame(EnterReplay("slow" * 20)), None
         began = time.monotonic()
         for byte in message:
             try:
@@ -389,14 +437,14 @@ def test_a_client_cannot_use_what_is_not_its_own(tmp_path):
         served = client(process)
         served.add(made_by(1, 0, 10))
         served.settle()
-        with pytest.raises(ReplayRefusedError, match="may still use"):
+        with pytest.raises(ReplayRefusedError, match=r"greedy/all .*: 1,000,000 rows .*--memory"):
             client(process, "greedy", capacity=10**6)
-        with pytest.raises(ReplayRefusedError, match="a window of"):
+        with pytest.raises(ReplayRefusedError, match=r"greedy/all .*: .*window of [\d,]+ bytes .* the [\d,]+ "):
             client(process, "greedy", capacity=10**5, batch=10**6)
         for bad in (Enqueue(0, 65, 0), Enqueue(0, 1, 1 << 40), Enqueue(-1, 1, 0), Enqueue(10, 1, 3)):
-            served._link.send(bad, time.monotonic() + 5)
-            assert isinstance(served._link.receive(time.monotonic() + 5), ReplayRefusal)
-            served._again(OSError("broken on purpose"), "go on")
+            served._link._connection.send(bad, time.monotonic() + 5)
+            assert isinstance(served._link._connection.receive(time.monotonic() + 5), ReplayRefusal)
+            served._link._again(OSError("broken on purpose"), "go on")
         served.settle()
         assert served.total_added == 10
         assert len(process.stats().tables["t"].lanes) == 1

@@ -11,8 +11,8 @@ from slipstream import _core
 from slipstream.data.transitions import to_fields
 from slipstream.errors import ReplayRefusedError, ScenarioError
 from slipstream.replay.buffer import Prioritised, Replay, batch_bytes, batch_over, in_order, lay_out
-from slipstream.replay.limiter import Limit
 from slipstream.replay.messages import LaneSpec, TableSpec, describe
+from slipstream.replay.sharing import Limit
 from slipstream.replay.table import LANE_BITS, Mixture, Table
 
 NO_LIMIT = Limit()
@@ -143,11 +143,11 @@ def test_priorities_of_rows_that_are_not_there_change_nothing():
 def test_another_capacity_a_name_that_is_none_and_too_much_memory_are_refused():
     made = table()
     join(made, "a")
-    with pytest.raises(ReplayRefusedError, match="holds 1,000 rows, not 2,000"):
+    with pytest.raises(ReplayRefusedError, match=r"1,000.*2,000"):
         join(made, "a", capacity=2000)
-    with pytest.raises(ReplayRefusedError, match="is no name"):
+    with pytest.raises(ReplayRefusedError, match=r"'a\\n'"):
         join(made, "a\n")
-    with pytest.raises(ReplayRefusedError, match=r"smaller capacity, or serve with more --memory"):
+    with pytest.raises(ReplayRefusedError, match="--memory"):
         made.join(LaneSpec("b", "all", 10**9, 1), 64, 64, 1 << 30)
-    with pytest.raises(ScenarioError, match="never there"):
+    with pytest.raises(ScenarioError, match=r"replay\.sharing\.limit\.min_size: 2,000 .* 1,000,"):
         table(limit=Limit(min_size=2000)).join(LaneSpec("b", "all", 1000, 1), 64, 64, 1 << 30)

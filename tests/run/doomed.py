@@ -1,6 +1,6 @@
 """Workers that kill themselves at a line of their own code: a fork server imports this in place of `worker_process`.
 
-Life n of a worker ends at line 700 + 61 n mod 500 of those it runs in the modules below: each delivers one slab (685)
+Life n of a worker ends at line 1120 + 61 n mod 500 of those it runs in the modules below: each delivers one slab (1104)
 and dies in the next, and the lines are spread over acting, stepping, writing, saying so and waiting.
 """
 
@@ -14,15 +14,15 @@ from typing import Any
 
 import msgspec
 
-from slipstream.run import worker_process as crew
+from slipstream.run import worker_process
 
 WATCHED = tuple(f"slipstream/collect/{name}.py" for name in ("worker", "memory", "messages", "serial"))
 
 
 def main(payload: bytes, descriptors: list[int]) -> None:
     """A worker's life, until that line."""
-    life = msgspec.json.decode(payload, type=crew.WorkerJob).owner
-    left = 700 + 61 * life % 500
+    life = msgspec.json.decode(payload, type=worker_process.WorkerJob).owner
+    left = 1120 + 61 * life % 500
 
     def line(frame: FrameType, event: str, arg: object) -> Any:
         nonlocal left
@@ -32,4 +32,4 @@ def main(payload: bytes, descriptors: list[int]) -> None:
         return line
 
     sys.settrace(lambda frame, event, arg: line if frame.f_code.co_filename.endswith(WATCHED) else None)
-    crew.main(payload, descriptors)
+    worker_process.main(payload, descriptors)

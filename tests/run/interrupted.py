@@ -17,8 +17,9 @@ from learning import TINY, recast, scenario_of, tiny
 from slipstream.algos.registry import ALGORITHMS
 from slipstream.config.load import override
 from slipstream.config.scenario import Scenario
-from slipstream.run.loop import Result, resume, train
-from slipstream.run.progress import Quiet
+from slipstream.run.loop import Result
+from slipstream.run.progress import Display
+from slipstream.run.session import resume, train
 
 RATE = [[0, 1e-2], [1, 1e-3]]
 # Three updates end in the middle of an episode; what interrupts a run is what saves it.
@@ -61,7 +62,7 @@ PRIORITISED = {"replay.n_step": 3, "replay.prioritised": {}}
 PROBES = ("alternating", "bandit", "constant", "corridor", "delayed", "duration", "leaver", "target")
 
 
-class StopAfter(Quiet):
+class StopAfter(Display):
     """Sends this process a Ctrl+C after so many updates."""
 
     def __init__(self, updates: int) -> None:
@@ -92,6 +93,14 @@ def cases() -> dict[str, Scenario]:
     teams = {"stays_0": "a", "stays_1": "c", "leaves": "b"}
     found["several"] = recast(scenario_of("probe_leaver", PPO), three, teams)
 
+    for kind, cell in (("ppo", "gru"), ("impala", "lstm"), ("reinforce", "gru")):
+        network = {"kind": cell, "size": 8, "length": 3}
+        found[f"{kind}_{cell}"] = learned_by(kind, "probe_alternating", network=network)
+    found["a rival that remembers"] = recast(
+        scenario_of("probe_leaver", {**PPO, "algo.network": {"kind": "gru", "size": 8}}),
+        {"a": {"kind": "learning"}, "b": {"kind": "past", "of": "a", "every": 1}},
+        {"stays_0": "a", "stays_1": "b", "leaves": "a"},
+    )
     found |= {kind: learned_by(kind) for kind in ALGORITHMS}
     for kind in ("appo", "impala"):
         for lag in (1, 2):
@@ -177,7 +186,7 @@ def _resume_and_die(run: Path, number: int) -> int:
     if child:
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
-    class Doom(Quiet):
+    class Doom(Display):
         calls = 0
 
         def advance(self, done: int, text: str) -> None:

@@ -6,8 +6,8 @@ import re
 import pytest
 from rich.console import Console
 
-from slipstream.run import bar as module
-from slipstream.run.bar import ECHO, Bar
+from slipstream.run import progress as module
+from slipstream.run.progress import ECHO, Bar
 
 TITLE = "training head_on with ppo in runs/head_on_ppo_20261115-120000"
 FIGURES = ["return -47.25", "eval -73.37", "clean streak 3/20"]

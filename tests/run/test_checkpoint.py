@@ -1,6 +1,7 @@
 """Checkpoints hold what was saved, under their names, and nothing else is left in the folder."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -106,7 +107,7 @@ def test_saving_again_under_the_same_name_replaces_and_leaves_nothing_else(tmp_p
 
 @pytest.mark.parametrize("name", ["..", ".hidden", "a b", "x" * 65, "é", "a\\b", "-rf"])
 def test_names_outside_the_allow_list_are_refused_and_nothing_is_written(tmp_path, name):
-    with pytest.raises(CheckpointError, match="no name for a checkpoint"):
+    with pytest.raises(CheckpointError, match=re.escape(f": {name!r} ")):
         ck.save(tmp_path / "checkpoints" / name, state(1))
     assert list(tmp_path.iterdir()) == []
 
@@ -114,15 +115,15 @@ def test_names_outside_the_allow_list_are_refused_and_nothing_is_written(tmp_pat
 @pytest.mark.parametrize(
     ("arrays", "meta", "says"),
     [
-        ({"policy.w": np.array([1.0, np.nan])}, {}, "'policy.w' holds NaN"),
-        ({"optim.w": np.array([np.inf])}, {}, "'optim.w' holds NaN or infinity"),
-        ({"x": np.array([1j])}, {}, "type complex128"),
-        ({"x": np.array(["a"])}, {}, "cannot hold"),
-        ({"x": np.array([object()])}, {}, "cannot hold"),
-        ({}, {"a": {1: 2}}, "meta.a has the key 1"),
-        ({}, {"a": [np.arange(3)]}, r"meta.a\[0\] is a ndarray"),
-        ({}, {"a": "x" * 2**22}, "keep large data in arrays"),
-        ({str(i): np.zeros(1) for i in range(10_001)}, {}, "too many"),
+        ({"policy.w": np.array([1.0, np.nan])}, {}, "'policy.w' .*NaN"),
+        ({"optim.w": np.array([np.inf])}, {}, "'optim.w' .*NaN"),
+        ({"x": np.array([1j])}, {}, "'x' .* complex128"),
+        ({"x": np.array(["a"])}, {}, "'x' .* <U1,"),
+        ({"x": np.array([object()])}, {}, "'x' .* object,"),
+        ({}, {"a": {1: 2}}, "meta.a .* 1;"),
+        ({}, {"a": [np.arange(3)]}, r"meta.a\[0\] .* ndarray,"),
+        ({}, {"a": "x" * 2**22}, "meta is over 1048576 bytes"),
+        ({str(i): np.zeros(1) for i in range(10_001)}, {}, ": 10001 arrays "),
     ],
 )
 def test_what_could_not_be_loaded_again_is_not_saved(tmp_path, arrays, meta, says):
@@ -155,8 +156,8 @@ def test_latest_falls_back_past_damage_and_says_why(tmp_path):
     latest = ck.load_latest(tmp_path)
     assert step_of(latest.checkpoint) == 1
     assert [skip.path.name for skip in latest.skipped] == ["checkpoint_3", "checkpoint_2"]
-    assert "no meta.json" in latest.skipped[0].reason
-    assert "0 bytes where" in latest.skipped[1].reason
+    assert "meta.json" in latest.skipped[0].reason
+    assert " 0 bytes " in latest.skipped[1].reason
 
 
 def test_damaged_checkpoints_set_aside_are_never_pruned_instead_of_good_ones(tmp_path):
@@ -173,7 +174,7 @@ def test_damaged_checkpoints_set_aside_are_never_pruned_instead_of_good_ones(tmp
 @pytest.mark.parametrize("make", [Path.mkdir, lambda path: None])
 def test_no_checkpoint_at_all_is_said_in_a_sentence(tmp_path, make):
     make(tmp_path / "checkpoints")
-    with pytest.raises(CheckpointError, match="no checkpoint can be loaded: there is none"):
+    with pytest.raises(CheckpointError, match=re.escape(f"{tmp_path / 'checkpoints'}: ")):
         ck.load_latest(tmp_path / "checkpoints")
 
 

@@ -240,16 +240,16 @@ def test_the_canary_would_have_sung(corpus):
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("file.pkl", "never loaded"),
-        ("folder with pickle as data.pkl", "it holds ['data.pkl']"),
-        ("newer version", "version 2, and this Slipstream reads up to 1; update Slipstream"),
+        ("file.pkl", "(pickle, .pt and .zip files"),
+        ("folder with pickle as data.pkl", "['data.pkl']"),
+        ("newer version", "version 2,"),
         ("other format", "'somebody.else'"),
-        ("weights not finite", "NaN or infinity"),
-        ("dtype bfloat16", "type 'BF16'"),
-        ("header with 2*10**4 arrays", "20000 arrays are more than"),
-        ("not there", "there is no checkpoint here"),
+        ("weights not finite", "'policy.w'"),
+        ("dtype bfloat16", "'BF16'"),
+        ("header with 2*10**4 arrays", "20000 arrays "),
+        ("not there", "checkpoints/"),
     ],
 )
-def test_the_sentence_says_what_is_wrong(corpus, name, says):
-    with pytest.raises(CheckpointError, match=re.escape(says)):
+def test_a_refusal_names_what_was_found_and_where(corpus, name, says):
+    with pytest.raises(CheckpointError, match=f"{re.escape(name)}(/.*)?: .*{re.escape(says)}"):
         ck.load(corpus / name)

@@ -6,7 +6,7 @@ from slipstream.config.load import load
 from slipstream.data import checkpoint
 from slipstream.errors import CheckpointError
 from slipstream.replay.segments import check_segments
-from slipstream.run.loop import resume, train
+from slipstream.run.session import resume, train
 
 SMALL = {
     "algo": "dqn",
@@ -42,10 +42,10 @@ def test_the_checkpoint_before_a_damaged_segment_is_used(harm, tmp_path):
 @pytest.mark.parametrize(
     ("meta", "words"),
     [
-        ({"segments": {"../x": [{"name": "0_1.safetensors", "bytes": 1, "sha256": ""}]}}, "no name of a policy"),
-        ({"segments": {"main": [{"name": "../0_1.safetensors", "bytes": 1, "sha256": ""}]}}, "no name of a replay"),
-        ({"segments": {"main": [{"name": "0_1.safetensors"}]}}, "not readable"),
-        ({"segments": {"main": [{"name": "0_1.safetensors", "bytes": 1, "sha256": ""}]}}, "cannot be read"),
+        ({"segments": {"../x": [{"name": "0_1.safetensors", "bytes": 1, "sha256": ""}]}}, "'../x'"),
+        ({"segments": {"main": [{"name": "../0_1.safetensors", "bytes": 1, "sha256": ""}]}}, "'../0_1.safetensors'"),
+        ({"segments": {"main": [{"name": "0_1.safetensors"}]}}, "`bytes`"),
+        ({"segments": {"main": [{"name": "0_1.safetensors", "bytes": 1, "sha256": ""}]}}, "main/0_1.safetensors: "),
     ],
 )
 def test_a_list_of_segments_that_makes_no_sense_is_refused(meta, words, tmp_path):

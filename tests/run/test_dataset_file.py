@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -48,7 +49,7 @@ def test_recording_reading_and_merging_refuse_memory_that_is_not_there(tmp_path,
         lambda: read_dataset(tmp_path / "small"),
         lambda: merge([tmp_path / "small"]),
     ):
-        with pytest.raises(ScenarioError, match=r"needs 0.00 GB of memory and 0.00 GB are available"):
+        with pytest.raises(ScenarioError, match=r" 100 transitions .* 0\.00 GB .* 0\.00 GB "):
             attempt()
 
 
@@ -71,7 +72,7 @@ def test_a_saved_dataset_reads_back_equal(good):
 
 def test_a_dataset_replaces_nothing(good, tmp_path):
     before = (good / "meta.json").read_bytes()
-    with pytest.raises(ScenarioError, match="something is already there"):
+    with pytest.raises(ScenarioError, match=re.escape(f"{good}: ")):
         save_dataset(good, read_dataset(good))
     assert (good / "meta.json").read_bytes() == before
     (tmp_path / "file").write_text("mine")
@@ -83,7 +84,7 @@ def test_a_dataset_replaces_nothing(good, tmp_path):
 
 def test_too_large_for_the_disk_is_found_out_before(tmp_path):
     dataset_file.check_target(tmp_path / "fits", 1000)
-    with pytest.raises(ScenarioError, match="will not fit on a disk"):
+    with pytest.raises(ScenarioError, match=r"/huge: 4,611,686,018\.43 GB .* GB "):
         dataset_file.check_target(tmp_path / "huge", 2**62)
 
 
@@ -106,7 +107,7 @@ def test_a_flip_of_any_bit_is_refused(name, good, tmp_path):
         with pytest.raises(CheckpointError):
             read_dataset(path)
     (path / name).unlink()
-    with pytest.raises(CheckpointError, match=r"no dataset here|cannot be read"):
+    with pytest.raises(CheckpointError, match=re.escape(name)):
         read_dataset(path)
 
 
@@ -115,9 +116,10 @@ def test_damage_is_told_in_the_words_of_datasets(good, tmp_path):
     path.mkdir()
     (path / "meta.json").write_bytes((good / "meta.json").read_bytes())
     (path / "arrays.safetensors").write_bytes((good / "arrays.safetensors").read_bytes()[:-1])
-    with pytest.raises(CheckpointError, match="this dataset cannot be trusted, so copy or record it again") as said:
+    with pytest.raises(CheckpointError, match=r"arrays\.safetensors: \d+ bytes .* \d+ ") as said:
         read_dataset(path)
-    assert "earlier checkpoint" not in str(said.value)
+    assert "dataset" in said.value.advice
+    assert "checkpoint" not in said.value.advice
 
 
 def one_each(array: np.ndarray, *values: float) -> np.ndarray:
@@ -142,35 +144,35 @@ def test_a_record_that_is_not_of_its_rows_is_refused(good, tmp_path):
     fields = {**to_fields(dataset.rows), "end": dataset.end}
     told = msgspec.to_builtins(dataset.record)
     wrong_rows = {
-        "reward is": {**fields, "reward": fields["reward"].astype(np.float64)},
-        "next_mask is missing": {name: array for name, array in fields.items() if name != "next_mask"},
-        "extra is .* should be absent": {**fields, "extra": fields["end"]},
-        "action is": {**fields, "action": fields["action"][:-1]},
-        r"choices from 0 to 4, and there are 4": {**fields, "action": fields["action"] + (fields["action"] == 3)},
-        "choices from -1": {**fields, "action": fields["action"] - 1},
-        "NaN or infinity in reward": {**fields, "reward": np.full_like(fields["reward"], np.nan)},
-        "NaN or infinity in obs.obs": {**fields, "obs.obs": one_each(fields["obs.obs"], np.inf, -np.inf)},
-        "ends and discounts": {**fields, "discount": np.ones_like(fields["discount"])},
-        "discounts contradict": {**fields, "discount": -fields["discount"]},
-        "contradict each other": {**fields, "discount": 1.5 * fields["discount"]},
-        "contradict": {**fields, "end": fields["end"] * 3},
+        "reward is .*float64.*float32": {**fields, "reward": fields["reward"].astype(np.float64)},
+        "next_mask is .*uint8": {name: array for name, array in fields.items() if name != "next_mask"},
+        r"extra is .*uint8.*\(200,\)": {**fields, "extra": fields["end"]},
+        r"action is .*\(199,\).*\(200,\)": {**fields, "action": fields["action"][:-1]},
+        ": choices from 0 to 4, .* 4$": {**fields, "action": fields["action"] + (fields["action"] == 3)},
+        ": choices from -1 to 2, .* 4$": {**fields, "action": fields["action"] - 1},
+        "NaN .* reward$": {**fields, "reward": np.full_like(fields["reward"], np.nan)},
+        r"NaN .* obs\.obs$": {**fields, "obs.obs": one_each(fields["obs.obs"], np.inf, -np.inf)},
+        r"row \d+: end 1 and discount 1 ": {**fields, "discount": np.ones_like(fields["discount"])},
+        r"row \d+: end 0 and discount -": {**fields, "discount": -fields["discount"]},
+        r"row \d+: end 0 and discount 1\.\d": {**fields, "discount": 1.5 * fields["discount"]},
+        r"row \d+: end 3 and discount 0 ": {**fields, "end": fields["end"] * 3},
     }
-    for sentence, arrays in wrong_rows.items():
-        with pytest.raises(CheckpointError, match=sentence):
+    for said, arrays in wrong_rows.items():
+        with pytest.raises(CheckpointError, match=said):
             read_dataset(forged(tmp_path, dataset, arrays))
     wrong_meta = {
-        "no dataset but a model": {"kind": "model"},
-        "version 2, and this Slipstream reads 1": {"version": 2},
-        "not readable: Object missing required field": {"dataset": {}},
-        "not readable: .*unknown field": {"dataset": told | {"code": "import os"}},
-        "not readable: Expected": {"dataset": told | {"rows": "many"}},
-        "there are no rows": {"dataset": told | {"rows": 0, "parts": []}},
-        "action is .*(200,).* should be .*(1000000,)": {"dataset": told | {"rows": 10**6}},
-        "its parts do not have": {"dataset": told | {"parts": told["parts"] * 2}},
-        "needs .* GB of memory": {"dataset": told | {"rows": 10**15}},
+        " model$": {"kind": "model"},
+        "version 2, .* 1;": {"version": 2},
+        "`world`": {"dataset": {}},
+        "`code`": {"dataset": told | {"code": "import os"}},
+        r"`int`.*`str`.*`\$\.rows`": {"dataset": told | {"rows": "many"}},
+        " 0 rows$": {"dataset": told | {"rows": 0, "parts": []}},
+        r"action is .*\(200,\).*\(1000000,\)": {"dataset": told | {"rows": 10**6}},
+        " 400 rows, .* 200$": {"dataset": told | {"parts": told["parts"] * 2}},
+        " 1,000,000,000,000,000 transitions .* GB ": {"dataset": told | {"rows": 10**15}},
     }
-    for sentence, meta in wrong_meta.items():
-        with pytest.raises((CheckpointError, ScenarioError), match=sentence):
+    for said, meta in wrong_meta.items():
+        with pytest.raises((CheckpointError, ScenarioError), match=said):
             read_dataset(forged(tmp_path, dataset, **meta))
 
 
@@ -178,7 +180,7 @@ def test_what_is_no_dataset_is_refused_clearly(tmp_path):
     (tmp_path / "d4rl.hdf5").write_bytes(b"\x89HDF\r\n\x1a\n")
     (tmp_path / "empty").mkdir()
     for path in (tmp_path / "d4rl.hdf5", tmp_path / "empty", tmp_path / "nowhere"):
-        with pytest.raises(CheckpointError, match="there is no dataset here, which is a folder with"):
+        with pytest.raises(CheckpointError, match=re.escape(f"{path}: ") + r".*meta\.json"):
             read_dataset(path)
 
 
@@ -237,26 +239,22 @@ def test_a_learner_gets_the_rows_with_its_own_gamma(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "changes", "why"),
-    [
-        ("probe_duration", {}, "last several ticks"),
-        ("probe_corridor", {"shaping.use_potential_shaping": True}, "are shaped"),
-    ],
+    ("name", "changes"), [("probe_duration", {}), ("probe_corridor", {"shaping.use_potential_shaping": True})]
 )
-def test_rewards_that_hold_a_gamma_need_that_gamma(name, changes, why, tmp_path):
+def test_rewards_that_hold_a_gamma_need_that_gamma(name, changes, tmp_path):
     dataset = record(scenario_of(name, changes), 100, gamma=0.9)
     save_dataset(tmp_path / "d", dataset)
     load_dataset(str(tmp_path / "d"), dataset.record.world, True, 0.9)
-    with pytest.raises(ScenarioError, match=f"algo.gamma: .* gamma 0.9, .*{why}.* set algo.gamma to 0.9"):
+    with pytest.raises(ScenarioError, match=r"algo\.gamma: .* gamma 0\.9, .* algo\.gamma to 0\.9, .*--gamma 0\.95"):
         load_dataset(str(tmp_path / "d"), dataset.record.world, True, 0.95)
 
 
 def test_a_learner_in_another_world_is_refused(tmp_path, good):
     spec = record("probe_target", 10).record.world
-    with pytest.raises(ScenarioError, match=r"probe/bandit \(4 inputs, 4 choices\).* probe/target eats \(3 inputs, 2 "):
+    with pytest.raises(ScenarioError, match=r"probe/bandit \(4 inputs, 4 choices\).* probe/target .*\(3 inputs, 2 "):
         load_dataset(str(good), spec, False, 0.9)
     save_dataset(tmp_path / "axes", record("probe_target", 10))
-    with pytest.raises(ScenarioError, match=r"2 action axes\), which is not .*\(3 inputs, 4 choices\)"):
+    with pytest.raises(ScenarioError, match=r"2 action axes\).*\(3 inputs, 4 choices\)"):
         load_dataset(str(tmp_path / "axes"), spec, True, 0.9)
 
 
@@ -347,16 +345,20 @@ def test_only_rows_of_one_kind_are_merged():
     world = first.record.world
     other = msgspec.structs.replace(world, name="test/other")
     for second, sentence in (
-        (made(range(5), world=other), "same world can be merged"),
-        (record("probe_bandit", 10), "test/line .*probe/bandit .* same world"),
-        (made(range(5), gamma=0.9), "gamma 0.5 and shaping 0, a dataset with 0.9 and 0; record one of them again"),
-        (made(range(5), shaping_coef=1.0), "with 0.5 and 1"),
+        (made(range(5), world=other), "test/line .*test/other "),
+        (record("probe_bandit", 10), "test/line .*probe/bandit "),
+        (made(range(5), gamma=0.9), r"gamma 0\.5 .* 0, .* 0\.9 .* 0;"),
+        (made(range(5), shaping_coef=1.0), r"gamma 0\.5 .* 0, .* 0\.5 .* 1;"),
     ):
         with pytest.raises(ScenarioError, match=sentence):
             merge([first, second])
-    with pytest.raises(ScenarioError, match="--seed -1: must be from 0"):
+    with pytest.raises(ScenarioError, match="--seed -1: "):
         merge([first], [1], seed=-1)
-    for counts, sentence in (([1], "1 numbers for 2"), ([6, 1], "has 5 rows; take 1 to 5"), ([0, 1], "take 1 to 5")):
+    for counts, sentence in (
+        ([1], "--rows: 1 .* 2 "),
+        ([6, 1], "--rows 6: .* 5 rows"),
+        ([0, 1], "--rows 0: .* 5 rows"),
+    ):
         with pytest.raises(ScenarioError, match=sentence):
             merge([first, first], counts)
 

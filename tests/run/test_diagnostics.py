@@ -5,9 +5,9 @@ import pytest
 from learning import build, scenario_of, tiny
 
 from slipstream.config.load import load
-from slipstream.run.loop import train
 from slipstream.run.metrics import read_rows
 from slipstream.run.parts.diagnostics import diagnose, weights
+from slipstream.run.session import train
 
 
 def test_norms_and_ratios_by_hand():

@@ -1,6 +1,7 @@
 """How runs end and go on: by an error, before a first checkpoint, from a checkpoint that is named, with half an end."""
 
 import json
+import re
 import shutil
 
 import numpy as np
@@ -11,25 +12,25 @@ from learning import TINY, digest, scenario_of
 import slipstream
 from slipstream.cli.main import main
 from slipstream.data import checkpoint
+from slipstream.data.run_folder import read_metadata
 from slipstream.errors import CheckpointError, WorldContractError
-from slipstream.run import loop
-from slipstream.run import model_folder as export
-from slipstream.run.folder import read_metadata
-from slipstream.run.loop import resume, train
+from slipstream.run import session
 from slipstream.run.metrics import metrics_hash, read_rows
+from slipstream.run.parts import ending
 from slipstream.run.parts.evaluation import Evaluation
-from slipstream.run.progress import NO_READER, Quiet
+from slipstream.run.progress import NO_READER, Display
+from slipstream.run.session import resume, train
 from slipstream.view.catalogue import Catalogue
+from slipstream.view.report_data import read_run_report
 from slipstream.view.run import RunReader
-from slipstream.view.story import read_story
-from slipstream.view.tui import lines
-from slipstream.worlds.figures import plain
-from slipstream.worlds.tools import Analysis
+from slipstream.view.tui import views
+from slipstream.worlds.tools import Analysis, Drawings, plain
+from slipstream.worlds.world import tools_of, worlds
 
 PLAIN = {**TINY, "evaluate.evaluation_interval": None}
 
 
-class Said(Quiet):
+class Said(Display):
     def __init__(self):
         self.notes = []
 
@@ -37,7 +38,7 @@ class Said(Quiet):
         self.notes.append(text)
 
 
-class Breaks(Quiet):
+class Breaks(Display):
     """Raises once a run has come to a step."""
 
     def __init__(self, at, error):
@@ -78,7 +79,7 @@ def test_a_metric_that_is_not_known_is_nan_and_one_that_is_not_finite_stays_so()
 
 @pytest.mark.parametrize("value", ["many", np.zeros(3), [1.0], {"a": 1}, np.array("word"), torch.zeros(1)])
 def test_a_metric_that_is_no_number_is_refused_by_its_name(value):
-    with pytest.raises(WorldContractError, match="metric 'crashes_mean' of world 'mine'"):
+    with pytest.raises(WorldContractError, match=r"'crashes_mean' .*'mine'"):
         plain({"crashes_mean": value}, "world 'mine'")
 
 
@@ -87,7 +88,7 @@ def test_numbers_of_numpy_in_alerts_are_written_with_the_model(tmp_path, monkeyp
 
     told = Analysis("noop", lambda *args: {"alert_failed_share": np.float64(0.25)})
     monkeypatch.setattr(tools, "TOOLS", tools.TOOLS._replace(analysis=told))
-    changes = {**TINY, "timesteps": 64, "evaluate.enable_hallucination_detection": True}
+    changes = {**TINY, "timesteps": 64, "world.detect_alerts": True}
     changes["world.max_episode_steps"] = 5
     result = train(scenario_of("head_on", changes), out=tmp_path / "run", models=tmp_path / "models")
     assert result.failures == ()
@@ -116,23 +117,23 @@ def test_a_crash_is_told_by_events_log_record_list_lines_and_report(tmp_path):
     (listed,) = Catalogue([tmp_path]).summaries()
     assert listed.state == "crashed"
     said = []
-    lines.follow(path, 1.0, said.append)
+    views.follow(path, 1.0, said.append)
     assert said[-1] == "crashed: KeyError: 'lost wing'"
-    signs = [sign for sign in read_story(path).signs if sign.name == "crashed"]
+    signs = [sign for sign in read_run_report(path).problems if sign.name == "crashed"]
     assert [sign.found for sign in signs] == ["KeyError: 'lost wing'"]
 
     whole = run(tmp_path, "whole")
     again = resume(path, models=tmp_path / "models")  # and nothing of it stays in the way
     assert bits(again) == bits(whole)
     assert RunReader(path).state == "finished"
-    assert not [sign for sign in read_story(path).signs if sign.name == "crashed"]
+    assert not [sign for sign in read_run_report(path).problems if sign.name == "crashed"]
 
 
 def test_a_run_that_cannot_even_begin_is_shown_as_crashed(tmp_path, monkeypatch):
     def broken(*args, **kwargs):
         raise RuntimeError("no such device")
 
-    monkeypatch.setattr(loop, "make_feed", broken)
+    monkeypatch.setattr(session, "make_feed", broken)
     with pytest.raises(RuntimeError):
         run(tmp_path)
     assert RunReader(tmp_path / "run").state == "crashed"
@@ -162,13 +163,13 @@ def test_a_model_that_cannot_be_written_leaves_nothing_half_written_and_all_else
         raise TypeError("no page")
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(export, "_readme", broken)
+    monkeypatch.setattr(ending, "_readme", broken)
     assert main(WORDS) == 1
     assert list((tmp_path / "models").iterdir()) == []
     assert json.loads((tmp_path / "run" / "judgement.json").read_text())["steps"] == 64
     assert "the model failed: TypeError: no page" in capsys.readouterr().out
     assert RunReader(tmp_path / "run").state == "finished"
-    (sign,) = [sign for sign in read_story(tmp_path / "run").signs if sign.name == "end_failed"]
+    (sign,) = [sign for sign in read_run_report(tmp_path / "run").problems if sign.name == "end_failed"]
     assert "no page" in sign.found
 
 
@@ -177,7 +178,7 @@ def test_a_judgement_that_fails_does_not_take_the_model_with_it(tmp_path, monkey
         raise ZeroDivisionError("no episodes")
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("slipstream.evaluate.judge.judge", broken)
+    monkeypatch.setattr("slipstream.judging.judge.judge", broken)
     assert main(WORDS) == 1
     (model,) = (tmp_path / "models").iterdir()
     assert {path.name for path in model.iterdir()} >= {"metadata.json", "README.txt", "meta.json", "arrays.safetensors"}
@@ -191,7 +192,8 @@ def test_a_picture_that_fails_does_not_take_the_judgement_with_it(tmp_path, monk
         raise ValueError("no colours")
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("slipstream.worlds.registry.draw", broken)
+    tools = tools_of("probe")._replace(drawings=Drawings(picture=broken))
+    monkeypatch.setitem(worlds(), "probe", worlds()["probe"]._replace(tools=lambda: tools))
     assert main(WORDS) == 1
     assert (tmp_path / "run" / "judgement.json").exists()
 
@@ -237,7 +239,7 @@ def test_a_named_checkpoint_is_gone_on_from_and_what_came_later_is_put_aside_whe
     whole = run(tmp_path, checkpoint__checkpoint_every=64)
     before = bits(whole)
     older = whole.run / "checkpoints" / "checkpoint_128"
-    with pytest.raises(CheckpointError, match="--force"):
+    with pytest.raises(CheckpointError, match=r"checkpoint_128: .*checkpoint_256.*--force"):
         resume(older, models=tmp_path / "models")
     assert bits(whole) == before  # a refusal changes nothing
     said = Said()
@@ -262,7 +264,7 @@ def test_of_a_model_its_run_goes_on_and_where_that_is_gone_the_sentence_says_so(
     again = resume(result.model, timesteps=256, models=tmp_path / "models")
     assert (again.run, again.counters.steps) == (result.run, 256)
     shutil.move(result.run, tmp_path / "elsewhere")
-    with pytest.raises(CheckpointError, match="the folder of that run"):
+    with pytest.raises(CheckpointError, match=re.escape(f"{result.model}: ") + ".*" + re.escape(f"({result.run})")):
         resume(result.model)
 
 

@@ -3,53 +3,20 @@
 from pathlib import Path
 
 import pytest
+from clusters import ThreadCluster
 from learning import TINY, digest, scenario_of
 
 from slipstream.cli.main import main
-from slipstream.collect.episodes import play
-from slipstream.collect.memory import shares
-from slipstream.collect.slab import under
 from slipstream.data import checkpoint
-from slipstream.run.backends import LOCAL, Backends
-from slipstream.run.evaluation import EpisodeRange
-from slipstream.run.loop import train
-from slipstream.run.metrics import metrics_hash
-from slipstream.run.setup import make_cast, make_evaluation_worlds
+from slipstream.run.metrics import metrics_hash, read_rows
+from slipstream.run.remote_evaluators import RemoteEvaluator, RemoteEvaluators
+from slipstream.run.session import train
 
 EVALUATED = {**TINY, "evaluate.evaluation_interval": 2, "evaluate.evaluation_duration": 5}
 
 
-class Others:
-    """Three who each play a part with policies of their own; those in `lost` give no answer."""
-
-    def __init__(self, scenario, lost=()) -> None:
-        self.scenario, self.lost, self.asked, self.closed = scenario, lost, [], False
-        self.cast = make_cast(scenario, make_evaluation_worlds(scenario, 1).spec)
-
-    def play(self, weights, whole):
-        self.asked.append(whole)
-        for name, learner in self.cast.learners.items():
-            learner.load_state_dict(under(weights, f"learner.{name}."), strict=False, include_optim=False)
-        for name, selves in self.cast.past.items():
-            selves.act_as(under(weights, f"past.{name}."))
-        found = []
-        for i, share in enumerate(shares(whole.episodes, 3)):
-            record = max(0, min(len(share), whole.record - share.start))
-            part = EpisodeRange(whole.first + share.start, len(share), record, whole.phase)
-            worlds = make_evaluation_worlds(self.scenario, len(share))
-            worlds.phases = [part.phase] * worlds.num_worlds
-            seed = self.scenario.evaluate.seed
-            done = play(worlds, self.cast.teams, part.episodes, seed, part.first, part.record)
-            found.append((part, None if i in self.lost else done))
-            worlds.close()
-        return found
-
-    def close(self) -> None:
-        self.closed = True
-
-
-def trained(scenario, folder: Path, place: Backends = LOCAL) -> tuple[str, str]:
-    run = train(scenario, out=folder, models=folder.parent / "models", place=place).run
+def trained(scenario, folder: Path, place: ThreadCluster | None = None) -> tuple[str, str]:
+    run = train(scenario, out=folder, models=folder.parent / "models", cluster=place).run
     saved = checkpoint.load_latest(run / "checkpoints").checkpoint
     return digest(saved.arrays), metrics_hash(run / "metrics.jsonl")
 
@@ -65,26 +32,36 @@ def trained(scenario, folder: Path, place: Backends = LOCAL) -> tuple[str, str]:
     ],
     ids=["ppo", "averaged", "past_selves"],
 )  # fmt: skip
-def test_a_run_whose_evaluations_others_play_has_the_numbers_of_one_that_plays_them(name, changes, lost, tmp_path):
-    scenario = scenario_of(name, {**EVALUATED, **changes})
-    made: list[Others] = []
-    tell_all = []
+def test_a_run_whose_evaluations_others_play_has_the_numbers_of_one_that_plays_them(
+    name, changes, lost, tmp_path, monkeypatch
+):
+    scenario = scenario_of(name, {**EVALUATED, **changes, "collect.workers": 1})
+    cluster = ThreadCluster(evaluators=3)
+    play, rounds = RemoteEvaluators.play, []
 
-    def make(given, tell):
-        made.append(Others(given, lost))
-        tell_all.append(tell)
-        return made[0]
+    def play_with_some_lost(evaluators, whole):
+        rounds.append(whole)
+        if len(rounds) == 2:
+            for index in lost:
+                evaluators._remote[index].lose()
+        return play(evaluators, whole)
 
-    assert trained(scenario, tmp_path / "others", Backends(make_judges=make)) == trained(scenario, tmp_path / "own")
-    (others,) = made
-    assert len(others.asked) >= 2
-    assert len({part.first for part in others.asked}) == len(others.asked)
-    assert others.closed
+    monkeypatch.setattr(RemoteEvaluators, "play", play_with_some_lost)
+    remote = trained(scenario, tmp_path / "remote", cluster)
+    assert remote == trained(scenario, tmp_path / "own")
+    assert len(rounds) >= 3
+    assert len({part.first for part in rounds}) == len(rounds)
+    told = [row for row in read_rows(tmp_path / "remote" / "events.jsonl") if row["event"] == "evaluator_lost"]
+    assert [row["evaluator"] for row in told] == list(lost)
+    evaluators = cluster.of(RemoteEvaluator)
+    assert len(evaluators) == 3 + len(lost)
+    assert sum(one.calls for one in evaluators) >= 3 * len(rounds) - 3 * len(lost)
+    assert all(one.is_lost for one in evaluators)  # they were ended with the run
 
 
 @pytest.mark.parametrize(
     ("words", "why"),
-    [(["--ray.evaluators", "2"], "is of no use without --on ray"), (["--ray.evaluators", "-1"], "is 0 or more")],
+    [(["--ray.evaluators", "2"], "without --on ray"), (["--ray.evaluators", "-1"], "--ray.evaluators -1")],
 )
 def test_evaluators_that_cannot_be_are_refused(words, why, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)

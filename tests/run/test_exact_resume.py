@@ -12,9 +12,9 @@ from safetensors.numpy import load_file
 from slipstream.algos.registry import ALGORITHMS
 from slipstream.config.load import override
 from slipstream.data import checkpoint
-from slipstream.run.loop import resume, train
 from slipstream.run.metrics import metrics_hash, read_rows
-from slipstream.run.progress import Quiet
+from slipstream.run.progress import Display
+from slipstream.run.session import resume, train
 
 CASES = cases()
 WIDE = wide_cases()
@@ -86,7 +86,7 @@ def test_threads_change_nothing_in_a_run_or_its_resumption(name, tmp_path):
     assert fingerprint(tmp_path / "two") == fingerprint(whole.run)
 
 
-class Crash(Quiet):
+class Crash(Display):
     """Fails in the middle of a run."""
 
     def advance(self, done: int, text: str) -> None:

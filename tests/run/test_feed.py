@@ -15,10 +15,10 @@ from slipstream.config.algos import DqnConfig, SacConfig
 from slipstream.data.transitions import Sample, Transitions
 from slipstream.replay.buffer import Prioritised, Replay
 from slipstream.run.learner_input import RolloutFeed
-from slipstream.run.loop import resume, train
 from slipstream.run.metrics import read_rows
-from slipstream.run.progress import Quiet
+from slipstream.run.progress import Display
 from slipstream.run.replay_input import ReplayFeed
+from slipstream.run.session import resume, train
 
 BIG = {"replay.capacity": 10_000}
 
@@ -107,7 +107,7 @@ def test_nothing_is_learned_before_learning_starts_and_the_ratio_is_right_from_t
 
 
 def test_the_ratio_is_right_after_a_resume(tmp_path):
-    class Stop(Quiet):
+    class Stop(Display):
         def advance(self, done: int, text: str) -> None:
             if done == 160:
                 import os

@@ -19,11 +19,11 @@ from slipstream.config.load import override
 from slipstream.config.scenario import Scenario
 from slipstream.data import checkpoint
 from slipstream.errors import ScenarioError, WorkerDied
-from slipstream.run import loop
+from slipstream.run import session
 from slipstream.run.data_parallel import CLOSE_S, Leader
-from slipstream.run.loop import resume, train
 from slipstream.run.metrics import metrics_hash
-from slipstream.run.progress import Quiet
+from slipstream.run.progress import Display
+from slipstream.run.session import resume, train
 from slipstream.run.setup import make_training_worlds
 
 
@@ -43,7 +43,7 @@ def in_step(kind: str, learners: int = 2) -> Scenario:
 
 
 def run(scenario: Scenario, out: Path, display: Any = None) -> Path:
-    return train(scenario, out=out, models=out.parent / "models", display=display or Quiet()).run
+    return train(scenario, out=out, models=out.parent / "models", display=display).run
 
 
 def fingerprint(folder: Path) -> tuple[str, str]:
@@ -60,7 +60,7 @@ def straight(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     return fingerprint(run(in_step("ppo"), tmp_path_factory.mktemp("straight") / "run"))
 
 
-class Look(Quiet):
+class Look(Display):
     """Notes who listens where while a run goes on."""
 
     def __init__(self) -> None:
@@ -90,7 +90,7 @@ def test_interrupted_and_resumed_they_are_never_interrupted(tmp_path, straight):
     assert fingerprint(broken) == straight
 
 
-class KillAfter(Quiet):
+class KillAfter(Display):
     """Ends a learner in the middle of a run."""
 
     def __init__(self, updates: int) -> None:
@@ -129,7 +129,7 @@ def test_what_was_made_for_a_run_that_cannot_begin_is_closed_again(tmp_path, mon
     def fail(*_: Any) -> None:
         raise ScenarioError("no source")
 
-    monkeypatch.setattr(loop, "make_source", fail)
+    monkeypatch.setattr(session, "make_source", fail)
     with pytest.raises(ScenarioError, match="no source"):
         run(scenario, tmp_path / "run")
     assert len(closed) == 2  # the worlds of training, and those of judging

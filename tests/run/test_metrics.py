@@ -155,7 +155,7 @@ def test_a_resumed_run_keeps_the_columns_it_began_with(tmp_path):
 
 def test_a_csv_that_is_not_ours_is_not_written_into(tmp_path):
     (tmp_path / "training_progress.csv").write_text("a,b\n1,2\n")
-    with pytest.raises(RunFolderError, match="no header of ours"):
+    with pytest.raises(RunFolderError, match=r"training_progress\.csv: .*'a'.*'timesteps_total'"):
         mt.MetricsWriter(tmp_path)
 
 
@@ -299,7 +299,7 @@ def test_other_errors_are_not_taken_for_a_full_disk(tmp_path):
 def test_replacing_a_file_on_a_full_disk_keeps_the_old_one(tmp_path, monkeypatch):
     replace_file(tmp_path / "metadata.json", b"old")
     Disk(monkeypatch, 2)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(OSError, match=r"\[Errno 28\]"):
         replace_file(tmp_path / "metadata.json", b"new content")
     assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("metadata.json", b"old")]
 

@@ -18,7 +18,7 @@ from slipstream.replay import buffer as replay
 from slipstream.run import minari_import
 from slipstream.run.minari_import import from_minari, import_minari
 from slipstream.run.record import record
-from slipstream.worlds.action_space import from_space, to_space
+from slipstream.spec import from_space, to_space
 from slipstream.worlds.registry import make_worlds
 from slipstream.worlds.spaces import action_spec
 
@@ -117,7 +117,7 @@ def test_an_imported_play_has_the_rows_of_our_own_recording(name):
     config = scenario_of(name).world
     env = gymnasium.make(config.id)
     _, space = action_spec(env.action_space)
-    from slipstream.worlds.foreign.build import episode_seed
+    from slipstream.worlds.foreign.vec_env import episode_seed
 
     episodes, at = [], 0
     while at < 450:
@@ -190,7 +190,7 @@ def test_dicts_masks_and_discrete_observations_become_what_the_world_shows(monke
     assert rows.next_obs["seen"].tolist() == [[3, 4], [0, 0]]
     kept = {name: space for name, space in Masked.observation_space.items() if name != "action_mask"}
     unmasked = Source("test/Masked-v0", spaces.Dict(kept), Masked.action_space, [])
-    with pytest.raises(ScenarioError, match="not what test/Masked-v0"):
+    with pytest.raises(ScenarioError, match=r"minari:x-v0: .*'seen'.* test/Masked-v0 .*\(6 inputs, 3 choices\)"):
         from_minari(unmasked, "x-v0", task)
 
 
@@ -201,29 +201,29 @@ def test_what_does_not_fit_is_refused_in_a_sentence(monkeypatch):
     wider.observation_space = spaces.Box(-1, 1, (4,))
     text = pendulum(2)
     text.observation_space = spaces.Text(5)
-    for source, sentence in (
-        (other, r"was recorded in CartPole-v1, and pendulum plays Pendulum-v1; name a scenario whose world.id is"),
-        (wider, r"not what Pendulum-v1 of pendulum has \(3 inputs, 1 action axes\)"),
-        (text, r"minari:x-v0: the observation space has a Text"),
-        (pendulum(3, observations=np.zeros((3, 3), np.float32)), r"episode 0: 3 observations 'obs' where 4 belong"),
+    for source, said in (
+        (other, r" CartPole-v1, .*pendulum .*Pendulum-v1; .* world\.id "),
+        (wider, r"\(4,\).* Pendulum-v1 .*pendulum .*\(3 inputs, 1 action axes\)"),
+        (text, r" Text \('obs'\)"),
+        (pendulum(3, observations=np.zeros((3, 3), np.float32)), r"episode 0: 3 .*'obs' .* 4 "),
         (pendulum(2, 3, actions=np.zeros((2, 1))), r"episode 1: 3 rewards, but 2 actions"),
-        (pendulum(3, observations=np.zeros((4, 2), np.float32)), r"episode 0: observation 'obs' has shape"),
-        (pendulum(3, rewards=np.array([0.0, np.nan, 0.0])), r"cannot be learned from: NaN or infinity in reward"),
-        (pendulum(3, rewards=np.array([[0.0], [0.0], [0.0]])), r"episode 0: .*broadcast"),
-        (pendulum(), r"cannot be learned from: there are no rows"),
+        (pendulum(3, observations=np.zeros((4, 2), np.float32)), r"episode 0: .*'obs' .*\(2,\).*\(3,\)"),
+        (pendulum(3, rewards=np.array([0.0, np.nan, 0.0])), r"NaN .* reward$"),
+        (pendulum(3, rewards=np.array([[0.0], [0.0], [0.0]])), r"episode 0: .*\(3,1\).*\(3,\)"),
+        (pendulum(), r" 0 rows$"),
     ):
-        with pytest.raises(ScenarioError, match=sentence):
+        with pytest.raises(ScenarioError, match=f"minari:x-v0: .*{said}"):
             from_minari(source, "x-v0", scenario())
-    with pytest.raises(ScenarioError, match=r"head_on is a world of kind airspace, and Minari's datasets are of Gymn"):
+    with pytest.raises(ScenarioError, match=r"minari:x-v0: head_on .* airspace,"):
         from_minari(pendulum(2), "x-v0", scenario_of("head_on"))
     more = pendulum(3, 3)
     more.total_steps = 5
-    with pytest.raises(ScenarioError, match="more than the 5 steps it speaks of"):
+    with pytest.raises(ScenarioError, match=r"minari:x-v0: episode 1: .* 5 steps"):
         from_minari(more, "x-v0", scenario())
     with pytest.raises(ScenarioError, match="--gamma 2"):
         from_minari(pendulum(2), "x-v0", scenario(), gamma=2.0)
     monkeypatch.setattr(replay, "available_memory", lambda: 10)
-    with pytest.raises(ScenarioError, match=r"GB of memory"):
+    with pytest.raises(ScenarioError, match=r" 2 transitions .* GB "):
         from_minari(pendulum(2), "x-v0", scenario())
 
 
@@ -238,7 +238,7 @@ def test_without_minari_the_sentence_says_what_to_install(monkeypatch):
         raise ModuleNotFoundError(f"No module named '{name}'")
 
     monkeypatch.setattr(minari_import, "import_module", absent)
-    with pytest.raises(ScenarioError, match=r"minari is not installed; pip install 'slipstream\[minari\]'"):
+    with pytest.raises(ScenarioError, match=r"minari:x-v0: .*slipstream\[minari\]"):
         import_minari("x-v0", scenario())
 
 
@@ -250,7 +250,7 @@ def test_with_minari_its_dataset_is_loaded_and_a_missing_one_told(monkeypatch):
 
     monkeypatch.setattr(minari_import, "import_module", lambda name: SimpleNamespace(load_dataset=load))
     assert len(import_minari("x-v0", scenario()).rows) == 2
-    with pytest.raises(ScenarioError, match=r"minari:y-v0: Minari has no such .* `minari download y-v0` may bring"):
+    with pytest.raises(ScenarioError, match=r"minari:y-v0: .*`minari download y-v0`"):
         import_minari("y-v0", scenario())
-    with pytest.raises(ScenarioError, match=r"minari:z: Minari cannot read it: Malformed dataset ID"):
+    with pytest.raises(ScenarioError, match=r"minari:z: .*Malformed dataset ID"):
         import_minari("z", scenario())

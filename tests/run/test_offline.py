@@ -1,5 +1,6 @@
 """Learning from a dataset: no world is stepped, what does not fit is refused, and a resumed run is the same run."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,12 @@ from slipstream.config.scenario import Scenario
 from slipstream.data import checkpoint
 from slipstream.data.dataset_file import merge, save_dataset
 from slipstream.errors import CheckpointError, ScenarioError
-from slipstream.run import loop
-from slipstream.run.loop import Result, resume, train
+from slipstream.run import session
+from slipstream.run.loop import Result
 from slipstream.run.metrics import metrics_hash, read_rows
-from slipstream.run.progress import Quiet
+from slipstream.run.progress import Display
 from slipstream.run.record import record
+from slipstream.run.session import resume, train
 
 KINDS = {"sac": "probe_target", "cql": "probe_target", "td3": "probe_target", "dqn": "probe_bandit"}
 ROWS = 600
@@ -35,14 +37,14 @@ def offline(kind: str, dataset: Path, world: str, changes: dict[str, Any] | None
     return scenario_of(world, {**tiny(kind, **own), **(changes or {})})
 
 
-def run(scenario: Scenario, tmp_path: Path, name: str = "run", display: Quiet | None = None) -> Result:
+def run(scenario: Scenario, tmp_path: Path, name: str = "run", display: Display | None = None) -> Result:
     return train(scenario, out=tmp_path / name, models=tmp_path / "models", display=display)
 
 
 @pytest.fixture
 def still_worlds(monkeypatch):
     """Worlds for training that must not be stepped."""
-    real = loop.make_training_worlds
+    real = session.make_training_worlds
 
     class Still:
         def __init__(self, worlds: Any) -> None:
@@ -53,7 +55,7 @@ def still_worlds(monkeypatch):
             assert name in known, f"a run from a dataset touched the worlds' {name}"
             return getattr(self.worlds, name)
 
-    monkeypatch.setattr(loop, "make_training_worlds", lambda *args, **options: Still(real(*args, **options)))
+    monkeypatch.setattr(session, "make_training_worlds", lambda *args, **options: Still(real(*args, **options)))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -110,7 +112,7 @@ def test_learning_from_random_actions_beats_acting_at_random(datasets, tmp_path)
 # --- resuming ---
 
 
-class Stop(Quiet):
+class Stop(Display):
     def advance(self, done: int, text: str) -> None:
         import os
         import signal
@@ -139,15 +141,15 @@ def test_a_dataset_that_is_gone_or_another_is_refused_when_resuming(datasets, tm
     save_dataset(here, parts[0])
     half = run(offline("dqn", here, "probe_bandit"), tmp_path, "half", Stop())
     here.rename(tmp_path / "elsewhere")
-    with pytest.raises(CheckpointError, match="there is no dataset here"):
+    with pytest.raises(CheckpointError, match=re.escape(f"{here}: ") + r".*meta\.json"):
         resume(half.run)
     save_dataset(here, parts[1])  # as many rows, other ones
-    with pytest.raises(CheckpointError, match="this is not the dataset this run has learned from"):
+    with pytest.raises(CheckpointError, match=re.escape(f"{here}: ") + r".* [0-9a-f]{12}, .* [0-9a-f]{12};"):
         resume(half.run)
     (tmp_path / "other").mkdir()
     here.rename(tmp_path / "other" / "data")
     save_dataset(here, merge(parts))
-    with pytest.raises(CheckpointError, match="this is not the dataset this run has learned from"):
+    with pytest.raises(CheckpointError, match=re.escape(f"{here}: ") + r".* [0-9a-f]{12}, .* [0-9a-f]{12};"):
         resume(half.run)
 
 
@@ -162,7 +164,7 @@ def refusal(scenario: Scenario, tmp_path: Path) -> str:
 
 
 def test_a_dataset_that_is_not_there_is_refused_before_a_run_folder_is_made(tmp_path):
-    with pytest.raises(CheckpointError, match="there is no dataset here"):
+    with pytest.raises(CheckpointError, match=r"/nowhere: .*meta\.json"):
         run(offline("dqn", tmp_path / "nowhere", "probe_bandit"), tmp_path)
     assert list(tmp_path.iterdir()) == []
 
@@ -170,21 +172,21 @@ def test_a_dataset_that_is_not_there_is_refused_before_a_run_folder_is_made(tmp_
 def test_a_dataset_of_another_world_is_refused(datasets, tmp_path):
     said = refusal(offline("sac", datasets["probe_corridor"], "probe_target"), tmp_path)
     assert said.startswith("algo.replay.dataset: ")
-    assert "was recorded in probe/corridor (1 inputs, 2 choices)" in said
-    assert "a learner in probe/target eats (3 inputs, 2 action axes)" in said
+    assert "probe/corridor (1 inputs, 2 choices)" in said
+    assert re.search(r"probe/target .*\(3 inputs, 2 action axes\)", said)
 
 
 def test_a_gamma_that_the_rewards_were_not_paid_with_is_refused(datasets, tmp_path):
     said = refusal(offline("dqn", datasets["probe_duration"], "probe_duration", gamma=0.5), tmp_path)
     assert said.startswith("algo.gamma: ")
-    assert "set algo.gamma to 0.9" in said
+    assert "algo.gamma to 0.9" in said
 
 
 def test_spans_of_several_decisions_are_refused(datasets, tmp_path):
     scenario = offline("dqn", datasets["probe_bandit"], "probe_bandit", **{"replay.n_step": 3})
     said = refusal(scenario, tmp_path)
     assert said.startswith("algo.replay.n_step: ")
-    assert said.endswith("set it to 1")
+    assert said.endswith(" 1")
 
 
 def test_learners_from_a_dataset_and_learners_from_worlds_cannot_share_a_run(datasets, tmp_path):
@@ -193,8 +195,8 @@ def test_learners_from_a_dataset_and_learners_from_worlds_cannot_share_a_run(dat
     mixed = recast(base, {"a": {"kind": "learning"}, "b": ppo}, {"stays": "a", "leaves": "b"})
     assert not mixed.is_offline
     said = refusal(mixed, tmp_path)
-    assert said.startswith(f"policies.a: learns offline from {datasets['probe_leaver']}, but 'b' learns from worlds")
-    assert "train them apart" in said
+    assert said.startswith("policies.a: ")
+    assert re.search(rf"{re.escape(str(datasets['probe_leaver']))}.*'b'", said)
 
 
 def test_two_learners_may_both_learn_from_datasets(datasets, tmp_path, still_worlds):

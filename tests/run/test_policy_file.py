@@ -14,11 +14,12 @@ import slipstream
 from slipstream.data import checkpoint
 from slipstream.errors import CheckpointError
 from slipstream.nets.actor import Actor, ActorSpec
-from slipstream.run.loop import Result, train
+from slipstream.run.loop import Result
 from slipstream.run.policy_file import Policy, PolicyRecord
 from slipstream.run.portable_model import Portable
+from slipstream.run.session import train
 from slipstream.spec import ObsBlock, WorldSpec
-from slipstream.worlds.foreign.build import episode_seed
+from slipstream.worlds.foreign.vec_env import episode_seed
 from slipstream.worlds.registry import make_worlds
 from slipstream.worlds.spaces import action_spec
 from slipstream.worlds.vec_env import EnvOptions
@@ -106,9 +107,9 @@ def test_float64_observations_are_taken(trained):
 
 def test_a_wrong_observation_is_explained(trained):
     policy = slipstream.load_policy(trained["masked"].run)
-    with pytest.raises(ValueError, match=r"\(7,\).*trained on \(4,\).*probe/bandit"):
+    with pytest.raises(ValueError, match=r"'obs' .*\(7,\).*\(4,\).*probe/bandit"):
         policy.act(np.zeros(7))
-    with pytest.raises(ValueError, match="lacks block 'obs'"):
+    with pytest.raises(ValueError, match=r"'obs'.*'obz'\?"):
         policy.act({"obz": np.zeros(4)})
 
 
@@ -116,9 +117,9 @@ def test_one_of_several_policies_is_named(trained):
     model = trained["several"].model
     assert slipstream.load_policy(model, "stay").record.agents == (0, 1)
     assert slipstream.load_policy(model, "leave").record.agents == (2,)
-    with pytest.raises(CheckpointError, match="several policies \\(stay, leave\\)"):
+    with pytest.raises(CheckpointError, match=r"\(stay, leave\)"):
         slipstream.load_policy(model)
-    with pytest.raises(CheckpointError, match="did you mean 'leave'"):
+    with pytest.raises(CheckpointError, match=r"'leeve'.*'leave'\?"):
         slipstream.load_policy(model, "leeve")
 
 
@@ -166,25 +167,25 @@ def test_loading_needs_neither_world_nor_config(trained, tmp_path):
 
 def test_a_checkpoint_without_a_policy_is_refused(tmp_path):
     checkpoint.save(tmp_path / "checkpoint_1", checkpoint.Checkpoint({"x": np.zeros(3)}, {"kind": "run"}))
-    with pytest.raises(CheckpointError, match="holds no policy"):
+    with pytest.raises(CheckpointError, match=r"checkpoint_1: .* only kind;"):
         slipstream.load_policy(tmp_path / "checkpoint_1")
 
 
 @pytest.mark.parametrize(
-    "spoil",
+    ("spoil", "said"),
     [
-        lambda record: record.update(agents=0),
-        lambda record: record.update(surprise=1),
-        lambda record: record["actor"].update(inputs="many"),
-        lambda record: record.pop("world"),
+        (lambda record: record.update(agents=0), r"`\$\.agents`"),
+        (lambda record: record.update(surprise=1), "`surprise`"),
+        (lambda record: record["actor"].update(inputs="many"), r"`\$\.actor\.inputs`"),
+        (lambda record: record.pop("world"), "`world`"),
     ],
 )
-def test_a_record_that_makes_no_sense_is_refused(spoil, trained, tmp_path):
+def test_a_record_that_makes_no_sense_is_refused(spoil, said, trained, tmp_path):
     saved = checkpoint.load(trained["masked"].checkpoint)
     spoil(saved.meta["policies"]["main"])
     path = Path(tmp_path / "checkpoint_1")
     checkpoint.save(path, saved)
-    with pytest.raises(CheckpointError, match="record of policy 'main' is not readable"):
+    with pytest.raises(CheckpointError, match=f"checkpoint_1: .*'main' .*{said}"):
         slipstream.load_policy(path)
 
 
@@ -224,7 +225,7 @@ def test_a_saved_action_space_that_makes_no_sense_is_refused(wrong, trained, tmp
     world = {**record["world"], "action_space": wrong}
     meta = {**saved.meta, "policies": {"main": {**record, "world": world}}}
     checkpoint.save(tmp_path / "wrong", checkpoint.Checkpoint(saved.arrays, meta))
-    with pytest.raises(CheckpointError, match=r"the record of policy 'main' is not readable: .*action"):
+    with pytest.raises(CheckpointError, match=r"/wrong: .*'main' .*`\$\.world\.action_space"):
         slipstream.load_policy(tmp_path / "wrong")
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from datetime import UTC, datetime
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from slipstream.data.run_folder import Track, read_metadata, read_tracks
 from slipstream.errors import RunFolderError, ScenarioError
 from slipstream.run import folder as rf
 
@@ -56,7 +58,7 @@ def test_metadata_says_versions_cpu_seed_command_and_times(tmp_path):
     with create(tmp_path) as run:
         rf.end_session(run, NOW, wall_time_s=12.5, outcome="Ctrl+C", timesteps=4096)
         rf.begin_session(run, ["slipstream", "resume"], NOW, timesteps=4096)
-        record = rf.read_metadata(run.path)
+        record = read_metadata(run.path)
     assert record["seed"] == 3
     assert record["versions"]["numpy"]
     assert record["versions"]["torch"]
@@ -82,7 +84,7 @@ def test_a_second_run_in_the_same_folder_is_refused_and_nothing_is_touched(tmp_p
     if not running:
         first.close()
     before = snapshot(tmp_path)
-    with pytest.raises(RunFolderError, match=r"already holds a run.*slipstream resume"):
+    with pytest.raises(RunFolderError, match=re.escape(f"slipstream resume {tmp_path / 'mine'}")):
         create(tmp_path, out=tmp_path / "mine")
     assert snapshot(tmp_path) == before
 
@@ -93,10 +95,10 @@ def test_out_may_be_new_or_empty_but_not_somebody_elses(tmp_path):
     create(tmp_path, out=tmp_path / "empty").close()
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "draft.tex").write_text("x")
-    with pytest.raises(RunFolderError, match=r"not empty \(it holds draft.tex\)"):
+    with pytest.raises(RunFolderError, match=r"/thesis: .*draft\.tex"):
         create(tmp_path, out=tmp_path / "thesis")
     assert [path.name for path in (tmp_path / "thesis").iterdir()] == ["draft.tex"]
-    with pytest.raises(RunFolderError, match="this is a file"):
+    with pytest.raises(RunFolderError, match=r"/draft\.tex: "):
         create(tmp_path, out=tmp_path / "thesis" / "draft.tex")
 
 
@@ -138,7 +140,7 @@ def test_a_link_in_the_place_of_the_new_folder_is_not_followed(tmp_path):
 
 def test_a_run_that_another_process_writes_cannot_be_opened_and_the_holder_is_named(tmp_path):
     with create(tmp_path) as run:
-        with pytest.raises(RunFolderError, match=f"process {os.getpid()} is writing"):
+        with pytest.raises(RunFolderError, match=f"process {os.getpid()} "):
             rf.open_existing(run.path)
         path = run.path
     rf.open_existing(path).close()
@@ -164,7 +166,7 @@ def test_what_is_no_run_is_not_opened(tmp_path, missing):
         with create(tmp_path) as run:
             path = run.path
         (path / missing).unlink()
-    with pytest.raises(RunFolderError, match=missing or "no such folder"):
+    with pytest.raises(RunFolderError, match=missing or "/no_such_run: "):
         rf.open_existing(path)
 
 
@@ -174,7 +176,7 @@ def test_a_folder_that_cannot_be_filled_is_left_empty_and_may_be_tried_again(tmp
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", no_space)
-        with pytest.raises(RunFolderError, match="No space left on device"):
+        with pytest.raises(RunFolderError, match=r"/mine: .*No space left on device"):
             create(tmp_path, out=tmp_path / "mine")
     assert list((tmp_path / "mine").iterdir()) == []
     create(tmp_path, out=tmp_path / "mine").close()
@@ -183,12 +185,12 @@ def test_a_folder_that_cannot_be_filled_is_left_empty_and_may_be_tried_again(tmp
 def test_damaged_metadata_is_told_in_a_sentence(tmp_path):
     with create(tmp_path) as run:
         (run.path / "metadata.json").write_text('{"seed": ')
-        with pytest.raises(RunFolderError, match="cannot be read"):
-            rf.read_metadata(run.path)
+        with pytest.raises(RunFolderError, match=r"/metadata\.json: "):
+            read_metadata(run.path)
 
 
-def track(index: int) -> rf.Track:
-    return rf.Track(index, index * 10, ("x", "y"), ("agent_0",), 5.0, [[[float(index), None]]])
+def track(index: int) -> Track:
+    return Track(index, index * 10, ("x", "y"), ("agent_0",), 5.0, [[[float(index), None]]])
 
 
 def test_recorded_episodes_are_a_ring_that_never_grows(tmp_path):
@@ -196,7 +198,7 @@ def test_recorded_episodes_are_a_ring_that_never_grows(tmp_path):
         for index in range(25):
             rf.write_track(run.path, track(index), keep=8)
         assert len(list((run.path / "frames").iterdir())) == 8
-        assert rf.read_tracks(run.path) == [track(index) for index in range(17, 25)]
+        assert read_tracks(run.path) == [track(index) for index in range(17, 25)]
 
 
 def test_episodes_after_a_resumed_step_are_dropped_and_strays_cleared(tmp_path):
@@ -208,7 +210,7 @@ def test_episodes_after_a_resumed_step_are_dropped_and_strays_cleared(tmp_path):
         path = run.path
     with rf.open_existing(path) as run:
         rf.drop_tracks_after(run, timesteps=20)
-        assert [item.index for item in rf.read_tracks(path)] == [0, 1, 2]
+        assert [item.index for item in read_tracks(path)] == [0, 1, 2]
         assert not list(path.rglob(".tmp-*"))
 
 
@@ -217,4 +219,4 @@ def test_unreadable_episodes_are_passed_over(tmp_path):
         rf.write_track(run.path, track(1), keep=8)
         (run.path / "frames" / "episode_002.json").write_text("{")
         os.mkfifo(run.path / "frames" / "episode_003.json")
-        assert [item.index for item in rf.read_tracks(run.path)] == [1]
+        assert [item.index for item in read_tracks(run.path)] == [1]

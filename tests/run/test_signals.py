@@ -14,7 +14,7 @@ import pytest
 from learning import python, signal_while_held
 
 from slipstream.data import checkpoint
-from slipstream.run.folder import read_metadata
+from slipstream.data.run_folder import read_metadata
 from slipstream.run.metrics import read_rows
 from slipstream.runtime.signals import Interrupts, SignalStop, catching, held
 
@@ -28,9 +28,9 @@ import time
 from contextlib import suppress
 from pathlib import Path
 from learning import TINY, scenario_of
-from slipstream.run.loop import train
-from slipstream.run.progress import Quiet
-class Stuck(Quiet):
+from slipstream.run.session import train
+from slipstream.run.progress import Display
+class Stuck(Display):
     def advance(self, done, text):
         print("working", flush=True)
         time.sleep(60)

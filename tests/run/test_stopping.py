@@ -2,14 +2,28 @@
 
 from learning import TINY, scenario_of
 
+from slipstream.config import stopping
 from slipstream.config.load import load, override
-from slipstream.config.scenario import EVALUATED_RULES, BandRule, StopConfig
-from slipstream.run.loop import resume, train
+from slipstream.config.stopping import (
+    EVALUATED_RULES,
+    RULE_FIELDS,
+    RULES,
+    BandRule,
+    RunPosition,
+    Stop,
+    StopKind,
+    StoppingConfig,
+    StopRule,
+    StopState,
+    after_evaluation,
+    asked,
+    first,
+)
 from slipstream.run.metrics import read_rows
-from slipstream.run.stopping import RULES, RunPosition, Stop, StopKind, StopState, after_evaluation, asked, first
+from slipstream.run.session import resume, train
 
 
-def feed(config: StopConfig, evaluations: list[tuple[int, float, str | None]]) -> list[str | None]:
+def feed(config: StoppingConfig, evaluations: list[tuple[int, float, str | None]]) -> list[str | None]:
     """Reasons after each evaluation of (steps, mean return, episodes as text: '+' clean, '-' not)."""
     scenario = override(load("probe_constant"), {"timesteps": 10**9}).model_copy(update={"stop": config})
     state, reasons = StopState(), []
@@ -23,11 +37,11 @@ def feed(config: StopConfig, evaluations: list[tuple[int, float, str | None]]) -
 
 
 def test_no_rule_never_stops():
-    assert feed(StopConfig(), [(1, 1e9, "++++")]) == [None]
+    assert feed(StoppingConfig(), [(1, 1e9, "++++")]) == [None]
 
 
 def test_the_streak_counts_episodes_across_evaluations_and_starts_again_after_an_unclean_one():
-    config = StopConfig(zero_conflict_streak=6)
+    config = StoppingConfig(zero_conflict_streak=6)
     assert feed(config, [(1, 0.0, "++++"), (2, 0.0, "++")]) == [None, "6 consecutive clean evaluation episodes"]
     assert feed(config, [(1, 0.0, "++++"), (2, 0.0, "+-+++"), (3, 0.0, "++")]) == [None, None, None]
     assert feed(config, [(1, 0.0, "-+++++"), (2, 0.0, "+")])[-1] is not None
@@ -35,11 +49,11 @@ def test_the_streak_counts_episodes_across_evaluations_and_starts_again_after_an
 
 def test_a_streak_that_broke_within_an_evaluation_does_not_count():
     # Six in a row, but the seventh was not clean: the streak is what stands at the end.
-    assert feed(StopConfig(zero_conflict_streak=6), [(1, 0.0, "++++++-")]) == [None]
+    assert feed(StoppingConfig(zero_conflict_streak=6), [(1, 0.0, "++++++-")]) == [None]
 
 
 def test_clean_evaluations_count_evaluations_not_episodes():
-    config = StopConfig(clean_evaluations=3)
+    config = StoppingConfig(clean_evaluations=3)
     clean = [(1, 0.0, "++++++"), (2, 0.0, "+"), (3, 0.0, "++")]
     assert feed(config, clean) == [None, None, "3 consecutive evaluations with clean episodes only"]
     assert feed(config, [*clean[:2], (3, 0.0, "+++-"), *clean[:2]]) == [None] * 5
@@ -47,12 +61,12 @@ def test_clean_evaluations_count_evaluations_not_episodes():
 
 
 def test_the_target_return_must_be_reached():
-    config = StopConfig(target_return=5.0)
+    config = StoppingConfig(target_return=5.0)
     assert feed(config, [(1, 4.999, None)]) == [None]
     assert "5.00 reached the target 5" in str(feed(config, [(1, 5.0, None)])[0])
 
 
-BANDS = StopConfig(bands=BandRule(band_steps=100, min_bands=3, good_bands=2, clean_episodes=4))
+BANDS = StoppingConfig(bands=BandRule(band_steps=100, min_bands=3, good_bands=2, clean_episodes=4))
 
 
 def test_two_good_bands_after_the_least_number_stop():
@@ -83,8 +97,13 @@ def test_bands_begin_where_the_last_one_ended():
 
 def test_every_field_of_stop_has_its_rule_and_those_that_look_at_evaluations_say_so():
     fields = {rule.field for rule in RULES} - {None}
-    assert fields == set(StopConfig.model_fields) - {"bad_batches"}  # which gives up, and is no end
-    assert {rule.field for rule in RULES if rule.kind is StopKind.RULE} == set(EVALUATED_RULES)
+    assert fields == set(StoppingConfig.model_fields) - {"bad_batches"}  # which gives up, and is no end
+    assert set(EVALUATED_RULES) <= set(RULE_FIELDS)
+
+
+def test_a_rule_that_needs_no_evaluation_is_asked_after_every_update(monkeypatch):
+    monkeypatch.setattr(stopping, "RULES", (StopRule(StopKind.RULE, lambda scenario, now: "met"),))
+    assert asked(load("probe_constant"), RunPosition(1)) == Stop(StopKind.RULE, "met")
 
 
 def test_rules_of_evaluations_wait_for_one_and_the_first_rule_met_counts():

@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from slipstream.config.load import load
-from slipstream.run.folder import MAX_RECORD_BYTES, Track, read_tracks, write_track
-from slipstream.run.parts import frames as tracks
-from slipstream.run.parts.frames import as_ground, as_track
+from slipstream.data.run_folder import MAX_RECORD_BYTES, Track, read_tracks
+from slipstream.run.folder import write_track
+from slipstream.run.parts import episode_files as tracks
+from slipstream.run.parts.episode_files import as_ground, as_track
 from slipstream.worlds.registry import make_worlds
 from slipstream.worlds.vec_env import Backdrop
 

@@ -5,9 +5,15 @@ from __future__ import annotations
 import os
 import sys
 
+from slipstream.runtime.process import announce
+
 
 def main(payload: bytes, descriptors: list[int]) -> None:
     """Say that it lives, then sleep."""
+    if payload == b"say":
+        print("said", os.environ["WORD"])
+        announce(os.environ["WORD"])
+        return
     os.write(descriptors[0], payload)
     if payload == b"leave":
         sys.exit(3)

@@ -3,11 +3,15 @@
 import os
 import socket
 import stat
+import sys
 import threading
 from threading import Barrier, Thread
 
+import pytest
+
 from slipstream.errors import ScenarioError
 from slipstream.runtime.address import listen, parse_address
+from slipstream.runtime.platform import socket_path_bytes
 
 
 def test_a_socket_file_is_its_owners_alone_and_the_umask_stays_everybodys(tmp_path):
@@ -56,9 +60,23 @@ def test_of_many_who_find_a_dead_services_socket_one_listens_and_the_others_are_
             thread.join(timeout=30)
         assert len(heard) == 1
         assert len(refused) == 7
-        assert all("another service is listening there" in text for text in refused)
+        assert all(f"{address}: " in text for text in refused)
         with socket.socket(socket.AF_UNIX) as client:
             client.connect(address.path)
             assert heard[0].accept()
         heard[0].close()
         os.unlink(address.path)
+
+
+@pytest.mark.parametrize("portable", ["0", "1"])
+def test_the_longest_path_can_be_listened_on_and_a_longer_one_is_refused(portable, tmp_path, monkeypatch):
+    monkeypatch.setenv("SLIPSTREAM_PORTABLE", portable)
+    most = socket_path_bytes()
+    assert most == (107 if portable == "0" and sys.platform == "linux" else 103)
+    folder = f"{tmp_path}/"
+    assert len(folder) < most
+    path = folder + "s" * (most - len(folder))
+    server, _ = listen(parse_address(f"ipc://{path}"), "")
+    server.close()
+    with pytest.raises(ScenarioError, match=f"at most {most} bytes"):
+        parse_address(f"ipc://{path}x")

@@ -16,8 +16,9 @@ import pytest
 
 from slipstream.errors import WorkerDied
 from slipstream.runtime import fork_server
-from slipstream.runtime.fork_server import ForkServer
+from slipstream.runtime.fork_server import Forks, ForkServer
 from slipstream.runtime.memory import make_memory
+from slipstream.runtime.place import Job
 
 HERE = str(Path(__file__).parent)
 
@@ -25,6 +26,10 @@ HERE = str(Path(__file__).parent)
 @pytest.fixture(autouse=True)
 def importable(monkeypatch):
     monkeypatch.syspath_prepend(HERE)
+
+
+def job(payload: str) -> Job:
+    return Job("sleeper", payload=payload.encode())
 
 
 @pytest.fixture
@@ -40,7 +45,7 @@ def test_a_fork_lives_dies_and_it_is_known_how_and_why(pipes, capfd):
     said, saying, watched, _ = pipes
     server = ForkServer("sleeper")
     try:
-        forks = {word: server.start(word.encode(), [saying, watched]) for word in ("sleep", "leave", "raise")}
+        forks = {word: server.start(job(word), [saying, watched]) for word in ("sleep", "leave", "raise")}
         assert sorted(os.read(said, 5) for _ in range(3)) == [b"leave", b"raise", b"sleep"]
         assert forks["leave"].is_over(10)
         assert str(forks["leave"].ended()) == "ended with code 1"  # an exit is an exception nobody expected
@@ -66,7 +71,7 @@ def test_the_server_has_one_thread_with_everything_imported():
     """Forking a process with more is not safe: a lock that another thread holds stays locked in the child."""
     server = ForkServer("slipstream.run.worker_process")
     try:
-        fork = server.start(b"{}", [])
+        fork = server.start(Job("", payload=b"{}"))
         assert psutil.Process(server.pid).num_threads() == 1
         fork.close()
     finally:
@@ -76,8 +81,8 @@ def test_the_server_has_one_thread_with_everything_imported():
 def test_a_module_that_cannot_be_imported_is_named():
     server = ForkServer("no_such_module")
     try:
-        with pytest.raises(WorkerDied, match="ended with code 1") as error:
-            server.start(b"sleep", [])
+        with pytest.raises(WorkerDied, match=r" code 1\b") as error:
+            server.start(job("sleep"))
         assert "no_such_module" in str(error.value.args)
     finally:
         server.close()
@@ -88,14 +93,14 @@ def test_a_server_that_stands_still_is_not_waited_for_though_it_has_said_somethi
     _, saying, watched, _ = pipes
     server = ForkServer("sleeper")
     try:
-        fork = server.start(b"sleep", [saying, watched])
+        fork = server.start(job("sleep"), [saying, watched])
         fork.kill()
         fork.close()
         assert select.select([server._link], [], [], 60)[0]  # it has said so
         os.kill(server.pid, signal.SIGSTOP)
         monkeypatch.setattr(fork_server, "START_S", 0.2)
         with pytest.raises(WorkerDied, match=r"0\.2 s"):
-            server.start(b"sleep", [saying, watched])
+            server.start(job("sleep"), [saying, watched])
     finally:
         os.kill(server.pid, signal.SIGCONT)
         server.close()
@@ -104,10 +109,10 @@ def test_a_server_that_stands_still_is_not_waited_for_though_it_has_said_somethi
 def test_a_fork_outlives_its_server_another_takes_over_and_all_end_together(pipes):
     _, saying, watched, _ = pipes
     server = ForkServer("sleeper")
-    first, lone = (server.start(b"sleep", [saying, watched]) for _ in range(2))
+    first, lone = (server.start(job("sleep"), [saying, watched]) for _ in range(2))
     os.kill(server.pid, signal.SIGKILL)
     assert server._servers[-1].is_over(10)
-    second = server.start(b"sleep", [saying, watched])
+    second = server.start(job("sleep"), [saying, watched])
     assert not first.is_over(0.05)
     first.kill()
     assert first.is_over(10)
@@ -132,7 +137,7 @@ def test_twenty_starts_and_kills_leave_nothing_behind(pipes):
         descriptor, memory = make_memory("cycle", 1 << 20)
         memory[:4] = b"used"
         server = ForkServer("sleeper")
-        forks = [server.start(b"sleep", [saying, watched, descriptor]) for _ in range(2)]
+        forks = [server.start(job("sleep"), [saying, watched, descriptor]) for _ in range(2)]
         assert len(os.read(said, 5)) == 5
         if number % 2:
             forks[0].kill()
@@ -158,11 +163,12 @@ def _drained(said: int) -> bool:
 
 KILLED = """
 import os, sys
+from slipstream.runtime.place import Job
 from slipstream.runtime.fork_server import ForkServer
 server = ForkServer("sleeper")
 said, saying = os.pipe()
 watched, held = os.pipe()
-pids = [server.start(b"sleep", [saying, watched]).pid for _ in range(3)]
+pids = [server.start(Job("sleeper", payload=b"sleep"), [saying, watched]).pid for _ in range(3)]
 print(*pids, server.pid, flush=True)
 sys.stdin.read()
 """
@@ -181,3 +187,18 @@ def test_a_run_that_is_killed_takes_its_forks_with_it():
     _, alive = psutil.wait_procs(family, timeout=30)
     assert alive == []
     run.communicate()
+
+
+def test_forks_of_jobs_write_to_their_logs_with_the_variables_they_were_given(tmp_path):
+    place = Forks()
+    try:
+        jobs = [Job("sleeper", payload=b"say", variables={"WORD": word}, output=tmp_path / word) for word in ("a", "b")]
+        running = [place.start(one) for one in jobs]
+        assert [one.ready(60) for one in running] == ["a", "b"]
+        assert all(one.is_over(60) for one in running)
+        assert [one.ended().code for one in running] == [0, 0]
+        assert [(tmp_path / word).read_text() for word in ("a", "b")] == ["said a\n", "said b\n"]
+        for one in running:
+            one.close()
+    finally:
+        place.close()

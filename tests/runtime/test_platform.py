@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import mmap
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -21,11 +22,13 @@ PACKAGE = Path(platform.__file__).parents[1]
 ONLY_IN_PLATFORM = {
     "fcntl", "ctypes", "memfd_create", "pidfd_open", "pidfd_send_signal", "SOCK_SEQPACKET", "SO_PEERCRED", "POLLRDHUP",
     "epoll", "eventfd", "signalfd", "prctl", "flock", "sched_getaffinity", "sched_setaffinity", "msvcrt",
+    "SC_AVPHYS_PAGES",
 }  # fmt: skip
+ONLY_ON_LINUX = re.compile(r"/?(proc|sys/fs/cgroup)(/|$)")  # files
 
 
 def words(path: Path) -> set[str]:
-    """Modules imported, names and attributes used, and texts that begin with /proc."""
+    """Modules imported, names and attributes used, and texts."""
     found = set[str]()
     for node in ast.walk(ast.parse(path.read_text())):
         match node:
@@ -33,7 +36,7 @@ def words(path: Path) -> set[str]:
                 found |= {name.name for name in names}
             case ast.Attribute(attr=name) | ast.Name(id=name):
                 found.add(name)
-            case ast.Constant(value=str(text)) if text.startswith("/proc"):
+            case ast.Constant(value=str(text)):
                 found.add(text)
     # An array's own attribute of that name is no call of the system.
     return found - {"ctypes"} if "import ctypes" not in path.read_text() else found
@@ -44,7 +47,7 @@ def test_no_other_module_makes_a_call_that_some_systems_lack():
     for path in sorted(PACKAGE.rglob("*.py")):
         if path == Path(platform.__file__):
             continue
-        bad = {word for word in words(path) if word in ONLY_IN_PLATFORM or word.startswith("/proc")}
+        bad = {word for word in words(path) if word in ONLY_IN_PLATFORM or ONLY_ON_LINUX.match(word)}
         wrong += [f"{path.relative_to(PACKAGE)} names {word}" for word in sorted(bad)]
     assert wrong == []
 
@@ -95,6 +98,49 @@ def test_shared_memory_cannot_be_made_smaller_where_the_system_can_see_to_it(mon
     with pytest.raises(PermissionError):
         os.ftruncate(descriptor, 0)
     os.close(descriptor)
+
+
+def test_available_memory_respects_the_control_group(tmp_path, monkeypatch):
+    def put(name: str, text: str) -> None:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+
+    monkeypatch.setenv("SLIPSTREAM_PORTABLE", "0")
+    put("proc/meminfo", "MemTotal: 9000 kB\nMemAvailable: 5000 kB\n")
+    assert platform.available_memory(tmp_path) == 5000 * 1024
+    put("sys/fs/cgroup/memory.max", "max\n")
+    put("sys/fs/cgroup/memory.current", "1000\n")
+    assert platform.available_memory(tmp_path) == 5000 * 1024
+    put("sys/fs/cgroup/memory.max", "100000\n")
+    put("sys/fs/cgroup/memory.stat", "anon 600\ninactive_file 400\n")
+    assert platform.available_memory(tmp_path) == 100_000 - 1000 + 400
+    put("sys/fs/cgroup/memory/memory.limit_in_bytes", "3000")
+    put("sys/fs/cgroup/memory/memory.usage_in_bytes", "4000")
+    assert platform.available_memory(tmp_path) == 0
+
+
+@pytest.mark.parametrize("has_psutil", [True, False])
+def test_available_memory_is_more_than_nothing_and_less_than_the_machine_has(way, has_psutil, monkeypatch):
+    if not has_psutil:
+        monkeypatch.setitem(sys.modules, "psutil", None)
+    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert 0 < platform.available_memory() < machine
+    if way == "portable" and not has_psutil:
+        assert platform.available_memory() == machine // 2
+
+
+def test_a_system_without_the_kernels_figures_has_available_memory_too(tmp_path, monkeypatch):
+    asked = os.sysconf
+
+    def as_on_macos(name: str) -> int:
+        if name == "SC_AVPHYS_PAGES":
+            raise ValueError("unrecognized configuration name")
+        return asked(name)
+
+    monkeypatch.setenv("SLIPSTREAM_PORTABLE", "0")
+    monkeypatch.setattr(os, "sysconf", as_on_macos)
+    monkeypatch.setitem(sys.modules, "psutil", None)
+    assert platform.available_memory(tmp_path) == asked("SC_PHYS_PAGES") * asked("SC_PAGE_SIZE") // 2
 
 
 def test_a_lock_is_held_by_one_until_it_is_given_up_or_its_file_is_closed(way, tmp_path):

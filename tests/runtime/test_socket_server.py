@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from slipstream.runtime.address import connect, listen, parse_address
-from slipstream.runtime.frames import HEAD, Frames, MessageSet, WireError
+from slipstream.runtime.frames import HEAD, MessageProtocol, MessageSet, WireError
 from slipstream.runtime.link import FramedLink, ImpatientError
 from slipstream.runtime.server import TURN, Connection, ServerLimits, SocketServer
 
@@ -24,9 +24,8 @@ class Tell(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="s
     what: str
 
 
-FRAMES = Frames(b"ST", 1, "a test")
-REQUESTS = MessageSet(FRAMES, 1 << 10, msgspec.msgpack.Decoder(Ask))
-ANSWERS = MessageSet(FRAMES, 1 << 10, msgspec.msgpack.Decoder(Tell))
+REQUESTS = MessageSet(MessageProtocol.REPLAY, 1 << 10, msgspec.msgpack.Decoder(Ask))
+ANSWERS = MessageSet(MessageProtocol.REPLAY, 1 << 10, msgspec.msgpack.Decoder(Tell))
 
 
 @dataclass(eq=False)
@@ -71,14 +70,14 @@ class Echo:
         if request.what == "defect":
             raise ZeroDivisionError
         if request.what == "wait":
-            guest.waits = guest.is_parked = True
+            guest.waits = guest.is_deferred = True
             return TURN
         guest.name = guest.name or request.what
         self.goes |= request.what == "go"
         self.server.answer(guest, Tell(request.what), bytes(request.size))
         return TURN
 
-    def refusal(self, error):
+    def refusal(self, guest, error):
         return Tell(f"refused: {error}")
 
     def between(self):
@@ -86,7 +85,7 @@ class Echo:
             self.goes = False
             for guest in self.server.connections:
                 if guest.waits:
-                    self.server.unpark(guest, self.wake)
+                    self.server.answer_deferred(guest, self.wake)
 
     def wake(self, guest):
         guest.waits = False
@@ -132,7 +131,7 @@ def test_requests_sent_at_once_are_answered_in_order(echo):
         assert [told(link) for _ in words] == words
 
 
-def test_a_parked_request_is_answered_later_and_what_came_after_it_then(echo):
+def test_a_deferred_request_is_answered_later_and_what_came_after_it_then(echo):
     served = echo()
     with served.link() as waits, served.link() as goes:
         for word in ("a", "wait", "after"):
@@ -167,6 +166,7 @@ def test_nonsense_and_defects_end_one_connection(echo, capfd):
         assert told(bad) == "refused: that is not done here"
         defect.send(Ask("defect"), soon())
         foreign._socket.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        assert "older" in told(foreign)
         for link in (bad, defect, foreign):
             with pytest.raises(ConnectionResetError):
                 link.receive(soon())
@@ -175,12 +175,12 @@ def test_nonsense_and_defects_end_one_connection(echo, capfd):
     assert "ZeroDivisionError" in capfd.readouterr().err
 
 
-def test_silent_and_half_said_connections_end_by_their_deadlines_and_parked_ones_do_not(echo):
+def test_silent_and_half_said_connections_end_by_their_deadlines_and_deferred_ones_do_not(echo):
     served = echo(enter_s=0.2, frame_s=0.2)
     with served.link() as silent, served.link() as half, served.link() as waits, served.link() as goes:
         half.send(Ask("half"), soon())
         assert told(half) == "half"
-        half._socket.sendall(FRAMES.frame(Ask("never whole"))[:-1])
+        half._socket.sendall(REQUESTS.frame(Ask("never whole"))[:-1])
         for word in ("w", "wait"):
             waits.send(Ask(word), soon())
         assert told(waits) == "w"
@@ -206,7 +206,7 @@ def test_strangers_make_room_for_those_who_say_who_they_are(echo):
 def test_a_link_reads_data_to_their_place_and_notices_a_cut(echo):
     ours, theirs = socket.socketpair()
     with FramedLink(ours, ANSWERS, read_ahead=1 << 14) as link, theirs:
-        theirs.sendall(FRAMES.frame(Tell("one"), 4) + b"data" + FRAMES.frame(Tell("two")) + b"ST")
+        theirs.sendall(ANSWERS.frame(Tell("one"), 4) + b"data" + ANSWERS.frame(Tell("two")) + b"SL")
         place = bytearray(6)
         message, size = link.receive(soon(), 4)
         link.read_into(memoryview(place)[1 : 1 + size], soon())
@@ -216,15 +216,15 @@ def test_a_link_reads_data_to_their_place_and_notices_a_cut(echo):
         with pytest.raises(TimeoutError):
             link.receive(time.monotonic() + 0.05)
         theirs.close()
-        with pytest.raises(ConnectionResetError, match="in the middle"):
+        with pytest.raises(ConnectionResetError, match=f" 2 of {HEAD.size} bytes"):
             link.receive(soon())
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"ST", FRAMES.frame(Tell("x"))[:-1], FRAMES.frame(Tell("x")) + b"x", FRAMES.frame(Tell("x"), 1)]
+    "data", [b"", b"SL", ANSWERS.frame(Tell("x"))[:-1], ANSWERS.frame(Tell("x")) + b"x", ANSWERS.frame(Tell("x"), 1)]
 )
 def test_a_whole_frame_is_one_message_and_nothing_else(data):
-    assert ANSWERS.parse_whole(FRAMES.frame(Tell("x"))) == Tell("x")
+    assert ANSWERS.parse_whole(ANSWERS.frame(Tell("x"))) == Tell("x")
     with pytest.raises(WireError):
         ANSWERS.parse_whole(data)
     assert HEAD.size == struct.calcsize("<2sBBIQ")

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import time
 from collections import Counter, defaultdict
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ import psutil
 import pytest
 
 TESTS = Path(__file__).parents[1]
-sys.path.append(str(TESTS / "train"))
+sys.path.append(str(TESTS / "run"))
 # Read when Ray is imported, here and in its processes: nodes on loopback, nothing told to anybody.
 os.environ |= {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_USAGE_STATS_ENABLED": "0"}
 ray = pytest.importorskip("ray", reason="Ray is not installed here; make test-ray has an environment with it")
@@ -28,30 +27,28 @@ from interrupted import StopAfter, learned_by  # noqa: E402
 from learning import TINY, digest, scenario_of, tiny  # noqa: E402
 from ray.cluster_utils import Cluster  # noqa: E402
 
-from slipstream.collect.pool import Hand, WorkerPool  # noqa: E402
+from slipstream.collect.pool import WorkerHandle, WorkerPool  # noqa: E402
 from slipstream.config.load import from_plain, load, override, to_plain  # noqa: E402
 from slipstream.config.scenario import Scenario  # noqa: E402
 from slipstream.config.sweep import load_sweep  # noqa: E402
 from slipstream.data import checkpoint  # noqa: E402
 from slipstream.errors import ScenarioError, WorkerDied  # noqa: E402
-from slipstream.run.backends import LOCAL, Backends  # noqa: E402
-from slipstream.run.loop import resume, train  # noqa: E402
 from slipstream.run.metrics import metrics_hash, read_rows  # noqa: E402
-from slipstream.run.progress import Quiet  # noqa: E402
+from slipstream.run.progress import Display  # noqa: E402
 from slipstream.run.replicas import plan, supervise, write_plan  # noqa: E402
-from slipstream.runtime.process import launch_here  # noqa: E402
-from slipstream.scale import sweep  # noqa: E402
-from slipstream.scale.actors import Actors  # noqa: E402
+from slipstream.run.session import resume, train  # noqa: E402
+from slipstream.runtime.fork_server import Forks  # noqa: E402
+from slipstream.runtime.place import Place  # noqa: E402
+from slipstream.runtime.process import Here  # noqa: E402
+from slipstream.runtime.slabs import Gate  # noqa: E402
+from slipstream.scale import results, sweep  # noqa: E402
 from slipstream.scale.cluster import joined, listeners  # noqa: E402
-from slipstream.scale.judge_actors import JudgesOnNodes  # noqa: E402
-from slipstream.scale.learner_actors import LearnerOnNode  # noqa: E402
-from slipstream.scale.pool import ForkLauncher, ProcessPool  # noqa: E402
-from slipstream.scale.process_actors import launch_on_node  # noqa: E402
-from slipstream.scale.replay_actor import ServiceOnNode  # noqa: E402
-from slipstream.scale.slabs import Gate  # noqa: E402
+from slipstream.scale.pool import ProcessPool  # noqa: E402
+from slipstream.scale.ray_place import RayCluster  # noqa: E402
 
 SAID: list[str] = []
-ON_RAY = Backends(Actors, lambda: ServiceOnNode(SAID.append), LearnerOnNode, nodes=3)
+HOST = "127.0.0.1"
+ON_RAY = RayCluster(HOST, 3, 5, SAID.append)
 PPO = {**TINY, "world.max_episode_steps": 12, "log.log_episodes": True}
 LAGGED = {"collect.overlap": "deterministic", "collect.lag": 2, "world.max_episode_steps": 12}
 
@@ -59,7 +56,7 @@ LAGGED = {"collect.overlap": "deterministic", "collect.lag": 2, "world.max_episo
 @pytest.fixture(scope="module")
 def cluster():
     """Three nodes; the run is on the first."""
-    os.environ["PYTHONPATH"] = f"{TESTS}:{TESTS / 'train'}"  # of Ray's processes: where broken_env is
+    os.environ["PYTHONPATH"] = f"{TESTS}:{TESTS / 'run'}"  # of Ray's processes: where broken_env is
     nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
     for _ in range(2):
         nodes.add_node(num_cpus=2)
@@ -75,18 +72,19 @@ def accepted(monkeypatch):
     numbers: dict[int, list[int]] = defaultdict(list)
     take_in = WorkerPool._take_in
 
-    def audited(pool: WorkerPool, hand: Hand, ready: Any) -> None:
-        take_in(pool, hand, ready)
-        numbers[hand.index].append(ready.number)
+    def audited(pool: WorkerPool, handle: WorkerHandle, ready: Any) -> None:
+        take_in(pool, handle, ready)
+        numbers[handle.index].append(ready.number)
 
     monkeypatch.setattr(WorkerPool, "_take_in", audited)
     return numbers
 
 
-def run(scenario: Scenario, folder: Path, display: Any = None, place: Backends = ON_RAY, **collect: Any) -> Path:
+def run(
+    scenario: Scenario, folder: Path, display: Any = None, place: RayCluster | None = ON_RAY, **collect: Any
+) -> Path:
     changed = override(scenario, {f"collect.{key}": value for key, value in collect.items()})
-    shown = display or Quiet()
-    result = train(changed, out=folder, models=folder.parent / "models", display=shown, place=place)
+    result = train(changed, out=folder, models=folder.parent / "models", display=display, cluster=place)
     assert result.interrupted == isinstance(display, StopAfter), f"the run was stopped: {result.reason}"
     return result.run
 
@@ -107,7 +105,12 @@ def processes(title: str) -> list[psutil.Process]:
 
 def actors() -> list[psutil.Process]:
     """Processes of workers."""
-    return processes("ray::Worker")
+    return processes("ray::NodeObject")
+
+
+def services() -> list[psutil.Process]:
+    """Processes of replay services."""
+    return [p for p in psutil.process_iter(["cmdline"]) if "slipstream.replay.process" in (p.info["cmdline"] or [])]
 
 
 def wait_until(is_so: Any) -> None:
@@ -123,7 +126,7 @@ def bundle_nodes() -> list[str]:
     return [node for group in groups if group["state"] == "CREATED" for node in group["bundles_to_node_id"].values()]
 
 
-class After(Quiet):
+class After(Display):
     """Does something once, when so many updates are over."""
 
     def __init__(self, updates: int, act: Any) -> None:
@@ -148,7 +151,7 @@ class After(Quiet):
     ids=["ppo", "appo_lag", "sac"],
 )
 def test_actors_on_three_nodes_learn_the_bits_of_no_workers_at_all(make, cluster, accepted, tmp_path):
-    alone = run(make(), tmp_path / "alone", place=LOCAL)
+    alone = run(make(), tmp_path / "alone", place=None)
     places: list[str] = []
     display = After(2, lambda: places.extend(bundle_nodes()))
     spread = run(make(), tmp_path / "spread", display, workers=3)
@@ -162,21 +165,21 @@ def test_a_replay_service_on_a_node_keeps_the_bits_and_is_revived(cluster, tmp_p
     short = {"world.max_episode_steps": 12}
     scenario = learned_by("sac", "head_on", short, **{"replay.n_step": 3})
     served = learned_by("sac", "head_on", short, **{"replay.n_step": 3, "replay.kind": "service"})
-    alone = run(scenario, tmp_path / "alone", place=LOCAL)
+    alone = run(scenario, tmp_path / "alone", place=None)
     SAID.clear()
     far = run(served, tmp_path / "far", workers=2)
     assert fingerprint(far)[0] == fingerprint(alone)[0]
-    assert len(SAID) == 1
-    assert SAID[0].startswith("replay service at tcp://127.0.0.1:")
+    (sentence,) = [said for said in SAID if "replay service" in said]
+    assert sentence.startswith("replay service at tcp://127.0.0.1:")
 
     def kill() -> None:
-        (service,) = [p for p in psutil.process_iter(["cmdline"]) if "--host" in (p.info["cmdline"] or [])]
+        (service,) = services()
         service.kill()
 
     killed = run(served, tmp_path / "killed", After(2, kill), workers=2)
     assert events(killed)["replay"] == 1
-    assert len(SAID) == 3
-    assert [p for p in psutil.process_iter(["cmdline"]) if "--host" in (p.info["cmdline"] or [])] == []
+    assert len([said for said in SAID if "replay service" in said]) == 3
+    assert services() == []
 
 
 def test_sac_on_pendulum_with_the_replay_on_a_node_has_the_weights_of_a_local_run(cluster, tmp_path):
@@ -184,7 +187,7 @@ def test_sac_on_pendulum_with_the_replay_on_a_node_has_the_weights_of_a_local_ru
     changes = {"timesteps": 640, "collect.num_worlds": 4, "collect.rollout_length": 16, "algo.learning_starts": 64}
     changes |= {"evaluate.evaluation_interval": 5, "evaluate.evaluation_duration": 2, "learner_threads": 1}
     changes |= {"algo.hidden": [16], "device": "cpu"}
-    alone = run(load("pendulum", {"algo": "sac", **changes}), tmp_path / "alone", place=LOCAL)
+    alone = run(load("pendulum", {"algo": "sac", **changes}), tmp_path / "alone", place=None)
     served = load("pendulum", {"algo": "sac", **changes, "algo.replay.kind": "service"})
     far = run(served, tmp_path / "far", workers=2)
     both = [checkpoint.load_latest(folder / "checkpoints").checkpoint.arrays for folder in (alone, far)]
@@ -201,7 +204,7 @@ def test_a_curriculum_reaches_actors_and_a_run_goes_on_with_local_workers(cluste
     convoy = {"world.task": "convoy_lock", "world.max_episode_steps": 7, **phases}
     phases_of_five = {"collect.rollout_length": 5, "timesteps": 160, "algo.minibatch_size": 10}
     scenario = scenario_of("gaplock_curriculum", {**TINY, **phases_of_five, **convoy})
-    alone = run(scenario, tmp_path / "alone", place=LOCAL)
+    alone = run(scenario, tmp_path / "alone", place=None)
     half = run(scenario, tmp_path / "half", StopAfter(3), workers=2)
     resume(half, models=tmp_path / "models")
     assert fingerprint(half) == fingerprint(alone)
@@ -212,41 +215,41 @@ def test_a_curriculum_reaches_actors_and_a_run_goes_on_with_local_workers(cluste
 def test_evaluations_on_nodes_have_the_numbers_of_the_runs_own_though_one_is_lost(blow, cluster, tmp_path):
     changes = {**PPO, "evaluate.evaluation_interval": 2, "evaluate.evaluation_duration": 5, "collect.deadline_s": 10.0}
     scenario = scenario_of("head_on", changes)
-    alone = run(scenario, tmp_path / "alone", place=LOCAL)
+    alone = run(scenario, tmp_path / "alone", place=None)
     playing: list[int] = []
 
     def strike() -> None:
-        playing.extend(p.pid for p in processes("ray::Judge"))
+        # Those of the evaluators were begun first: parts of a run are made before its source.
+        playing.extend(p.pid for p in sorted(processes("ray::NodeObject"), key=lambda p: p.create_time())[:2])
         if blow is not None:
             os.kill(playing[0], blow)
 
-    place = ON_RAY._replace(make_judges=partial(JudgesOnNodes, 2))
+    place = RayCluster(HOST, 3, 5, SAID.append, evaluators=2)
     far = run(scenario, tmp_path / "far", After(3, strike), place, workers=2)
     assert fingerprint(far) == fingerprint(alone)
     assert len(playing) == 2
     assert events(far)["evaluator_lost"] == (0 if blow is None else 1)
-    wait_until(lambda: not processes("ray::Judge"))
+    wait_until(lambda: not processes("ray::NodeObject"))
 
 
 def test_more_evaluators_than_the_cluster_has_cpus_are_refused(cluster, tmp_path, monkeypatch):
-    monkeypatch.setattr("slipstream.scale.judge_actors.PLACE_S", 10.0)
+    monkeypatch.setattr("slipstream.scale.ray_place.PLACE_S", 10.0)
     scenario = scenario_of("head_on", {**PPO, "evaluate.evaluation_interval": 2, "evaluate.evaluation_duration": 40})
-    with pytest.raises(ScenarioError, match=r"40 evaluators need a CPU each"):
-        run(scenario, tmp_path / "run", place=ON_RAY._replace(make_judges=partial(JudgesOnNodes, 40)))
+    with pytest.raises(ScenarioError, match=r"--ray\.evaluators: 40 "):
+        run(scenario, tmp_path / "run", place=RayCluster(HOST, 3, 5, SAID.append, evaluators=40))
 
 
 def test_slabs_come_in_by_a_way_of_their_own_that_is_named(cluster, tmp_path):
     said: list[str] = []
-    place = ON_RAY._replace(make_home=partial(Actors, say=said.append))
-    run(scenario_of("head_on", PPO), tmp_path / "run", place=place, workers=2)
+    run(scenario_of("head_on", PPO), tmp_path / "run", place=RayCluster(HOST, 3, 5, said.append), workers=2)
     (sentence,) = said
     assert sentence.startswith("slabs come in at tcp://127.0.0.1:")
 
 
 def test_a_worker_whose_slabs_do_not_arrive_is_given_up_with_the_reason(cluster, tmp_path, monkeypatch):
-    monkeypatch.setattr("slipstream.scale.actors.SLAB_S", 1.0)
+    monkeypatch.setattr("slipstream.run.remote_workers.SLAB_S", 1.0)
     monkeypatch.setattr(Gate, "has", lambda gate, life, number: False)
-    with pytest.raises(WorkerDied, match=r"did not arrive at tcp://127.0.0.1:\d+ within 1 s"):
+    with pytest.raises(WorkerDied, match=r"worker \d .*tcp://127\.0\.0\.1:\d+ .* 1 s"):
         run(scenario_of("head_on", PPO), tmp_path / "run", workers=2)
 
 
@@ -270,15 +273,15 @@ def test_an_exception_in_an_actor_reaches_the_run_with_its_traceback(cluster, tm
 
 
 def test_more_workers_than_the_cluster_has_cpus_are_refused(cluster, tmp_path, monkeypatch):
-    monkeypatch.setattr("slipstream.scale.actors.PLACE_S", 0.5)
-    with pytest.raises(ScenarioError, match=r"8 workers need a CPU each, and the cluster has \d"):
+    monkeypatch.setattr("slipstream.scale.ray_place.PLACE_S", 0.5)
+    with pytest.raises(ScenarioError, match=r"collect\.workers: 8 .* \d "):
         run(scenario_of("head_on", {**PPO, "collect.num_worlds": 8}), tmp_path / "run", workers=8)
 
 
 @pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGSTOP])
 def test_an_actor_that_is_killed_or_stalls_is_replaced_and_changes_nothing(blow, cluster, accepted, tmp_path):
     scenario = scenario_of("head_on", PPO)
-    alone = run(scenario, tmp_path / "alone", place=LOCAL)
+    alone = run(scenario, tmp_path / "alone", place=None)
     display = After(3, lambda: os.kill(actors()[0].pid, blow))
     struck = run(scenario, tmp_path / "struck", display, workers=2, deadline_s=3.0)
     assert fingerprint(struck) == fingerprint(alone)
@@ -290,7 +293,7 @@ def test_an_actor_that_is_killed_or_stalls_is_replaced_and_changes_nothing(blow,
 @pytest.mark.parametrize("kind", ["ppo", "appo"])
 def test_a_run_whose_node_is_killed_goes_on_elsewhere_with_the_same_bits(kind, cluster, accepted, tmp_path):
     scenario = scenario_of("head_on", PPO) if kind == "ppo" else learned_by("appo", "head_on", LAGGED)
-    alone = run(scenario, tmp_path / "alone", place=LOCAL)
+    alone = run(scenario, tmp_path / "alone", place=None)
     doomed = cluster.add_node(num_cpus=2)
     began = time.monotonic()
     display = After(3, lambda: cluster.remove_node(doomed, allow_graceful=False))
@@ -319,11 +322,12 @@ def test_replicas_on_nodes_agree_on_the_bits_of_local_ones_though_one_is_lost(cl
         return show
 
     found = []
-    for name, begin in (("here", launch_here), ("there", launch_on_node)):
+    places: dict[str, Place] = {"here": Here(), "there": ON_RAY}
+    for name, place in places.items():
         root = tmp_path / name
         what = plan(words, root, repeat=2, max_parallel=2, seeds=[1, 2], prefix="client-")
         write_plan(root, what)
-        watched = supervise(root, what, watch(root, begin is not None), begin)
+        watched = supervise(root, what, watch(root, place is ON_RAY), place)
         assert [one.state for one in watched] == ["finished", "finished"]
         found.append([fingerprint(one.replica.folder(root))[0] for one in watched])
     assert found[0] == found[1]
@@ -358,15 +362,15 @@ def test_a_sweep_on_nodes_has_the_table_of_a_local_one_though_a_run_is_lost(clus
             os.kill(pids[0], signal.SIGKILL)
 
     tables = []
-    for name, launch in (("here", ForkLauncher()), ("there", launch_on_node)):
+    for name, place in (("here", Forks()), ("there", ON_RAY)):
         work = sweep.begin(tmp_path / name, read.sweep, read.base)
-        pool = ProcessPool(work.root / sweep.LOGS, 2, launch)
+        pool = ProcessPool(work.root / sweep.LOGS, 2, place)
         on_nodes = name == "there"
         state = sweep.run(work, pool, 1, lambda *_, w=work, n=on_nodes: kill_one(w.root) if n else None)
         hashes = [metrics_hash(path) for path in sorted(work.root.glob("trials/*/*/metrics.jsonl"))]
-        tables.append((str(sweep.table(work, state)), hashes))
-        if isinstance(launch, ForkLauncher):
-            launch.close()
+        tables.append((str(results.table(work, state)), hashes))
+        if isinstance(place, Forks):
+            place.close()
     assert tables[0] == tables[1]
     assert len(killed) == 1
 
@@ -409,17 +413,17 @@ def test_listeners_beyond_loopback_are_found_and_named():
 
 def test_learners_in_step_as_actors_learn_the_bits_of_those_on_this_machine(cluster, tmp_path):
     scenario = override(scenario_of("head_on", PPO), {"learners": 2})
-    here = run(scenario, tmp_path / "here", place=LOCAL)
+    here = run(scenario, tmp_path / "here", place=None)
     there = run(scenario, tmp_path / "there", workers=2)
     assert fingerprint(there) == fingerprint(here)
 
 
-def test_a_learner_that_is_lost_with_its_actor_is_named(cluster, tmp_path):
+def test_a_learner_that_is_killed_on_its_node_is_named(cluster, tmp_path):
     def end() -> None:
         (process,) = [
-            p for p in psutil.process_iter(["cmdline"]) if "ray::Learner" in " ".join(p.info["cmdline"] or [])
+            p for p in psutil.process_iter(["cmdline"]) if "slipstream.run.data_parallel" in (p.info["cmdline"] or [])
         ]
         process.kill()
 
-    with pytest.raises(WorkerDied, match=r"(?s)learner 1 was lost.*slipstream resume"):
+    with pytest.raises(WorkerDied, match=r"(?s)learner 1 .*SIGKILL.*slipstream resume"):
         run(override(scenario_of("head_on", PPO), {"learners": 2}), tmp_path / "run", After(2, end), workers=2)

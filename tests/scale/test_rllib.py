@@ -141,7 +141,7 @@ def test_agents_are_shown_when_they_decide_and_paid_for_all_ticks_between():
 def test_a_live_agent_without_an_action_is_refused():
     env = make("slipstream/head_on")
     env.reset(seed=1)
-    with pytest.raises(Exception, match="live agent A2 was given no action"):
+    with pytest.raises(Exception, match=r"\bA2\b"):
         env.step({"A1": np.zeros(2, np.float32)})
 
 
@@ -162,7 +162,7 @@ def test_a_scenario_of_ones_own_is_found_by_its_file_and_settings_change_the_wor
 
 
 def test_a_missing_scenario_and_an_unknown_setting_are_refused_in_a_sentence():
-    with pytest.raises(ScenarioError, match='needs "scenario", the name or file of one'):
+    with pytest.raises(ScenarioError, match='"scenario"'):
         make("slipstream")
     with pytest.raises(ScenarioError, match="neighbour_topk"):
         make("slipstream/head_on", {"neighbour_topk": 2})

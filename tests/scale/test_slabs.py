@@ -9,7 +9,7 @@ import psutil
 import pytest
 import zmq
 
-from slipstream.scale.slabs import NAME, Gate, Sender
+from slipstream.runtime.slabs import SLABS, Gate, Sender, SlabName
 
 MOST = 4_000_000
 DEADLINE_S = 20.0
@@ -72,7 +72,7 @@ def test_who_lacks_the_key_sends_in_vain(kind, gate):
         stranger.curve_serverkey = gate.door.key if kind.startswith("the run's") else zmq.curve_keypair()[0]
         stranger.curve_publickey, stranger.curve_secretkey = zmq.curve_keypair()
     stranger.connect(gate.door.address)
-    stranger.send(np.array([1, 1], NAME).tobytes() + b"forged")
+    stranger.send(SLABS.frame(SlabName(1, 1), 6) + b"forged")
     honest = Sender(gate.door)
     honest.send(1, 2, slab(10))
     assert arrives(gate, 1, 2)

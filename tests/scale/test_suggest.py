@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from slipstream.config.sweep import Choice, Integer, LogUniform, Pbt, Tpe, Uniform
-from slipstream.scale.suggest import drawn, exploited, grid, points, promoted, ranked, suggested, value_at
+from slipstream.scale.suggest import drawn, exploited, grid, promoted, ranked, suggested
 
 PARAMETERS = {
     "rate": LogUniform(low=1e-5, high=1e-1),
@@ -18,11 +18,11 @@ PARAMETERS = {
 
 
 def test_points_are_evenly_apart_and_hold_both_ends():
-    assert points(Uniform(low=0, high=1, steps=5)) == [0.0, 0.25, 0.5, 0.75, 1.0]
-    assert points(LogUniform(low=1e-4, high=1e-2, steps=3)) == [1e-4, 1e-3, 1e-2]
-    assert points(Integer(low=3, high=9, steps=3)) == [3, 6, 9]
-    assert points(Integer(low=3, high=5)) == [3, 4, 5]
-    assert points(Uniform(low=0, high=1)) == []
+    assert Uniform(low=0, high=1, steps=5).points() == [0.0, 0.25, 0.5, 0.75, 1.0]
+    assert LogUniform(low=1e-4, high=1e-2, steps=3).points() == [1e-4, 1e-3, 1e-2]
+    assert Integer(low=3, high=9, steps=3).points() == [3, 6, 9]
+    assert Integer(low=3, high=5).points() == [3, 4, 5]
+    assert Uniform(low=0, high=1).points() == []
 
 
 def test_a_grid_has_every_combination_once():
@@ -52,9 +52,9 @@ def test_a_trial_has_the_same_values_whoever_asks_and_no_two_the_same():
 
 def test_the_last_share_is_still_inside():
     just_below_one = float(np.nextafter(1.0, 0.0))
-    assert value_at(PARAMETERS["count"], just_below_one) == 9
-    assert value_at(PARAMETERS["layers"], just_below_one) == [16, 16]
-    assert value_at(PARAMETERS["rate"], just_below_one) == 1e-1
+    assert PARAMETERS["count"].value_at(just_below_one) == 9
+    assert PARAMETERS["layers"].value_at(just_below_one) == [16, 16]
+    assert PARAMETERS["rate"].value_at(just_below_one) == 1e-1
 
 
 def scored(values):
@@ -90,7 +90,7 @@ def test_tpe_suggests_the_same_for_the_same_results_and_another_for_others():
 
 def is_inside(path, value):
     parameter = PARAMETERS[path]
-    counted = points(parameter)
+    counted = parameter.points()
     return value in counted if counted else parameter.low <= value <= parameter.high
 
 

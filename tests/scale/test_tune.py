@@ -18,7 +18,7 @@ from ray import tune
 from ray.tune.schedulers import ASHAScheduler, PopulationBasedTraining
 
 from slipstream.config.load import load
-from slipstream.run.folder import SCENARIO_FILE
+from slipstream.data.run_folder import SCENARIO_FILE
 from slipstream.run.metrics import read_rows
 from slipstream.scale.cluster import joined
 from slipstream.scale.tune import trainable

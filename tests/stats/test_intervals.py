@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binomtest
 
-from slipstream.stats import (
+from slipstream.stats.intervals import (
+    Interval,
     bootstrap,
     improvement_interval,
     iqm,
@@ -136,3 +137,8 @@ def test_iqm_improvement_and_profile_are_rliables_on_the_same_resamples():
     assert improvement_interval(ours, theirs, **how) == pytest.approx(recorded["improvement"][0], abs=1e-9)
     profile = performance_profile(ours, RLIABLE["thresholds"], **how)
     assert np.array(profile) == pytest.approx(np.array(recorded["profile"]), abs=1e-9)
+
+
+def test_json_gets_none_for_what_is_not_finite():
+    assert Interval(1.5, -math.inf, math.nan).plain() == {"estimate": 1.5, "low": None, "high": None}
+    assert json.dumps(Interval(1.0, 0.5, 2.0).plain(), allow_nan=False) == '{"estimate": 1.0, "low": 0.5, "high": 2.0}'

@@ -9,8 +9,15 @@ from hypothesis import strategies as st
 from scipy.stats import bootstrap as scipy_bootstrap
 from scipy.stats import mannwhitneyu, norm
 
-from slipstream.stats import improvement_interval, iqm_interval
-from slipstream.stats.strata import improvement, pooled_iqm, pooled_mean, pooled_median, strata_interval
+from slipstream.stats.intervals import (
+    improvement,
+    improvement_interval,
+    iqm_interval,
+    pooled_iqm,
+    pooled_mean,
+    pooled_median,
+    strata_interval,
+)
 
 scores = st.lists(st.integers(-3, 3).map(float), min_size=1, max_size=7)
 

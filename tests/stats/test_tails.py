@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slipstream.stats import median_interval, upper_cvar
+from slipstream.stats.intervals import median_interval, upper_cvar
 
 VALUES = st.lists(st.integers(-50, 50), min_size=1, max_size=40)
 LEVELS = st.fractions(0, Fraction(59, 60), max_denominator=60)

@@ -74,7 +74,7 @@ def test_rules_and_server_steps_are_accepted_where_updates_are_seen_and_refused_
         can_sum = sums and cell["server"] == "none" and (cell["transport"] == "files" or not cell["secure"])
         assert (not why) == (sees or can_sum), (cell, why)
         done.append({**cell, "refused": why} if why else {**cell, "rounds": ROUNDS})
-    assert "one's own | 2 closed | 2 closed | 2 closed | 2 closed" in rule_table(done)
+    assert "your own | 2 closed | 2 closed | 2 closed | 2 closed" in rule_table(done)
 
 
 @pytest.mark.parametrize("algo", ["impala", "sac"])

@@ -10,7 +10,7 @@ import numpy as np
 
 from slipstream.config.load import load, to_plain
 from slipstream.run import folder as run_folder
-from slipstream.run.parts.frames import as_track
+from slipstream.run.parts.episode_files import as_track
 from slipstream.view import server
 from slipstream.view.catalogue import Catalogue
 from slipstream.worlds.registry import make_worlds

@@ -1,4 +1,4 @@
-"""Runs are grouped by what they try, scored where they are asked for, and doubts are spoken out."""
+"""Runs are grouped by what they try, scored where they are asked for, and caveats are named."""
 
 import itertools
 import json
@@ -10,10 +10,9 @@ from made_runs import make_run
 
 from slipstream.errors import RunFolderError
 from slipstream.run.folder import open_existing
-from slipstream.stats import iqm
-from slipstream.view.compare import as_record, compare
-from slipstream.view.learning_curves import bands
-from slipstream.view.marl_eval import as_marl_eval
+from slipstream.stats.intervals import iqm
+from slipstream.view.compare import compare
+from slipstream.view.comparison_files import as_marl_eval, as_record, bands
 
 
 def runs(folder, algo, ends, scenario="duel", **more):
@@ -22,6 +21,10 @@ def runs(folder, algo, ends, scenario="duel", **more):
         make_run(folder / f"{scenario}_{algo}_{k}", [0.0, end / 2, end], seed=k, scenario=scenario, algo=algo, **more)
         for k, end in enumerate(ends)
     ]
+
+
+def kinds(found):
+    return [caveat.kind for caveat in found.caveats]
 
 
 def test_seeds_of_an_algorithm_are_one_group_and_scores_are_the_last_values(tmp_path):
@@ -62,7 +65,7 @@ def test_who_is_better_depends_on_the_metric_and_of_some_nobody_is(tmp_path, met
     paths = [*runs(tmp_path, "ppo", [1.0] * 5, metric=metric), *runs(tmp_path, "sac", [2.0] * 5, metric=metric)]
     found = compare(paths, metric)
     assert {(pair.first, pair.chance.estimate) for pair in found.tasks[0].pairs} == chances
-    assert any("is not known" in words for words in found.warnings) == (not chances)
+    assert ("no_direction" in kinds(found)) == (not chances)
     assert found.overall is None
     assert as_record(found)["better"] == found.better
 
@@ -72,8 +75,8 @@ def test_at_a_step_the_newest_value_counts_and_the_last_of_a_run_that_had_ended(
     b = make_run(tmp_path / "b", [5.0, 6.0], seed=1)
     assert compare([a, b], at=399).tasks[0].groups[0].scores == (3.0, 6.0)
     assert compare([a, b]).tasks[0].groups[0].scores == (4.0, 6.0)
-    assert any("1 run ended before 399 steps" in warning for warning in compare([a, b], at=399).warnings)
-    with pytest.raises(RunFolderError, match="its first eval/return_mean is at 100 steps"):
+    assert "ended_before" in kinds(compare([a, b], at=399))
+    with pytest.raises(RunFolderError, match=r"eval/return_mean .* 100 .*--at 99"):
         compare([a, b], at=99)
 
 
@@ -107,8 +110,8 @@ def test_clients_of_a_federation_are_a_group_of_their_own_and_no_repeats(tmp_pat
     found = compare([*alone, *shared])
     groups = {group.name: len(group.runs) for group in found.tasks[0].groups}
     assert groups == {"ppo": 5, "ppo, red": 2, "ppo, blue": 2}
-    assert sum("clients of one federation" in words for words in found.warnings) == 2
-    assert not any("Few seeds" in words for words in found.warnings)
+    assert kinds(found).count("one_federation") == 2
+    assert "few_seeds" not in kinds(found)
     others = [client(tmp_path / "elsewhere", "red", k, 2.0) for k in (0, 1)]
     again = {group.name for group in compare([*shared[:2], *others]).tasks[0].groups}
     assert len(again) == 2  # two federations of the same name stay apart
@@ -134,7 +137,7 @@ def test_any_setting_can_group_and_one_that_is_not_there_is_refused_with_a_sugge
     slow = runs(tmp_path / "slow", "ppo", [3.0, 4.0])
     found = compare([*fast, *slow], by="algo.learning_rate")
     assert [group.name for group in found.tasks[0].groups] == ["algo.learning_rate=0.001", "algo.learning_rate=0.1"]
-    with pytest.raises(RunFolderError, match=r"--by algo.learning_rat.*did you mean 'algo.learning_rate'"):
+    with pytest.raises(RunFolderError, match=r"--by algo\.learning_rat: .*'algo\.learning_rate'"):
         compare(fast, by="algo.learning_rat")
     by_scenario = compare([*fast, *runs(tmp_path, "ppo", [5.0], scenario="race")], by="scenario")
     assert [(t.name, [g.name for g in t.groups]) for t in by_scenario.tasks] == [("probe", ["duel", "race"])]
@@ -152,35 +155,39 @@ def test_over_several_scenarios_scores_are_scaled_from_the_worst_run_to_the_best
     }
     chance = {(p.first, p.second): p.chance.estimate for p in found.overall.pairs}
     assert chance["sac", "ppo"] == pytest.approx((2 + 0.5) / 4)  # on both scenarios two pairs of four won, and a tie
-    assert any("td3" in warning and "not every scenario" in warning for warning in found.warnings)
+    assert [caveat.text.count("td3") for caveat in found.caveats if caveat.kind == "not_on_all"] == [1]
 
 
 FAST = {"algo": {"kind": "ppo", "learning_rate": 1.0}}
 
 
 @pytest.mark.parametrize(
-    ("others", "says"),
+    ("others", "kind", "facts"),
     [
-        ([{"values": [1.0] * 3, "seed": 0}], "seed 0 is there more than once"),
-        ([{"values": [1.0] * 3, "timesteps": 7}], "budgets differ, from 7 to 1,000 steps"),
-        ([{"values": [1.0]}], "last values are at 100 to 300 steps"),
-        ([{"values": [1.0] * 3, "config": FAST}], "differ in more than the seed (algo.learning_rate)"),
+        ([{"values": [1.0] * 3, "seed": 0}], "same_seed", ["seed 0 "]),
+        ([{"values": [1.0] * 3, "timesteps": 7}], "budgets_differ", ["7", "1,000"]),
+        ([{"values": [1.0]}], "ends_differ", ["100", "300", "--at 100"]),
+        ([{"values": [1.0] * 3, "config": FAST}], "settings_differ", ["algo.learning_rate", "--by algo.learning_rate"]),
         (
             [{"values": [1.0] * 3, "seed": 8, "config": {"curriculum": of}} for of in (None, {"order": "adaptive"})],
-            "differ in more than the seed (curriculum.order)",
+            "settings_differ",
+            ["curriculum.order"],
         ),
     ],
 )
-def test_what_speaks_against_trusting_it_is_said(tmp_path, others, says):
+def test_reasons_against_trusting_it_are_named_with_their_facts(tmp_path, others, kind, facts):
     five = runs(tmp_path, "ppo", [1.0] * 5)
-    assert compare(five).warnings == ()
+    assert compare(five).caveats == ()
     more = [make_run(tmp_path / f"other_{k}", **({"seed": 9} | other)) for k, other in enumerate(others)]
-    assert any(says in warning for warning in compare([*five, *more]).warnings)
+    (caveat,) = [caveat for caveat in compare([*five, *more]).caveats if caveat.kind == kind]
+    assert all(fact in caveat.with_flag for fact in facts)
 
 
 def test_few_seeds_are_said_to_be_few(tmp_path):
     paths = runs(tmp_path, "ppo", [1.0, 2.0, 3.0, 4.0])
-    assert "Few seeds: ppo on duel has 4 seeds" in compare(paths).warnings[0]
+    (caveat,) = compare(paths).caveats
+    assert caveat.kind == "few_seeds"
+    assert all(fact in caveat.text for fact in ("ppo", "duel", "4"))
 
 
 def test_a_setting_of_another_version_is_no_difference(tmp_path):
@@ -192,16 +199,16 @@ def test_a_run_named_twice_counts_once_and_a_run_that_goes_on_is_told(tmp_path):
     paths = runs(tmp_path, "ppo", [1.0] * 5)
     twice = compare([*paths, paths[0]])
     assert len(twice.tasks[0].groups[0].runs) == 5
-    assert "named twice" in twice.warnings[0]
+    assert kinds(twice) == ["named_twice"]
     with open_existing(paths[0]):
-        assert any("1 run of 5 still going on" in warning for warning in compare(paths).warnings)
+        assert kinds(compare(paths)) == ["running"]
 
 
 def test_a_metric_that_is_not_there_is_refused_with_a_suggestion(tmp_path):
     run = make_run(tmp_path / "run", [1.0])
-    with pytest.raises(RunFolderError, match="did you mean 'eval/return_mean'"):
+    with pytest.raises(RunFolderError, match=r"'eval/return_men' .*'eval/return_mean'"):
         compare([run], metric="eval/return_men")
-    with pytest.raises(RunFolderError, match="for it has no report"):
+    with pytest.raises(RunFolderError, match=f"{tmp_path / 'empty'}: .*'eval/return_mean'"):
         compare([make_run(tmp_path / "empty")])
 
 
@@ -292,7 +299,7 @@ def test_marl_eval_reads_what_was_written(tmp_path):
     assert final["return"]["ppo"].tolist() == [[2.0, 2.0], [3.0, 3.0]]
     assert curve["return"]["sac"].shape == (2, 2, 2)  # cut to the fewest evaluations and seeds
     assert any("2 to 3 evaluations" in note for note in notes)
-    assert any("2 of each group" in note for note in notes)
+    assert any("seeds" in note and ": 2 of each" in note for note in notes)
 
 
 def test_runs_of_the_same_seed_both_reach_marl_eval(tmp_path):

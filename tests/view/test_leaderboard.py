@@ -5,7 +5,7 @@ import json
 import pytest
 from made_runs import make_run
 
-from slipstream.stats import iqm_interval, wilson
+from slipstream.stats.intervals import iqm_interval, wilson
 from slipstream.view.answers import Query, leaderboard
 from slipstream.view.catalogue import Catalogue
 

@@ -7,13 +7,14 @@ from html.parser import HTMLParser
 import pytest
 from made_runs import make_run
 
+from slipstream.data.run_folder import FRAMES_FOLDER, JUDGEMENT_FILE, LOG_FILE, Track
 from slipstream.draw.axes import SHARE
-from slipstream.run.folder import FRAMES_FOLDER, JUDGEMENT_FILE, LOG_FILE, Track, open_existing, write_track
-from slipstream.stats import Interval, wilson
-from slipstream.view import report, story
-from slipstream.view.judgement import Judged
+from slipstream.run.folder import open_existing, write_track
+from slipstream.stats.intervals import Interval, wilson
+from slipstream.view import report, report_data
 from slipstream.view.report import write_report
-from slipstream.view.story import shorten
+from slipstream.view.report_data import shorten
+from slipstream.view.run import Judged
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>\u2028'\"&<!--"
 FETCHES = ("src", "href", "action", "formaction", "poster", "data", "srcset", "background", "xlink:href", "ping")
@@ -172,10 +173,10 @@ def test_the_table_of_a_run_is_the_one_it_ended_with_until_it_has_gone_on(tmp_pa
 
 def test_a_run_that_has_only_begun_and_one_that_goes_on_have_a_page(tmp_path):
     run = make_run(tmp_path / "run", ended=False)
-    assert "There is no report yet" in page_of(tmp_path, run).text
+    assert "no metrics yet" in page_of(tmp_path, run).text
     with open_existing(run):
-        assert "0 of 1,000 steps; goes on" in page_of(tmp_path, run).text
-    assert "stopped: no word of its end" in page_of(tmp_path, run).text
+        assert "0 of 1,000 steps; running" in page_of(tmp_path, run).text
+    assert "0 of 1,000 steps; stopped: " in page_of(tmp_path, run).text
 
 
 def test_a_sign_does_not_say_what_the_table_below_it_denies(tmp_path):
@@ -193,13 +194,13 @@ def test_a_run_that_was_gone_on_with_tells_first_how_it_was_begun(tmp_path):
     record["sessions"] = [{"command_line": begun}, {"command_line": ["slipstream", "resume", "runs/a b"]}]
     (run / "metadata.json").write_text(json.dumps(record))
     page = page_of(tmp_path, run)
-    assert "command slipstream train duel --out 'runs/a b' gone on with slipstream resume 'runs/a b'" in page.text
+    assert "command slipstream train duel --out 'runs/a b' resumed with slipstream resume 'runs/a b'" in page.text
 
 
 def test_all_charts_of_a_run_end_with_the_run(tmp_path):
     rows = [{"timesteps_total": 100 * k, "env/return_mean": float(k)} for k in range(1, 11)]
     rows[1] |= {"eval/return_mean": 1.0, "eval/clean_fraction": 0.0, "eval/episodes": 20.0}
-    charts = story.read_story(make_run(tmp_path / "run", rows=rows)).charts
+    charts = report_data.read_run_report(make_run(tmp_path / "run", rows=rows)).charts
     assert len(charts) > 1
     assert {chart.x.high for chart in charts} == {1000}
     assert [chart.y for chart in charts if chart.title == "clean"] == [SHARE]
@@ -263,7 +264,8 @@ def test_several_runs_are_compared_and_each_has_its_place(tmp_path):
 def test_runs_that_cannot_be_compared_say_why_and_are_told_all_the_same(tmp_path):
     page = page_of(tmp_path, make_run(tmp_path / "a", [1.0]), make_run(tmp_path / "b", [1.0], metric="env/return_mean"))
     assert "The runs cannot be compared:" in page.text
-    assert "has no metric 'eval/return_mean'" in page.text
+    assert f"{tmp_path / 'b'}: " in page.text
+    assert "'eval/return_mean'" in page.text
 
 
 def test_runs_of_the_same_name_keep_their_own_pictures(tmp_path):
@@ -294,9 +296,9 @@ def test_a_long_episode_is_thinned_with_its_end_and_its_time_kept():
 
 
 def test_a_page_stays_small_however_much_was_recorded(tmp_path, monkeypatch):
-    monkeypatch.setattr(report, "FILM_BYTES", 60_000)
-    monkeypatch.setattr(story, "TRACK_BYTES", 20_000)
-    monkeypatch.setattr(story.shorten, "__defaults__", (20_000,))
+    monkeypatch.setattr(report, "REPLAY_BYTES", 60_000)
+    monkeypatch.setattr(report_data, "TRACK_BYTES", 20_000)
+    monkeypatch.setattr(report_data.shorten, "__defaults__", (20_000,))
     run = make_run(tmp_path / "run", [float(k) for k in range(30_000)], every=1)
     for index in range(6):
         write_track(run, track(index, states=2000), 10)

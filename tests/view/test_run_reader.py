@@ -13,9 +13,9 @@ from learning import TINY
 from slipstream.config.load import load
 from slipstream.errors import RunFolderError
 from slipstream.run import folder as run_folder
-from slipstream.run.loop import resume, train
+from slipstream.run.session import resume, train
 from slipstream.view import run as view_run
-from slipstream.view.run import RunReader, about, command_of, find_runs, state_of
+from slipstream.view.run import RunReader, about, cached_by_file, command_of, find_runs, state_of
 
 NOW = datetime(2026, 11, 16, tzinfo=UTC)
 CONFIG = {
@@ -148,11 +148,11 @@ def test_a_reader_leaves_the_folder_as_it_was(tmp_path):
 
 
 def test_what_is_no_run_is_refused_in_a_sentence(tmp_path):
-    with pytest.raises(RunFolderError, match="not a run folder"):
+    with pytest.raises(RunFolderError, match=r"(metadata\.json|scenario\.yaml)"):
         about(tmp_path)
     with make(tmp_path) as run:
         (run.path / "config.json").write_text("[]")
-        with pytest.raises(RunFolderError, match="not a resolved scenario"):
+        with pytest.raises(RunFolderError, match=r"config\.json: "):
             about(run.path)
 
 
@@ -200,3 +200,21 @@ def test_folders_that_lead_round_are_not_followed_and_a_link_to_a_run_is_one(tmp
 def test_a_command_is_told_so_that_it_can_be_typed_again(typed, told):
     assert command_of({"command_line": typed}) == told
     assert command_of({}) == ""
+
+
+def test_what_a_file_says_is_read_again_only_when_the_file_has_changed(tmp_path):
+    reads = []
+
+    @cached_by_file(most=2)
+    def size_of(path):
+        reads.append(path.name)
+        return path.stat().st_size if path.exists() else None
+
+    (tmp_path / "a").write_text("12")
+    assert [size_of(tmp_path / "a") for _ in range(3)] == [2, 2, 2]
+    assert reads == ["a"]
+    (tmp_path / "a").write_text("123")
+    assert size_of(tmp_path / "a") == 3
+    (tmp_path / "a").unlink()
+    assert size_of(tmp_path / "a") is None
+    assert reads == ["a"] * 3

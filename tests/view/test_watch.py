@@ -19,10 +19,10 @@ from screens import drive, text_of, until
 from slipstream.cli import watch as watch_verb
 from slipstream.cli.main import main
 from slipstream.config.load import load
+from slipstream.data.run_folder import LOCK_FILE
 from slipstream.errors import SlipstreamError
-from slipstream.run.folder import LOCK_FILE
-from slipstream.run.loop import train
 from slipstream.run.metrics import metrics_hash
+from slipstream.run.session import train
 from slipstream.view.tui.watch import TITLES, Clocks, LeaveScreen, WatchApp, cpu_s, is_due
 from slipstream.worlds.drmario.best_times import Clear, record
 from slipstream.worlds.drmario.registry import signature
@@ -144,7 +144,7 @@ def test_goals_show_how_near_every_reason_to_stop_is(run):
     for word in ("clean episodes in a row", "5 of 20", "evaluation return", "25 of 50", "ended: the budget", "bands"):
         assert word in text
     assert "none in this run" in text
-    assert "none was asked for" in text
+    assert "none were attempted" in text
 
 
 def test_goals_show_phases_in_turn_and_certificates(run):
@@ -395,10 +395,10 @@ def test_help_is_shown_and_the_view_is_left(run, key):
         for asked in ("question_mark", "h"):
             await pilot.press(asked)
             await pilot.pause()
-            assert "hold the picture still" in text_of(app)
+            assert "refresh now" in text_of(app)
             await pilot.press("escape")
             await pilot.pause()
-            assert "hold the picture still" not in text_of(app)
+            assert "refresh now" not in text_of(app)
         await pilot.press(key)
 
     drive(app, steps)
@@ -438,6 +438,9 @@ def test_leaving_asks_what_becomes_of_training_and_lets_it_go_on(run):
         await pilot.press("q")
         await pilot.pause()
         assert isinstance(app.screen, LeaveScreen)
+        box = app.screen.query_one("#box").region
+        assert abs(box.x - (100 - box.right)) <= 1, "in the middle"
+        assert abs(box.y - (30 - box.bottom)) <= 1
         await pilot.press("escape")
         await pilot.pause()
         assert not isinstance(app.screen, LeaveScreen)
@@ -541,13 +544,13 @@ def test_a_pipe_gets_lines_that_end_with_the_run(run, capsys):
 
 
 def test_lines_follow_a_live_run_until_it_ends(run, monkeypatch):
-    from slipstream.view.tui import lines
+    from slipstream.view.tui import views
 
     states = iter(["running", "running", "running", "stopped"])
     monkeypatch.setattr("slipstream.view.run.state_of", lambda *_: next(states))
-    monkeypatch.setattr(lines.time, "sleep", lambda _: report(run, 300, perf__steps_per_s=100.0))
+    monkeypatch.setattr(views.time, "sleep", lambda _: report(run, 300, perf__steps_per_s=100.0))
     said = []
-    lines.follow(run, 1.0, said.append)
+    views.follow(run, 1.0, said.append)
     assert [line.split()[0] for line in said] == ["head_on", "256", "300", "300", "stopped:"]
 
 
@@ -568,7 +571,9 @@ def test_the_newest_run_of_a_folder_is_watched_where_none_is_named(run, monkeypa
 def test_what_is_no_run_is_refused_and_a_missing_library_is_named(tmp_path, monkeypatch, capsys, run):
     (tmp_path / "empty").mkdir()
     assert main(["watch", str(tmp_path / "empty")]) == 2
-    assert "not a run folder" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert f"{tmp_path / 'empty'}: " in said
+    assert "scenario.yaml" in said
     monkeypatch.setattr(watch_verb, "find_spec", lambda name: None)
     with pytest.raises(SlipstreamError, match=r"pip install 'slipstream\[tui\]'"):
         watch_verb.need_textual()

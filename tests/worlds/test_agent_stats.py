@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from slipstream.config.load import load
-from slipstream.worlds import registry
 from slipstream.worlds.check import check_world
 from slipstream.worlds.gymnasium_env import SlipstreamEnv
 from slipstream.worlds.pettingzoo_env import SlipstreamParallelEnv
 from slipstream.worlds.registry import make_worlds, world_config
 from slipstream.worlds.vec_env import EnvOptions
+from slipstream.worlds.world import tools_of
 
 SNAPSHOTS = Path(__file__).parents[1] / "fixtures" / "snapshots"
 
@@ -152,7 +152,7 @@ def test_a_snapshot_from_before_agents_had_figures_goes_on_as_it_did():
 
 def test_how_games_end_is_told_for_either_player(versus):
     ways = [
-        registry.outcomes("drmario", lambda name, side=side: versus[name][:, side], list(versus)) for side in (0, 1)
+        tools_of("drmario").outcomes_of(lambda name, side=side: versus[name][:, side], list(versus)) for side in (0, 1)
     ]
     for ended in ways:
         assert (sum(flags.astype(int) for flags in ended.values()) == 1).all()

@@ -4,7 +4,10 @@ import tomllib
 from importlib.metadata import EntryPoints
 from pathlib import Path
 
-from slipstream.worlds.entry_points import BUILT_IN, GROUP, config_classes, installed, worlds
+import pytest
+
+from slipstream.worlds.tools import OnUse
+from slipstream.worlds.world import BUILT_IN, GROUP, config_classes, installed, worlds
 
 PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
 
@@ -20,7 +23,6 @@ def test_every_world_has_a_config_class_of_its_kind_and_can_be_built():
 
 def test_every_folder_of_scenarios_that_a_world_names_is_there():
     folders = [Path(world.scenarios) for world in worlds().values() if world.scenarios is not None]
-    assert len(folders) == 5
     assert all(any(folder.glob("*.yaml")) for folder in folders)
 
 
@@ -43,3 +45,10 @@ x = y
     theirs = EntryPoints._from_text_for(text, None).select(group=GROUP)
     assert list(installed()) == [(e.name, f"{e.module}:{e.attr}") for e in theirs]
     assert dict(installed()) == {"lake": "lake:WORLD", "pond": "pond.world:WORLD"}
+
+
+@pytest.mark.parametrize("kind", BUILT_IN)
+def test_what_a_world_imports_on_use_is_there(kind):
+    tools = worlds()[kind].tools()
+    fields = [*tools, *tools.drawings, *(tools.analysis or ())]
+    assert all(callable(field.load()) for field in fields if isinstance(field, OnUse))

@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 from pettingzoo import AECEnv, ParallelEnv
 
 from slipstream.errors import ScenarioError, WorldContractError
-from slipstream.worlds.action_space import to_space
+from slipstream.spec import to_space
 from slipstream.worlds.check import check_world
 from slipstream.worlds.foreign import build as foreign
-from slipstream.worlds.foreign.build import ForeignVecEnv, Solo, episode_seed
+from slipstream.worlds.foreign.build import ForeignVecEnv, Solo
 from slipstream.worlds.foreign.config import GymnasiumConfig, PettingZooConfig
+from slipstream.worlds.foreign.vec_env import episode_seed
 from slipstream.worlds.registry import make_worlds
 from slipstream.worlds.spaces import action_spec
 from slipstream.worlds.vec_env import EnvOptions
@@ -245,9 +246,9 @@ def test_restore_starts_every_world_at_its_next_episode(toy):
 
 def test_a_snapshot_of_something_else_is_refused(toy):
     env = make_worlds(toy(Toy), 2, EnvOptions())
-    with pytest.raises(WorldContractError, match="snapshot is of 1 worlds"):
+    with pytest.raises(WorldContractError, match="1 worlds"):
         env.restore(make_worlds(GymnasiumConfig(id="CartPole-v1"), 1, EnvOptions()).snapshot())
-    with pytest.raises(WorldContractError, match="cannot restore 3 bytes"):
+    with pytest.raises(WorldContractError, match="3 bytes"):
         env.restore(b"abc")
 
 
@@ -368,13 +369,13 @@ def test_the_mask_of_the_last_observation_stays_when_the_next_episode_begins(toy
 @pytest.mark.parametrize("space", [spaces.MultiDiscrete([2, 2]), spaces.MultiBinary(3), spaces.Dict()])
 def test_action_spaces_of_several_choices_are_refused(toy, space):
     cls = type("Several", (Toy,), {"action_space": space})
-    with pytest.raises(WorldContractError, match=r"SlipstreamTestSeveral-v0: the action space is .*wrap the"):
+    with pytest.raises(WorldContractError, match="SlipstreamTestSeveral-v0"):
         make_worlds(toy(cls), 1, EnvOptions())
 
 
 def test_observations_without_a_size_are_refused(toy):
     cls = type("Wordy", (Toy,), {"observation_space": spaces.Dict(note=spaces.Text(10))})
-    with pytest.raises(WorldContractError, match=r"Wordy-v0: the observation space has a Text \('note'\)"):
+    with pytest.raises(WorldContractError, match=r"Wordy-v0.*Text \('note'\)"):
         make_worlds(toy(cls), 1, EnvOptions())
 
 
@@ -436,10 +437,10 @@ def test_an_ended_agent_is_gone_even_where_the_environment_still_lists_it():
 @pytest.mark.parametrize(
     ("method", "body", "said"),
     [
-        ("step", lambda self, action: 1 / 0, "the environment raised ZeroDivisionError: division by zero"),
-        ("observe", lambda self: np.zeros(3, np.float32), r"shape \(3,\), its space says \(2,\)"),
-        ("observe", lambda self: np.array(["a", "b"]), "dtype <U1, its space says float32"),
-        ("step", lambda self, action: (self.observe(), 0.0, False, {}), "not enough values to unpack"),
+        ("step", lambda self, action: 1 / 0, "ZeroDivisionError"),
+        ("observe", lambda self: np.zeros(3, np.float32), r"'obs' .*\(3,\).* \(2,\)"),
+        ("observe", lambda self: np.array(["a", "b"]), "'obs' .*<U1.* float32"),
+        ("step", lambda self, action: (self.observe(), 0.0, False, {}), "ValueError: .*5.* 4"),
     ],
 )
 def test_a_broken_environment_is_named_with_world_and_step(toy, method, body, said):
@@ -482,8 +483,8 @@ def test_nan_and_infinity_are_passed_on_for_training_to_set_aside(toy):
 @pytest.mark.parametrize(
     ("kwargs", "said"),
     [
-        ({"forget": "runner_1"}, "live agent runner_1 lacks an observation, reward or end flag"),
-        ({"silent": True}, "agent runner_0 left without being terminated or truncated"),
+        ({"forget": "runner_1"}, "Relay: world 0, step 1: .*runner_1"),
+        ({"silent": True}, "Relay: world 0, step 2: .*runner_0"),
     ],
 )
 def test_agents_must_be_accounted_for(kwargs, said):
@@ -496,29 +497,29 @@ def test_agents_must_be_accounted_for(kwargs, said):
 
 
 def test_unequal_agents_are_refused_by_name():
-    with pytest.raises(WorldContractError, match="agents runner_0 and late_0 have different observation spaces"):
+    with pytest.raises(WorldContractError, match=r"runner_0 and late_0.*observation"):
         make_worlds(PettingZooConfig(env=RELAY, kwargs={"unequal": True}), 1, EnvOptions())
 
 
 @pytest.mark.parametrize(
     ("config", "said"),
     [
-        (GymnasiumConfig(id="CartPol-v1"), "no environment 'CartPol-v1'.*did you mean 'CartPole-v1'"),
-        (GymnasiumConfig(id="CartPole-v9"), "no environment 'CartPole-v9'.*did you mean"),
-        (GymnasiumConfig(id="nowhere:Thing-v0"), "'nowhere:Thing-v0' cannot be made.*ModuleNotFoundError"),
+        (GymnasiumConfig(id="CartPol-v1"), "'CartPol-v1' .*'CartPole-v1'"),
+        (GymnasiumConfig(id="CartPole-v9"), "'CartPole-v9' .*'CartPole-v1'"),
+        (GymnasiumConfig(id="nowhere:Thing-v0"), "'nowhere:Thing-v0' .*ModuleNotFoundError: .*'nowhere'"),
         (
             GymnasiumConfig(id="CartPole-v1", kwargs={"gravity": 1}),
-            "cannot be made with kwargs {'gravity': 1}",
+            "'CartPole-v1' .*{'gravity': 1}: TypeError",
         ),
-        (PettingZooConfig(env="nowhere.thing"), "cannot import 'nowhere.thing'"),
-        (PettingZooConfig(env=f"{__name__}:Relai"), "no function 'Relai'.*did you mean 'Relay'"),
-        (PettingZooConfig(env=__name__), "no function 'parallel_env'"),
+        (PettingZooConfig(env="nowhere.thing"), "'nowhere.thing' .*'nowhere'"),
+        (PettingZooConfig(env=f"{__name__}:Relai"), "'Relai' .*'Relay'"),
+        (PettingZooConfig(env=__name__), "'parallel_env'"),
         (
             PettingZooConfig(env=RELAY, kwargs={"speed": 1}),
-            "cannot be made with kwargs {'speed': 1}: TypeError",
+            "Relay' .*{'speed': 1}: TypeError",
         ),
-        (PettingZooConfig(env=f"{__name__}:turn_based"), "makes a turn-based"),
-        (PettingZooConfig(env=f"{__name__}:Toy"), "makes a Toy without possible_agents"),
+        (PettingZooConfig(env=f"{__name__}:turn_based"), "turn_based' .*aec_to_parallel"),
+        (PettingZooConfig(env=f"{__name__}:Toy"), "Toy' .*possible_agents"),
     ],
 )
 def test_environments_that_cannot_be_made_are_refused_in_one_sentence(config, said):
@@ -549,7 +550,7 @@ def test_a_missing_package_is_named_with_the_extra_that_brings_it(config, extra,
 
 def test_foreign_worlds_have_no_scripts():
     env = make_worlds(GymnasiumConfig(id="CartPole-v1"), 1, EnvOptions())
-    with pytest.raises(WorldContractError, match="no scripted policy 'noop'"):
+    with pytest.raises(WorldContractError, match="'noop'"):
         env.act_scripted("noop", [0])
 
 

@@ -185,8 +185,8 @@ def test_an_episode_ends_with_the_controlled_agent():
 @pytest.mark.parametrize(
     ("kwargs", "said"),
     [
-        ({"agent": "samee"}, "no agent 'samee'.*did you mean 'same'"),
-        ({"others": "bst"}, "no scripted policy 'bst'.*did you mean 'best'"),
+        ({"agent": "samee"}, "probe/coordination .*'samee' .*'same'"),
+        ({"others": "bst"}, "probe/coordination .*'bst' .*'best'"),
     ],
 )
 def test_unknown_agents_and_scripts_are_refused(kwargs, said):
@@ -196,7 +196,7 @@ def test_unknown_agents_and_scripts_are_refused(kwargs, said):
 
 def test_several_agents_without_a_script_are_refused():
     config = PettingZooConfig(env=f"{__name__}:Pair", kwargs={"agents": ["a", "b"]})
-    with pytest.raises(WorldContractError, match=r"has 2 agents and no script.*SlipstreamParallelEnv"):
+    with pytest.raises(WorldContractError, match=r"2 agents.*SlipstreamParallelEnv"):
         SlipstreamEnv(config)
 
 
@@ -320,11 +320,11 @@ def test_actions_outside_the_space_are_refused():
     discrete.reset()
     continuous.reset()
     for actions in (np.array([0, 99]), np.array([-1, 0]), np.array([0.0, 1.0]), np.array([0])):
-        with pytest.raises(InvalidAction, match="probe"):
+        with pytest.raises(InvalidAction, match="probe/corridor: "):
             discrete.step(actions)
     size = continuous.single_action_space.shape
     for actions in (np.full((2, *size), np.nan), np.zeros((3, *size)), np.full((2, *size), "a")):
-        with pytest.raises(InvalidAction, match="probe"):
+        with pytest.raises(InvalidAction, match="probe/target: "):
             continuous.step(actions)
 
 
@@ -340,19 +340,19 @@ def test_without_autoreset_ended_environments_must_be_reset():
     env.reset()
     env.step(np.array([0, 0]))
     env.step(np.array([0, 0]))
-    with pytest.raises(ResetNeeded, match=r"environments \[0, 1\] have ended"):
+    with pytest.raises(ResetNeeded, match=r"\[0, 1\]"):
         env.step(np.array([0, 0]))
 
 
 @pytest.mark.parametrize("mask", [[True, False], np.array([1, 0]), np.array([True]), np.array([False, False])])
 def test_a_wrong_reset_mask_is_refused(mask):
     env = SlipstreamVectorEnv("probe_constant", 2)
-    with pytest.raises(ValueError, match="reset_mask"):
+    with pytest.raises(ValueError, match=r"reset_mask.*\(2,\)"):
         env.reset(options={"reset_mask": mask})
 
 
 def test_unknown_settings_are_refused_with_a_suggestion():
-    with pytest.raises(ScenarioError, match="horizon"):
+    with pytest.raises(ScenarioError, match=r"world\.horizn: .*'horizon'"):
         SlipstreamEnv("probe_constant", horizn=3)
 
 

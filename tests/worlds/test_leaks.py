@@ -9,11 +9,11 @@ import pytest
 from native import maker
 
 from slipstream.config.load import load
-from slipstream.worlds import leaks
+from slipstream.worlds import repeat
 from slipstream.worlds.foreign.config import GymnasiumConfig
-from slipstream.worlds.leaks import check_leaks, held
 from slipstream.worlds.probe.config import ProbeConfig
 from slipstream.worlds.registry import make_worlds
+from slipstream.worlds.repeat import check_leaks, held
 
 pytestmark = pytest.mark.skipif(not held(), reason="this system does not tell what a process holds")
 
@@ -85,5 +85,5 @@ def test_memory_that_a_batch_takes_once_is_no_leak():
 
 
 def test_where_the_system_tells_nothing_nothing_is_found(monkeypatch):
-    monkeypatch.setattr(leaks, "usage", lambda: None)
+    monkeypatch.setattr(repeat, "usage", lambda: None)
     assert list(check_leaks(leaking(lambda: pytest.fail("no world is made")))) == []

@@ -106,7 +106,7 @@ def test_state_is_the_worlds_own_and_final_at_the_end():
 
 def test_a_world_without_state_says_so():
     env = SlipstreamParallelEnv("probe_bandit")
-    with pytest.raises(NotImplementedError, match="no global state"):
+    with pytest.raises(NotImplementedError, match="state"):
         env.state()
 
 

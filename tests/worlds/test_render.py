@@ -19,8 +19,9 @@ from slipstream.errors import WorldContractError
 from slipstream.worlds.film import HOLD_S, MOST_PICTURES, gif, pacing, render_metadata, timing
 from slipstream.worlds.gymnasium_env import SlipstreamEnv, SlipstreamVectorEnv, gymnasium_id
 from slipstream.worlds.pettingzoo_env import SlipstreamParallelEnv
-from slipstream.worlds.registry import make_renderer, make_worlds
+from slipstream.worlds.registry import make_worlds
 from slipstream.worlds.vec_env import EnvOptions
+from slipstream.worlds.world import tools_of
 
 SHOWN = {"head_on": 10, "horizontal_cr": 10, "time_trial_oval": 25}  # and pictures a second
 BOTH = pytest.mark.parametrize("make", [SlipstreamEnv, SlipstreamParallelEnv], ids=["gymnasium", "pettingzoo"])
@@ -52,6 +53,10 @@ def test_a_world_with_a_picture_shows_it_and_shows_what_changed(make, name):
     assert env.render().tobytes() == first.tobytes()
 
 
+def make_renderer(config):
+    return tools_of(config.kind).drawings.renderer(config)
+
+
 def step(env) -> None:
     if isinstance(env, SlipstreamEnv):
         env.step(np.full(env.action_space.shape, 0.5, np.float32))
@@ -61,16 +66,16 @@ def step(env) -> None:
 
 def test_every_native_world_but_the_probes_has_a_picture():
     for name, config in native_worlds().items():
-        assert (make_renderer(config) is not None) == (config.kind != "probe"), name
+        assert (tools_of(config.kind).drawings.renderer is not None) == (config.kind != "probe"), name
         modes = SlipstreamParallelEnv(config).metadata["render_modes"]
         assert modes == ([] if config.kind == "probe" else ["rgb_array"]), name
 
 
 @BOTH
 def test_modes_that_do_not_exist_are_refused_with_those_that_do(make):
-    with pytest.raises(WorldContractError, match=r"no mode 'rgb_aray' \(it has rgb_array\); did you mean 'rgb_array'"):
+    with pytest.raises(WorldContractError, match=r"'rgb_aray'.*'rgb_array'"):
         make("head_on", render_mode="rgb_aray")
-    with pytest.raises(WorldContractError, match=r"no mode 'rgb_array' \(it has no picture\)"):
+    with pytest.raises(WorldContractError, match="'rgb_array'"):
         make("probe_target", render_mode="rgb_array")
 
 
@@ -79,13 +84,13 @@ def test_without_a_mode_nothing_is_shown_and_a_warning_says_why(make):
     env = make("head_on")
     assert env.render_mode is None
     env.reset(seed=0)
-    with pytest.warns(UserWarning, match="without a mode"):
+    with pytest.warns(UserWarning, match='render_mode="rgb_array"'):
         assert env.render() is None
 
 
 @BOTH
 def test_there_is_nothing_to_show_before_a_reset(make):
-    with pytest.raises(ResetNeeded, match=r"reset\(\) comes before render"):
+    with pytest.raises(ResetNeeded, match="render"):
         make("head_on", render_mode="rgb_array").render()
 
 
@@ -111,7 +116,7 @@ def test_a_batch_shows_what_its_environments_would_show_one_by_one(mode):
 def test_a_batch_without_a_mode_shows_nothing():
     env = SlipstreamVectorEnv("head_on", 2)
     env.reset(seed=0)
-    with pytest.warns(UserWarning, match="without a mode"):
+    with pytest.warns(UserWarning, match='render_mode="rgb_array"'):
         assert env.render() is None
     assert SlipstreamVectorEnv("probe_target", 2).metadata["render_modes"] == []
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from native import maker, native_worlds
 
-from slipstream.worlds.check import SEED, play
+from slipstream.worlds.repeat import SEED, play
 from slipstream.worlds.vec_env import EnvOptions
 
 WORLDS = native_worlds()  # test_check.py proves the same for all of them with fewer worlds

@@ -3,8 +3,8 @@
 import pytest
 
 from slipstream.config.load import load
-from slipstream.worlds import registry
-from slipstream.worlds.registry import make_worlds, shifts
+from slipstream.worlds.registry import make_worlds
+from slipstream.worlds.world import tools_of
 
 WORLDS = {
     "head_on": {"speed", "heading", "position_closer", "position_lateral", "waypoint", "aircraft_type", "wind"},
@@ -23,6 +23,10 @@ def changed(before, after, path=""):
     if isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
         return [p for k, (a, b) in enumerate(zip(before, after, strict=True)) for p in changed(a, b, f"{path}[{k}]")]
     return [] if before == after else [path]
+
+
+def shifts(world, full):
+    return tools_of(world.kind).shifts(world, full)
 
 
 @pytest.mark.parametrize("name", WORLDS)
@@ -93,5 +97,7 @@ def test_every_episode_ends_in_exactly_one_way(name):
         if done.any():
             break
     stats = env.episode_stats[done]
-    ways = registry.outcomes(scenario.world.kind, lambda figure: stats[:, env.spec.stats.index(figure)], env.spec.stats)
+    ways = tools_of(scenario.world.kind).outcomes_of(
+        lambda figure: stats[:, env.spec.stats.index(figure)], env.spec.stats
+    )
     assert sum(flags.astype(int) for flags in ways.values()).tolist() == [1] * int(done.sum())

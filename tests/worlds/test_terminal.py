@@ -6,12 +6,16 @@ import numpy as np
 import pytest
 
 from slipstream.config.load import load
-from slipstream.worlds.drmario.drawing import COLUMNS, ROWS, halves
-from slipstream.worlds.drmario.terminal import COLOURS, PALE, SHAPES
-from slipstream.worlds.registry import characters, make_worlds, records, tile
+from slipstream.worlds.drmario.drawing import COLUMNS, PALE, ROWS, SHAPES, TERMINAL_COLOURS, halves
+from slipstream.worlds.registry import make_worlds
 from slipstream.worlds.terminal import Sheet, arrow
+from slipstream.worlds.world import tools_of
 
 SIZES = [(60, 24), (26, 10), (12, 5)]
+
+
+def characters(kind, *moment):
+    return tools_of(kind).drawings.characters(*moment)
 
 
 def stepped(name, script, steps):
@@ -60,7 +64,7 @@ def test_no_world_is_larger_than_the_room_it_is_given(name, script, width, heigh
     lines = characters(kind, *seen, width, height)
     assert 0 < len(lines) <= max(height, ROWS // 2 + 1 if kind == "drmario" else 0)
     assert max((line.cell_len for line in lines[:-1]), default=0) <= width  # the last one is words
-    assert min(tile(kind, seen[0])) > 4
+    assert min(tools_of(kind).drawings.tile(seen[0])) > 4
 
 
 def test_aircraft_are_arrows_at_their_places_and_turn_red_when_too_close():
@@ -143,7 +147,7 @@ def test_bottles_are_larger_where_there_is_room_and_viruses_have_another_colour_
               for word in str(span.style).split()}  # fmt: skip
     assert viruses
     assert pills
-    assert {COLOURS[colour] for colour in viruses} <= shades
+    assert {TERMINAL_COLOURS[colour] for colour in viruses} <= shades
     assert {PALE[colour] for colour in pills} <= shades
 
 
@@ -160,8 +164,7 @@ def test_worlds_without_a_picture_or_records_have_stand_ins(tmp_path):
     env = make_worlds(config, 1)
     env.reset()
     assert [line.plain for line in characters("probe", env.spec, env.frame(0), None, 20, 5)] == ["tick 0"]
-    assert "no picture" in characters("probe", env.spec, None, None, 40, 5)[0].plain
-    assert records("probe", tmp_path) is None
-    assert records("drmario", tmp_path) is None
+    assert tools_of("probe").records is None
+    assert tools_of("drmario").records.show(tmp_path) is None
     (tmp_path / "best_times.sqlite3").write_text("not a database at all")
-    assert records("drmario", tmp_path) is None
+    assert tools_of("drmario").records.show(tmp_path) is None

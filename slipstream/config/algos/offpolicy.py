@@ -1,151 +1,178 @@
-"""Hyper-parameters of the algorithms that learn from transitions kept in a replay, or in a dataset."""
+"""Hyper-parameters of the algorithms that learn from a replay buffer or a dataset."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from slipstream.config.algos.onpolicy import Hidden, LearnerConfig
-from slipstream.config.algos.schedule import Schedule
+from slipstream.config.algos.learner import RATE, Hidden, LearnerConfig, Schedule
 from slipstream.config.base import Config
 
 
 class PrioritisedConfig(Config):
-    """Draw transitions in proportion to (|TD error| + eps)^alpha (Schaul et al. 2016)."""
+    """Prioritised replay: sample transitions in proportion to (|TD error| + eps)^alpha (Schaul et al. 2016)."""
 
-    alpha: float = Field(0.6, ge=0, le=1, description="How strongly priorities count; 0: uniform.")
+    alpha: float = Field(0.6, ge=0, le=1, description="Exponent of the priorities; 0: uniform sampling.")
     beta: Schedule = Field(
-        ((0.0, 0.4), (1.0, 1.0)), description="How much of the bias importance weights take back; 1: all of it."
+        ((0.0, 0.4), (1.0, 1.0)),
+        description="Exponent of the importance weights, a number or a schedule; 1: the bias is fully corrected.",
     )
-    eps: float = Field(1e-6, gt=0, description="Added to every |TD error|, so that nothing is never drawn.")
+    eps: float = Field(1e-6, gt=0, description="Added to every |TD error|, so that every transition can be sampled.")
 
 
 class LimitConfig(Config):
-    """How many rows are drawn from a table per row added to it (as in Reverb)."""
+    """Rate limiter of a table: rows sampled per row added (as in Reverb)."""
 
     samples_per_insert: float | None = Field(
-        None, gt=0, description="Rows drawn per row added, over all clients; null: no bound."
+        None, gt=0, description="Rows sampled per row added, over all clients; null: no limit."
     )
-    tolerance: float = Field(0.0, ge=0, description="Rows drawn by which that may be off; producers or learners wait.")
-    min_size: int = Field(1, ge=1, description="Rows that must have been added before any are drawn.")
+    tolerance: float = Field(
+        0.0,
+        ge=0,
+        description="Sampled rows by which the ratio may be off before those who add, or those who sample, must wait.",
+    )
+    min_size: int = Field(1, ge=1, description="Rows that must have been added before any can be sampled.")
 
 
 class SharingConfig(Config):
-    """What a run is among the clients of a replay service."""
+    """How a run uses a replay service that it shares with others."""
 
     table: str | None = Field(
-        None, min_length=1, max_length=128, description="Table to share; null: named after the world and the policy."
+        None, min_length=1, max_length=128, description="Table to use; null: named after the world and the policy."
     )
     client: str | None = Field(
-        None, min_length=1, max_length=128, description="Name of this run there; null: scenario and process."
+        None,
+        min_length=1,
+        max_length=128,
+        description="Name of this run in the service; null: name and seed of the scenario (pendulum.1), with .draw "
+        "at the end for role draw.",
     )
-    token_file: str | None = Field(None, min_length=1, description="File with the service's token; tcp needs one.")
+    token_file: str | None = Field(
+        None, min_length=1, description="File with the token of the service; required for tcp."
+    )
     mixing: Literal["own_heavy", "uniform", "by_size", "newest", "local"] = Field(
         "own_heavy",
-        description="Whose rows are drawn: 80 % own, every client alike, by rows held, by rows of late, or own only.",
+        description="Whose rows are sampled: 80 % own (own_heavy), equally from every client (uniform), in proportion "
+        "to rows held (by_size) or to rows added recently (newest), or own rows only (local).",
     )
-    weight: float = Field(1.0, ge=0, description="How much this run's rows count in mixtures.")
+    weight: float = Field(1.0, ge=0, description="Weight of this run's rows when clients' rows are mixed.")
     follow_performance: float = Field(
-        0.0, ge=0, le=10, description="A client one deviation above the others counts exp(this) times as much; 0: off."
+        0.0, ge=0, le=10, description="Weight each client by exp(this × z), z its standardised recent reward; 0: off."
     )
-    timeout_s: float = Field(60.0, gt=0, description="Every wait for the service ends after this, with an error.")
-    limit: LimitConfig = Field(default_factory=LimitConfig, description="Rows drawn per row added.")
+    timeout_s: float = Field(
+        60.0, gt=0, description="Longest wait for the service, in seconds; after it the run ends with an error."
+    )
+    limit: LimitConfig = Field(default_factory=LimitConfig, description="Rate limiter of the table.")
 
 
 class ReplayConfig(Config):
-    """Where transitions are kept until they are learned from."""
+    """The replay buffer: in this process, or in a service that several runs share; or a recorded dataset."""
 
     kind: Literal["local", "service"] = Field(
-        "local", description="In the learner's memory, or in a replay service that several runs can use."
+        "local", description="local: in the learner's memory; service: in a replay service that runs can share."
     )
     address: str | None = Field(
         None,
         min_length=1,
-        description="The service's, ipc://PATH or tcp://HOST:PORT; null: the run starts one of its own.",
+        description="Address of the service, ipc://PATH or tcp://HOST:PORT; null: the run starts its own.",
     )
     sharing: SharingConfig = Field(
-        default_factory=SharingConfig, description="What the run is there; read where kind is service."
+        default_factory=SharingConfig, description="How the run uses the service (kind service)."
     )
     role: Literal["both", "add", "draw"] = Field(
         "both",
-        description="What the run does with the table of a service at an address: add what it collects and learn from "
-        "draws, in turn; only collect and add (add); or only draw and learn, and collect nothing (draw).",
+        description="What the run does with a shared table: collect, add and learn (both); only collect and add (add); "
+        "or only sample and learn (draw). add and draw need an address.",
     )
     weights: str | None = Field(
         None,
         min_length=1,
-        description="With role add: folder of the run whose newest checkpoint's weights it acts with, relative to "
-        "where the command is run; null: its own first ones.",
+        description="With role add: folder of the run whose newest checkpoint it acts with, relative to the working "
+        "directory; null: its own initial weights.",
     )
-    capacity: int = Field(100_000, ge=1, le=1_000_000_000, description="Transitions kept; the oldest make room.")
-    n_step: int = Field(1, ge=1, le=1000, description="Decisions whose rewards a transition sums before it bootstraps.")
-    prioritised: PrioritisedConfig | None = Field(None, description="Prioritised draws; null: uniform.")
+    capacity: int = Field(100_000, ge=1, le=1_000_000_000, description="Transitions kept; the oldest are overwritten.")
+    n_step: int = Field(1, ge=1, le=1000, description="Decisions summed in an n-step return before bootstrapping.")
+    prioritised: PrioritisedConfig | None = Field(None, description="Prioritised replay; null: uniform sampling.")
     dataset: str | None = Field(
         None,
         min_length=1,
-        description="Learn offline from this recorded dataset, relative to where the command is run; null: from "
-        "what the policy itself meets.",
+        description="Learn offline from this recorded dataset (a path, relative to the working directory); null: learn "
+        "from what the run collects.",
     )
 
     @model_validator(mode="after")
     def _fits_its_kind(self) -> Self:
         if self.kind == "local" and self.address is not None:
-            raise ValueError(f"address {self.address} is a service's; set kind to service, or leave it out")
+            raise ValueError(f"address {self.address} needs kind service; set it, or leave the address out")
         if self.role != "both" and self.address is None:
-            raise ValueError(f"role {self.role}: nobody else would draw or add; give kind service and an address")
+            raise ValueError(f"role {self.role} needs other runs at the same table; set kind service and an address")
         if self.weights is not None and self.role != "add":
-            raise ValueError(
-                "weights: a run that learns acts with weights of its own; set role to add, or leave it out"
-            )
+            raise ValueError("weights needs role add: a run that learns acts with its own; leave it out")
         if self.kind == "service" and self.dataset is not None:
-            raise ValueError("a dataset is read into memory; set kind to local, or dataset to null")
+            raise ValueError(
+                "dataset needs kind local, as it is read into memory; set kind to local, or dataset to null"
+            )
         if self.kind == "service" and self.address is None and self.sharing.limit != LimitConfig():
             raise ValueError(
-                "sharing.limit: a run that is the only client of its own service adds and draws in turn, as its "
-                "training_intensity says, and would wait for itself for ever; give an address, or leave the limit out"
+                "sharing.limit: the only client of a service adds and samples in turn (training_intensity), and would "
+                "wait for itself forever; give an address, or leave the limit out"
             )
         return self
 
     @property
     def collects(self) -> bool:
-        """Whether rows come from worlds that this run steps."""
+        """Whether the run steps worlds of its own."""
         return self.dataset is None and self.role != "draw"
 
 
 class ReplayLearnerConfig(LearnerConfig):
-    """What learners share that draw batches from a replay."""
+    """What learners share that sample batches from a replay buffer."""
 
-    hidden: Hidden = Field((256, 256), description="Width of each hidden layer, of every network.")
-    activation: Literal["tanh", "relu"] = Field("relu", description="Nonlinearity after each hidden layer.")
-    max_grad_norm: float | None = Field(
-        None, gt=0, description="Gradients are scaled down to this norm; null: not clipped."
-    )
+    hidden: Hidden = Field((256, 256), description="Width of each hidden layer, in every network.")
+    activation: Literal["tanh", "relu"] = Field("relu", description="Activation after each hidden layer.")
+    max_grad_norm: float | None = Field(None, gt=0, description="Clip gradients to this norm; null: no clipping.")
     normalize_observation: bool = Field(
-        False, description="Standardise observations by running mean and deviation (saved with the policy)."
+        False, description="Standardise observations by their running mean and deviation (saved with the policy)."
     )
-    batch_size: int = Field(256, ge=1, le=1_000_000, description="Transitions in one gradient step.")
+    batch_size: int = Field(256, ge=1, le=1_000_000, description="Transitions per gradient step.")
     accumulate: int = Field(
         1,
         ge=1,
         le=1024,
-        description="Pieces that a batch is learned in, one after the other, before its step: less memory, the same "
-        "gradient.",
+        description="Number of parts in which the gradient of a batch is accumulated: needs less memory, gives the "
+        "same gradient.",
     )
     training_intensity: float = Field(
-        0.25, gt=0, le=64, description="Gradient steps per environment step; at most 0.25 suits a small machine."
+        0.25, gt=0, le=64, description="Gradient steps per environment step; up to 0.25 suits a small machine."
     )
     learning_starts: int = Field(
-        1000, ge=0, description="Environment steps taken with random actions before learning begins."
+        1000, ge=0, description="Environment steps with random actions before learning starts; 0: none."
     )
-    replay: ReplayConfig = Field(default_factory=ReplayConfig, description="Where transitions are kept.")
+    replay: ReplayConfig = Field(default_factory=ReplayConfig, description="The replay buffer.")
+
+    @property
+    def replay_config(self) -> ReplayConfig:
+        """Its replay buffer."""
+        return self.replay
+
+    @property
+    def gradient_rows(self) -> int:
+        """Rows in one gradient step."""
+        return self.batch_size
 
     @model_validator(mode="after")
     def _network_has_values_of_actions(self) -> Self:
-        if self.network.for_placements:
+        if self.network is not None and self.network.remembers:
             raise ValueError(
-                f"network {self.network.kind} scores placements and has no values of actions; use network mlp, or ppo, "
-                "appo, impala or reinforce"
+                f"network {self.network.kind} remembers, and single decisions drawn from replay have no before; use "
+                "one of ppo, appo, impala and reinforce"
+            )
+        if self.network is not None and self.network.for_placements:
+            raise ValueError(
+                f"network {self.network.kind} scores placements and has no action values; use network mlp, or one of "
+                "ppo, appo, impala and reinforce"
             )
         return self
 
@@ -153,67 +180,96 @@ class ReplayLearnerConfig(LearnerConfig):
     def _sees_what_it_standardises(self) -> Self:
         if self.replay.role != "both" and self.normalize_observation:
             raise ValueError(
-                f"replay.role {self.replay.role}: statistics of observations are of what a run itself has collected "
-                "and learned from; it needs normalize_observation: false"
+                f"replay.role {self.replay.role} needs normalize_observation: false: the statistics of observations "
+                "come from rows that a run both collects and learns from"
             )
         return self
 
 
 class SacConfig(ReplayLearnerConfig):
-    """Soft actor-critic with twin critics, for continuous axes or discrete choices."""
+    """Soft actor-critic with twin critics, for continuous or discrete actions."""
 
     kind: Literal["sac"] = Field("sac", description="Soft actor-critic.")
-    critic_learning_rate: Schedule | None = Field(None, description="Of the critics; null: learning_rate.")
-    tau: float = Field(0.005, gt=0, le=1, description="Share of the new weights the target critics take at each step.")
-    temperature: float = Field(1.0, gt=0, description="Weight of the entropy (at the start, where it is learned).")
-    learn_temperature: bool = Field(True, description="Adapt the temperature so that the entropy meets its target.")
-    target_entropy: Literal["auto"] | float = Field(
-        "auto", description="Entropy to keep; auto: minus the number of axes, or half of the largest for choices."
+    critic_learning_rate: Schedule | None = Field(
+        None, description="Learning rate of the critics; null: learning_rate."
     )
+    tau: float = Field(
+        0.005,
+        gt=0,
+        le=1,
+        description="Fraction by which the target critics move towards the critics per gradient step.",
+    )
+    temperature: float = Field(1.0, gt=0, description="Weight of the entropy; its initial value if it is learned.")
+    learn_temperature: bool = Field(
+        True, description="Adapt the temperature so that the entropy reaches target_entropy."
+    )
+    target_entropy: Literal["auto"] | float = Field(
+        "auto",
+        description="Target of the entropy; auto: minus the number of axes, or half of the maximum for discrete "
+        "actions.",
+    )
+
+    def without_effect(self) -> Iterator[tuple[str, str]]:
+        """Fields that have no effect because of others."""
+        yield from super().without_effect()
+        if self.target_entropy != "auto" and not self.learn_temperature:
+            yield "target_entropy", "the temperature is not learned (learn_temperature is false)"
 
 
 class CqlConfig(SacConfig):
-    """Conservative Q-learning: SAC whose critics are pessimistic about actions the data do not show."""
+    """Conservative Q-learning: SAC whose critics are pessimistic about actions that are not in the data."""
 
     kind: Literal["cql"] = Field("cql", description="Conservative Q-learning on top of SAC.")  # type: ignore[assignment]
-    conservative_coef: float = Field(5.0, ge=0, description="Weight of the conservative term; 0: plain SAC.")
+    conservative_coef: float = Field(5.0, ge=0, description="Weight of the conservative loss; 0: plain SAC.")
     sampled_actions: int = Field(
-        10, ge=1, le=1000, description="Actions drawn from each of three sources to estimate the term's soft maximum."
+        10,
+        ge=1,
+        le=1000,
+        description="Actions sampled from each of three sources to estimate the log-sum-exp of the conservative loss.",
     )
 
 
 class Td3Config(ReplayLearnerConfig):
-    """TD3: a deterministic policy, twin critics, delayed and smoothed."""
+    """TD3: a deterministic policy with twin critics, delayed policy updates and target smoothing."""
 
     kind: Literal["td3"] = Field("td3", description="Twin delayed deterministic policy gradient.")
-    learning_rate: Schedule = Field(
-        1e-3, description="Adam's step size: a number, or [fraction of the budget, value] points."
-    )
+    learning_rate: Schedule = Field(1e-3, description=RATE)
     # the authors' own, torch's default: where tanh is nearly flat a policy's gradients are small
     adam_eps: float = Field(
-        1e-8, gt=0, description="Adam's epsilon: weights whose gradients are much smaller than this hardly move."
+        1e-8, gt=0, description="Adam's epsilon: weights with much smaller gradients than this hardly move."
     )
-    critic_learning_rate: Schedule | None = Field(None, description="Of the critics; null: learning_rate.")
-    tau: float = Field(0.005, gt=0, le=1, description="Share of the new weights the targets take at each policy step.")
-    policy_delay: int = Field(2, ge=1, description="Critic steps per step of the policy and the targets.")
-    target_noise: float = Field(0.2, ge=0, description="Deviation of the noise on the target policy's actions.")
-    target_noise_clip: float = Field(0.5, ge=0, description="That noise is kept within ± this.")
+    critic_learning_rate: Schedule | None = Field(
+        None, description="Learning rate of the critics; null: learning_rate."
+    )
+    tau: float = Field(
+        0.005,
+        gt=0,
+        le=1,
+        description="Fraction by which the target networks move towards the networks per policy step.",
+    )
+    policy_delay: int = Field(2, ge=1, description="Critic steps per step of the policy and the target networks.")
+    target_noise: float = Field(
+        0.2, ge=0, description="Standard deviation of the noise on the target policy's actions; 0: none."
+    )
+    target_noise_clip: float = Field(0.5, ge=0, description="Clip that noise to ± this.")
     exploration_noise: Schedule = Field(
-        0.1, description="Deviation of the noise on actions while collecting: a number, or [fraction, value] points."
+        0.1,
+        description="Standard deviation of the noise on actions while collecting: a number, or a schedule of [fraction "
+        "of the budget, value] points.",
     )
 
 
 class ExpectedValues(Config):
-    """One value for every choice."""
+    """One expected return per action."""
 
-    kind: Literal["expected"] = Field("expected", description="One value for every choice.")
+    kind: Literal["expected"] = Field("expected", description="One expected return per action.")
 
 
 class QuantileValues(Config):
-    """Quantiles of the return of every choice (QR-DQN, Dabney et al. 2018)."""
+    """Quantiles of the return of every action (QR-DQN, Dabney et al. 2018)."""
 
-    kind: Literal["quantile"] = Field("quantile", description="Quantiles of the return of every choice (QR-DQN).")
-    quantiles: int = Field(50, ge=2, le=1000, description="Quantiles of every choice's return.")
+    kind: Literal["quantile"] = Field("quantile", description="Quantiles of the return of every action (QR-DQN).")
+    quantiles: int = Field(50, ge=2, le=1000, description="Number of quantiles per action.")
 
 
 class DqnConfig(ReplayLearnerConfig):
@@ -221,14 +277,27 @@ class DqnConfig(ReplayLearnerConfig):
 
     kind: Literal["dqn"] = Field("dqn", description="Deep Q-learning.")
     values: Annotated[ExpectedValues | QuantileValues, Field(discriminator="kind")] = Field(
-        default_factory=ExpectedValues, description="What is learned of every choice: its value, or quantiles."
+        default_factory=ExpectedValues,
+        description="What is learned per action: its expected return, or quantiles of the return.",
     )
-    max_grad_norm: float | None = Field(
-        10.0, gt=0, description="Gradients are scaled down to this norm; null: not clipped."
+    max_grad_norm: float | None = Field(10.0, gt=0, description="Clip gradients to this norm; null: no clipping.")
+    double: bool = Field(
+        True, description="Double Q-learning: the online network chooses actions, the target network values them."
     )
-    double: bool = Field(True, description="The learning network chooses, the target network judges.")
-    dueling: bool = Field(False, description="A state's value and its choices' advantages as separate outputs.")
-    target_update: int = Field(250, ge=1, description="Gradient steps between refreshes of the target network.")
+    dueling: bool = Field(
+        False, description="Dueling network: separate outputs for the state value and the advantages of actions."
+    )
+    target_update: int = Field(
+        250, ge=1, description="Gradient steps between two copies of the weights to the target network."
+    )
     epsilon: Schedule = Field(
-        ((0.0, 1.0), (0.2, 0.05)), description="Share of random choices while collecting: a number, or points."
+        ((0.0, 1.0), (0.2, 0.05)),
+        description="Fraction of random actions while collecting: a number, or a schedule of [fraction of the budget, "
+        "value] points.",
     )
+
+    @model_validator(mode="after")
+    def _has_no_policy(self) -> Self:
+        if self.extra_losses:
+            raise ValueError("dqn values choices and has no policy that a loss could move; leave extra_losses out")
+        return self

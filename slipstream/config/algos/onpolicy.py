@@ -1,167 +1,129 @@
-"""Hyper-parameters of the algorithms that learn from rollouts and then forget them."""
+"""Hyper-parameters of the algorithms that learn from rollouts and then discard them."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from collections.abc import Iterator
+from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from slipstream.config.algos.network import AnyNetwork, MlpNetwork
-from slipstream.config.algos.schedule import Schedule
-from slipstream.config.base import Config
-
-Hidden = Annotated[tuple[Annotated[int, Field(ge=1, le=8192)], ...], Field(max_length=8)]
-
-
-class LearnerConfig(Config):
-    """What every learner has: networks, a discount and an optimiser."""
-
-    learning_rate: Schedule = Field(
-        3e-4, description="Adam's step size: a number, or [fraction of the budget, value] points."
-    )
-    adam_eps: float = Field(
-        1e-5, gt=0, description="Adam's epsilon: weights whose gradients are much smaller than this hardly move."
-    )
-    network: AnyNetwork = Field(
-        default_factory=MlpNetwork,
-        description="Kind of network, with the settings of that kind, or its name alone; mlp is a perceptron over the "
-        "whole observation.",
-    )
-    hidden: Hidden = Field((64, 64), description="Width of each hidden layer, of every network.")
-    activation: Literal["tanh", "relu"] = Field("tanh", description="Nonlinearity after each hidden layer.")
-    gamma: float = Field(0.99, ge=0, le=1, description="Discount per tick of the world.")
-    gamma_per_second: float | None = Field(
-        None, gt=0, le=1, description="Discount per second of the world's own time, from which a run works out gamma; "
-        "null: gamma itself is given."
-    )  # fmt: skip
-    max_grad_norm: float | None = Field(
-        0.5, gt=0, description="Gradients are scaled down to this norm; null: not clipped."
-    )
-    normalize_observation: bool = Field(
-        True, description="Standardise observations by running mean and deviation (saved with the policy)."
-    )
-    exploration_hold: int = Field(
-        1,
-        ge=1,
-        le=10_000,
-        description="Steps for which an agent keeps the noise it explores with: more than 1 leads further where the "
-        "noise of single steps cancels out.",
-    )
-    discrete_actions: bool = Field(
-        False, description="Choose from the action table of a continuous world instead of its axes."
-    )
-
-    @model_validator(mode="after")
-    def _network_reads_its_inputs(self) -> Self:
-        if self.network.reads_raw_inputs and self.normalize_observation:
-            raise ValueError(
-                f"network {self.network.kind} reads inputs as they are; it needs normalize_observation: false"
-            )
-        return self
+from slipstream.config.algos.learner import LearnerConfig, Schedule
 
 
 class ActorCriticConfig(LearnerConfig):
-    """What learners with a value function share, who take gradient steps on minibatches of a rollout."""
+    """What learners with a value function share: gradient steps on minibatches of a rollout."""
 
-    shared_torso: bool = Field(False, description="Actor and critic share the hidden layers.")
+    shared_torso: bool | None = Field(
+        None, description="Let actor and critic share all layers but the last; null: unless network is mlp."
+    )
     minibatch_size: int = Field(
         256,
         ge=1,
-        description="Agent steps per gradient step; a rollout is split into equal parts, at most a tenth larger.",
+        description="Agent steps per gradient step; a rollout is split into equal parts within a tenth of this size.",
     )
     accumulate: int = Field(
         1,
         ge=1,
         le=1024,
-        description="Pieces that a minibatch is learned in, one after the other, before its step: less memory, the "
-        "same gradient.",
+        description="Number of parts in which the gradient of a minibatch is accumulated: needs less memory, gives "
+        "the same gradient.",
     )
-    epochs: int = Field(10, ge=1, le=1000, description="Passes over a rollout in one update.")
+    epochs: int = Field(10, ge=1, le=1000, description="Passes over a rollout per update.")
     value_coef: float = Field(0.5, ge=0, description="Weight of the value loss.")
     entropy_coef: Schedule = Field(
-        0.0, description="Weight of the entropy bonus: a number, or [fraction of the budget, value] points."
+        0.0,
+        description="Weight of the entropy bonus: a number, or a schedule of [fraction of the budget, value] points.",
     )
-    normalize_advantage: bool = Field(True, description="Standardise the advantages within each minibatch.")
+    normalize_advantage: bool = Field(True, description="Standardise advantages within each minibatch.")
     normalize_value: bool = Field(
         True, description="Standardise value targets by their running mean and deviation (PopArt)."
     )
-    init_log_std: float = Field(
-        0.0, ge=-10, le=2, description="Log standard deviation of continuous actions at the start."
-    )
+    init_log_std: float = Field(0.0, ge=-10, le=2, description="Initial log standard deviation of continuous actions.")
+
+    @property
+    def rollout_minibatch(self) -> int | None:
+        """Agent steps in a minibatch of a rollout."""
+        return self.minibatch_size
 
     @model_validator(mode="after")
     def _torso_can_be_shared(self) -> Self:
-        if self.network.for_placements and self.shared_torso:
+        if self.network is not None and self.network.for_placements and self.shared_torso:
             raise ValueError(
-                f"network {self.network.kind} and its critic look at different things; they cannot share a torso"
+                f"network {self.network.kind} and its critic read different inputs; it needs shared_torso: false"
             )
+        if self.network is not None and self.network.remembers and self.shared_torso is False:
+            raise ValueError(f"network {self.network.kind} has one memory for actor and critic; leave shared_torso out")
         return self
 
 
 class PpoConfig(ActorCriticConfig):
-    """Proximal policy optimisation, one network shared by the agents of a team."""
+    """Proximal policy optimisation; the agents of a team share one network."""
 
     kind: Literal["ppo"] = Field("ppo", description="Proximal policy optimisation.")
-    gae_lambda: float = Field(0.95, ge=0, le=1, description="Trace decay of GAE, per decision.")
-    clip_coef: float = Field(0.2, gt=0, description="The surrogate's ratio is kept within 1 ± this.")
+    gae_lambda: float = Field(0.95, ge=0, le=1, description="Lambda of generalised advantage estimation, per decision.")
+    clip_coef: float = Field(0.2, gt=0, description="Clip the probability ratio of the surrogate to 1 ± this.")
     value_clip: float | None = Field(
-        None, gt=0, description="A value may move this far from the one collected; null: freely."
+        None, gt=0, description="Clip value predictions to this distance from the collected ones; null: no clipping."
     )
-    kl_coef: float = Field(0.0, ge=0, description="Weight of the KL(old, new) penalty at the start; 0: none.")
+    kl_coef: float = Field(0.0, ge=0, description="Initial weight of the KL(old, new) penalty; 0: no penalty.")
     kl_target: float | None = Field(
         None,
         gt=0,
-        description="After an update kl_coef grows by half when the KL is above twice this, and halves when "
-        "it is below half of it; null: kl_coef stays.",
+        description="Adapt kl_coef after every update: times 1.5 when the KL is above twice this, halved when it is "
+        "below half of this; null: kl_coef stays constant.",
     )
     kl_stop: float | None = Field(
-        None, gt=0, description="End an update's epochs when the approximate KL exceeds this; null: never."
+        None, gt=0, description="End the epochs of an update when the approximate KL exceeds this; null: never."
     )
     centralised_critic: bool = Field(
-        False, description="The critic sees the world's global state (MAPPO); needs a world that has one."
+        False, description="Give the critic the world's global state (MAPPO); needs a world that has one."
     )
     ema_decay: float | None = Field(
         None,
         gt=0,
         lt=1,
-        description="Judge an exponential moving average of the acting network's weights, of which this share stays at "
-        "every update (less in the first ones, so that the start is soon forgotten); learning goes on with the newest "
-        "weights; null: those are judged too.",
+        description="Decay per update of an exponential moving average of the actor's weights (smaller in the first "
+        "updates). The average acts wherever exploration is off, as in evaluations; null: no average.",
     )
+
+    def without_effect(self) -> Iterator[tuple[str, str]]:
+        """Fields that have no effect because of others."""
+        yield from super().without_effect()
+        if self.kl_target is not None and self.kl_coef == 0:
+            yield "kl_target", "it adapts kl_coef, which is 0"
 
 
 class VtraceConfig(ActorCriticConfig):
-    """What learners share that correct for a policy lag with V-trace."""
+    """What learners share that correct for policy lag with V-trace."""
 
-    epochs: int = Field(1, ge=1, le=1000, description="Passes over a rollout in one update.")
-    normalize_advantage: bool = Field(False, description="Standardise the advantages within each minibatch.")
-    rho_clip: float = Field(1.0, gt=0, description="Importance weights of the value targets are clipped at this.")
-    trace_clip: float = Field(1.0, gt=0, description="Importance weights of the traces are clipped at this.")
-    vtrace_lambda: float = Field(1.0, ge=0, le=1, description="Trace decay of V-trace, per decision.")
+    epochs: int = Field(1, ge=1, le=1000, description="Passes over a rollout per update.")
+    normalize_advantage: bool = Field(False, description="Standardise advantages within each minibatch.")
+    rho_clip: float = Field(1.0, gt=0, description="Upper bound (rho) of the importance weights of value targets.")
+    trace_clip: float = Field(1.0, gt=0, description="Upper bound (c) of the importance weights of traces.")
+    vtrace_lambda: float = Field(1.0, ge=0, le=1, description="Lambda of V-trace, per decision.")
 
 
 class ImpalaConfig(VtraceConfig):
     """IMPALA: an actor-critic whose rollouts may come from an older policy."""
 
-    kind: Literal["impala"] = Field("impala", description="Actor-critic with V-trace corrections.")
+    kind: Literal["impala"] = Field("impala", description="IMPALA: actor-critic with V-trace.")
 
 
 class AppoConfig(VtraceConfig):
-    """Asynchronous PPO: the clipped surrogate on V-trace targets of a target network."""
+    """Asynchronous PPO: the clipped surrogate with V-trace targets from a target network."""
 
-    kind: Literal["appo"] = Field("appo", description="Asynchronous PPO on V-trace targets.")
-    clip_coef: float = Field(0.2, gt=0, description="The surrogate's ratio is kept within 1 ± this.")
-    target_update: int = Field(1, ge=1, description="Updates between refreshes of the target network.")
-    kl_coef: float = Field(0.0, ge=0, description="Weight of the KL(target, new) penalty; 0: none.")
+    kind: Literal["appo"] = Field("appo", description="Asynchronous PPO with V-trace targets.")
+    clip_coef: float = Field(0.2, gt=0, description="Clip the probability ratio of the surrogate to 1 ± this.")
+    target_update: int = Field(1, ge=1, description="Updates between two copies of the weights to the target network.")
+    kl_coef: float = Field(0.0, ge=0, description="Weight of the KL(target, new) penalty; 0: no penalty.")
 
 
 class ReinforceConfig(LearnerConfig):
-    """REINFORCE: the smallest policy gradient, for comparison."""
+    """REINFORCE: the simplest policy gradient, for comparison."""
 
-    kind: Literal["reinforce"] = Field("reinforce", description="Monte-Carlo policy gradient.")
+    kind: Literal["reinforce"] = Field("reinforce", description="REINFORCE: Monte-Carlo policy gradient.")
     entropy_coef: Schedule = Field(
-        0.0, description="Weight of the entropy bonus: a number, or [fraction of the budget, value] points."
+        0.0,
+        description="Weight of the entropy bonus: a number, or a schedule of [fraction of the budget, value] points.",
     )
-    init_log_std: float = Field(
-        0.0, ge=-10, le=2, description="Log standard deviation of continuous actions at the start."
-    )
+    init_log_std: float = Field(0.0, ge=-10, le=2, description="Initial log standard deviation of continuous actions.")

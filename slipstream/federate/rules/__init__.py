@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from slipstream.config.aggregators import AGGREGATORS, AggregatorTraits, is_own_rule
 from slipstream.errors import FederationError, suggest
 from slipstream.federate.blocks import Clients, Combine, combine_arrays, refuse_not_finite, weighted_rows
-from slipstream.federate.update import Arrays
+from slipstream.types import Arrays
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class AggregatorRule(NamedTuple):
     merge: Callable[[Clients, Known], Merged]
 
 
-def find_rule(name: str) -> AggregatorRule:
+def aggregator_rule(name: str) -> AggregatorRule:
     """The rule of this name: one of ours, or the user's as module:function."""
     if is_own_rule(name):
         from slipstream.federate.rules.own import own_rule
@@ -81,7 +81,7 @@ def find_rule(name: str) -> AggregatorRule:
 
 def merge_by(name: str, clients: Clients, known: Known | None = None) -> Arrays:
     """The clients' arrays merged by a rule; too few clients for it are refused."""
-    rule, known = find_rule(name), known or Known()
+    rule, known = aggregator_rule(name), known or Known()
     needed = rule.traits.needed(known.liars)
     if len(clients) < needed:
         raise FederationError(
@@ -149,7 +149,8 @@ def _refuse_differences(clients: Clients) -> None:
         arrays = clients[client]
         if arrays.keys() != first.keys():
             odd = sorted(arrays.keys() ^ first.keys())[0]
-            raise FederationError(f"clients {ids[0]} and {client}: only one of them sent {odd}")
+            who, lacks = (client, ids[0]) if odd in arrays else (ids[0], client)
+            raise FederationError(f"{odd}: sent by client {who}, but not by client {lacks}")
         for name, array in arrays.items():
             if (array.shape, array.dtype) != (first[name].shape, first[name].dtype):
                 raise FederationError(

@@ -10,9 +10,9 @@ from functools import partial
 
 import numpy as np
 
-from slipstream.federate.blocks import F64, Clients, Combine, Rows, ordered, weighted_rows
-from slipstream.federate.distances import chosen_by_krum, distances
+from slipstream.federate.blocks import Clients, Combine, Rows, chosen_by_krum, distances, ordered, weighted_rows
 from slipstream.federate.rules import Known, MergePlan, equal_shares, planned
+from slipstream.types import F64
 
 
 def plan(clients: Clients, known: Known) -> MergePlan:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from slipstream.federate.blocks import F64, Clients
-from slipstream.federate.distances import distances
+from slipstream.federate.blocks import Clients, distances
 from slipstream.federate.rules import Known, MergePlan, mean_of, planned
+from slipstream.types import F64
 
 SMOOTHING = 1e-6  # of the typical distance between clients: a point nearer than this counts as if it were this far
 WEISZFELD_STEPS = 1000

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from slipstream.federate.blocks import Clients
-from slipstream.federate.distances import chosen_by_krum, distances
+from slipstream.federate.blocks import Clients, chosen_by_krum, distances
 from slipstream.federate.rules import Known, MergePlan, equal_shares, mean_of, planned
 
 

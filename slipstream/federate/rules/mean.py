@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from slipstream.federate.blocks import Clients
 from slipstream.federate.rules import Known, MergePlan, equal_shares, mean_of, merge_by, planned, shares_of
-from slipstream.federate.update import Arrays
+from slipstream.types import Arrays
 
 
 def plan(clients: Clients, known: Known) -> MergePlan:

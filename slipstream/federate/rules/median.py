@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from slipstream.federate.blocks import F64, Clients, Combine, Rows, trimmed_rows
+from slipstream.federate.blocks import Clients, Combine, Rows, trimmed_rows
 from slipstream.federate.rules import Known, MergePlan, equal_shares, planned
+from slipstream.types import F64
 
 
 def plan(clients: Clients, known: Known) -> MergePlan:

@@ -11,20 +11,18 @@ depend on its arguments alone.
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Callable, Mapping
 from functools import cache, partial
-from importlib import import_module
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from slipstream.config.aggregators import OWN_RULE, is_own_rule
-from slipstream.errors import FederationError, suggest
-from slipstream.federate.blocks import Clients
+from slipstream.errors import FederationError
+from slipstream.federate.blocks import Clients, stray_number
 from slipstream.federate.rules import AggregatorRule, Known, Merged
+from slipstream.own_code import find_own
 
 OwnFunction = Callable[[Mapping[str, Mapping[str, NDArray[Any]]], Known], Mapping[str, NDArray[Any]]]
 
@@ -39,27 +37,7 @@ def own_rule(name: str) -> AggregatorRule:
 def find(name: str) -> OwnFunction:
     """The function that a name stands for; its module may be a file in the current folder."""
     assert is_own_rule(name)
-    module_name, _, function = name.partition(":")
-    here = os.getcwd()
-    added = here not in sys.path and "" not in sys.path
-    if added:
-        sys.path.append(here)  # last: nothing that is installed is hidden by a file here
-    try:
-        module = import_module(module_name)
-    except ImportError as error:
-        raise FederationError(
-            f"federated.aggregator: cannot import '{module_name}' ({error}); is it installed, or a file in {here}?"
-        ) from error
-    finally:
-        if added:
-            sys.path.remove(here)
-    found = getattr(module, function, None)
-    if not callable(found):
-        names = [name for name in dir(module) if not name.startswith("_")]
-        raise FederationError(
-            f"federated.aggregator: '{module_name}' has no function '{function}'{suggest(function, names)}"
-        )
-    own: OwnFunction = found
+    own: OwnFunction = find_own(name, "federated.aggregator", FederationError)
     return own
 
 
@@ -96,5 +74,5 @@ def _checked(name: str, key: str, value: Any, like: NDArray[Any]) -> NDArray[Any
     with np.errstate(over="ignore"):
         array = np.array(array, like.dtype)
     if not np.isfinite(array).all():
-        raise FederationError(f"aggregator {name}: {key} holds NaN or infinity")
+        raise FederationError(f"aggregator {name}: {stray_number(key, array)}")
     return array

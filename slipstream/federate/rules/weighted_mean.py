@@ -1,6 +1,6 @@
 """weighted_mean: each client counts by its weight. It withstands no liar.
 
-Weights that clients claim count at most twice the round's median (slipstream/federate/weights.py).
+Weights that clients claim count at most twice the round's median (slipstream/federate/aggregate.py).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from slipstream.federate.blocks import Clients
 from slipstream.federate.rules import Known, MergePlan, mean_of, merge_by, planned, shares_of
-from slipstream.federate.update import Arrays
+from slipstream.types import Arrays
 
 
 def plan(clients: Clients, known: Known) -> MergePlan:

@@ -1,6 +1,6 @@
-"""How large a learner's networks are and how far an update has moved them: what tells a step that is too long, or none.
+"""Norms of a learner's weights and of their change by an update, which show steps that are too large or too small.
 
-Reads weights and changes nothing; sums are in double precision and in one order, so that a repeated run says the same.
+Only reads weights. Sums are in double precision and in a fixed order, so that a repeated run gives the same bits.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from slipstream.algos.protocol import Algorithm, Arrays, Stats
+from slipstream.algos.protocol import Algorithm, Stats
 from slipstream.collect.slab import Slab
-from slipstream.run.episode_metrics import named
-from slipstream.run.part import Part, Update
-from slipstream.worlds.figures import plain
+from slipstream.run.parts import Part, Update
+from slipstream.run.parts.report import named
+from slipstream.types import Arrays
+from slipstream.worlds.tools import plain
 
 if TYPE_CHECKING:
     from slipstream.run.context import Run
@@ -28,7 +29,7 @@ def weights(learner: Algorithm) -> Arrays:
 
 
 def diagnose(before: Arrays, after: Arrays) -> Stats:
-    """By network: the norm of its weights, and the norm of their change as a part of it."""
+    """By network: the norm of its weights, and the norm of their change relative to it."""
     stats: Stats = {}
     for network in dict.fromkeys(name.partition(".")[0] for name in after):
         names = [name for name in after if name.startswith(network + ".")]
@@ -56,7 +57,7 @@ class Diagnostics(Part):
         self._before = {name: weights(learner) for name, learner in self.run.cast.learners.items()}
 
     def after_update(self, update: Update) -> None:
-        """Compare them with those after it."""
+        """Compare with the weights after it."""
         learners = self.run.cast.learners
         for name, learner in learners.items():
             found = plain(diagnose(self._before[name], weights(learner)), f"policy '{name}'")

@@ -1,20 +1,50 @@
-"""The end of a run: the model, what a person is told, and how the session ended in metadata.json."""
+"""The end of a session: the exported model, the privacy spent, and the outcome in log and metadata.json."""
 
 from __future__ import annotations
 
+import errno
+import itertools
+import os
+import secrets
+import shutil
+from collections.abc import Callable
 from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+import msgspec
+
+from slipstream.config.load import to_plain
+from slipstream.data import checkpoint
+from slipstream.data.checkpoint import Checkpoint
+from slipstream.data.disk import replace_file
+from slipstream.data.run_folder import clock
 from slipstream.run import folder as run_folder
-from slipstream.run.model_folder import export
-from slipstream.run.part import Part
-from slipstream.run.progress import clock
+from slipstream.run.parts import Part
+from slipstream.run.policy_file import policy_arrays
+from slipstream.types import Arrays
+
+if TYPE_CHECKING:
+    from slipstream.run.context import Run
+
+
+class PrivacyCosts(Part):
+    """Reports the privacy spent by DP-SGD."""
+
+    def close(self) -> None:
+        """Write it to log and events."""
+        if self.run.stop is None:
+            return
+        for name, feed in self.run.feeds.items():
+            if (report := feed.spent()) is not None:
+                self.run.announce("privacy", str(report), policy=name, **msgspec.to_builtins(report))
 
 
 class ModelExport(Part):
-    """Exports the final model, where the run is done."""
+    """Exports the final model when the run is done."""
 
     def close(self) -> None:
-        """Write it; a failure is told, and takes nothing else with it."""
+        """Write it; a failure is logged, and the rest of the end goes on."""
         run = self.run
         if run.stop is None or not run.is_finished:
             return
@@ -24,10 +54,10 @@ class ModelExport(Part):
 
 
 class SessionRecord(Part):
-    """Tells how a session ended."""
+    """Records how a session ended."""
 
     def close(self) -> None:
-        """Tell people, then programs."""
+        """Write to the log, then to metadata.json."""
         run, stop = self.run, self.run.stop
         if stop is None:
             return
@@ -46,3 +76,80 @@ class SessionRecord(Part):
                 kind=stop.kind.value,
                 interrupted=not run.is_finished,
             )
+
+
+def export(run: Run, reason: str) -> Path:
+    """Write models/<ALGO>_<scenario>_<timestamp>/: acting networks, shapes and a page for people."""
+    scenario, counters = run.scenario, run.counters
+    stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
+    name = f"{scenario.algo.kind.upper()}_{scenario.name}_{stamp}"
+    arrays: Arrays = {}
+    for policy, learner in run.cast.learners.items():
+        arrays |= policy_arrays(policy, learner)
+    record = {
+        "kind": "model",
+        "scenario": to_plain(scenario),
+        "algorithm": scenario.algo.kind,
+        "run": str(run.folder.path.absolute()),
+        "reason": reason,
+        "counters": msgspec.to_builtins(counters),
+        "evaluation": dict(run.evaluation),
+        "zero_conflict_streak": run.stop_state.streak,
+        "policies": msgspec.to_builtins(dict(run.cast.records)),
+        **_curriculum(run),
+    }
+    new = run.options.models / f"unfinished-{secrets.token_hex(8)}"
+    try:
+        checkpoint.save(new, Checkpoint(arrays, record))
+        replace_file(new / "metadata.json", msgspec.json.format(msgspec.json.encode(record), indent=2))
+        return _claim(new, name, lambda path: _readme(run, path, reason))
+    except BaseException:
+        shutil.rmtree(new, ignore_errors=True)
+        raise
+
+
+def _curriculum(run: Run) -> dict[str, Any]:
+    """The time limits of phases, if a curriculum has set any."""
+    if run.scenario.curriculum is None:
+        return {}
+    from slipstream.run.parts.curriculum import Curriculum
+
+    curriculum = run.find(Curriculum)
+    assert curriculum is not None
+    return {"curriculum": msgspec.to_builtins(curriculum.progress)} if curriculum.progress.limits else {}
+
+
+def _claim(new: Path, name: str, page: Callable[[Path], str]) -> Path:
+    """Rename a folder to `name`, or to the next free name: two runs may end in the same second.
+
+    The page in it contains the name, so it is written before each try; the folder appears complete.
+    """
+    for attempt in itertools.count(1):
+        path = new.with_name(name if attempt == 1 else f"{name}-{attempt}")
+        replace_file(new / "README.txt", page(path).encode())
+        try:
+            os.rename(new, path)  # fails where a folder with something in it has that name
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+        else:
+            return path
+    raise AssertionError("there is always a free name")
+
+
+def _readme(run: Run, path: Path, reason: str) -> str:
+    scenario = run.scenario
+    lines = [
+        f"{scenario.name}, trained with {scenario.algo.kind.upper()} for {run.counters.steps:,} steps ({reason}).",
+        f"Run: {run.folder.path}",
+        "",
+        "Last evaluation (exploration off):",
+        *[f"  {key.removeprefix('eval/')}: {value:.4g}" for key, value in run.evaluation.items()],
+        "",
+        "Use it:",
+        "  import slipstream",
+        f'  policy = slipstream.load_policy("{path}")',
+        "  action = policy.act(observation)",
+        f"  $ slipstream eval {path}",
+    ]
+    return "\n".join(lines) + "\n"

@@ -3,17 +3,122 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from slipstream.collect.episodes import Episodes
+import numpy as np
+
+from slipstream.collect.episodes import Episodes, play, together
+from slipstream.collect.teams import Team
+from slipstream.config.load import override
+from slipstream.config.scenario import Scenario
+from slipstream.config.world import WorldConfig
 from slipstream.data import checkpoint
+from slipstream.errors import ScenarioError
 from slipstream.run.context import EvaluationResult
-from slipstream.run.evaluation import Elsewhere, judged_weights, make_evaluator, summary
-from slipstream.run.part import Part, Update
+from slipstream.run.parts import Part, Update
+from slipstream.run.saved_cast import against
+from slipstream.run.setup import make_evaluation_worlds
+from slipstream.worlds.vec_env import VecEnv
+from slipstream.worlds.world import tools_of
 
 if TYPE_CHECKING:
     from slipstream.run.context import Run
+    from slipstream.run.remote_evaluators import RemoteEvaluators
+
+
+FIRST_ASKED = 2**30  # number of the first episode that a program asks for: a run's own evaluations never get there
+
+
+class EpisodeRange(NamedTuple):
+    """Episodes of an evaluation."""
+
+    first: int  # number of the first
+    episodes: int
+    record: int  # so many of them, the first ones, are kept step by step
+    phase: int  # of the worlds
+
+
+@dataclass(frozen=True)
+class Evaluator:
+    """The evaluation worlds of a run and the teams that play in them."""
+
+    worlds: VecEnv
+    teams: Sequence[Team]
+    episodes: int
+    seed: int
+    config: WorldConfig
+    undisturbed: Sequence[Team] | None = None  # who flies the same episodes for the world's own analysis
+    remote: RemoteEvaluators | None = None  # who plays instead of the run itself
+
+    def evaluate(self, update: int, record: int = 0) -> Episodes:
+        """Play the evaluation that belongs to this update: its episodes are like no other's."""
+        return self._play(self.teams, update, record if self.undisturbed is None else self.episodes)
+
+    def analyse(self, episodes: Episodes, update: int) -> dict[str, float]:
+        """What the world reads from this update's episodes, for the metrics file; empty where that is not asked for."""
+        analysis = tools_of(self.config.kind).analysis
+        if self.undisturbed is None or analysis is None:
+            return {}
+        baseline = self._play(self.undisturbed, update, self.episodes).recorded
+        figures = analysis.figures(self.config, self.worlds.spec, episodes.recorded, baseline)
+        return {f"eval/{name}": value for name, value in figures.items()}
+
+    def _play(self, teams: Sequence[Team], update: int, record: int) -> Episodes:
+        phases = set(self.worlds.phases)
+        whole = EpisodeRange(update * self.episodes, self.episodes, record, min(phases, default=0))
+        if self.remote is None or teams is not self.teams or len(phases) > 1:
+            return self._play_here(teams, whole)
+        parts = self.remote.play(whole)
+        return together([self._play_here(teams, part) if played is None else played for part, played in parts])
+
+    def _play_here(self, teams: Sequence[Team], part: EpisodeRange) -> Episodes:
+        return play(self.worlds, teams, part.episodes, self.seed, part.first, part.record)
+
+
+def make_evaluator(scenario: Scenario, teams: Sequence[Team], remote: RemoteEvaluators | None = None) -> Evaluator:
+    """The evaluator a scenario asks for."""
+    episodes, kind = scenario.evaluate.evaluation_duration, scenario.world.kind
+    worlds = make_evaluation_worlds(scenario, episodes, reward_parts=scenario.log.log_trajectories)
+    undisturbed = None
+    if scenario.world.analyses_evaluations():
+        analysis = tools_of(kind).analysis
+        if analysis is None:
+            raise ScenarioError(f"world.kind: {kind} worlds ask for an analysis of evaluations, but offer none")
+        undisturbed = [Team(analysis.baseline, tuple(range(worlds.spec.num_agents)), script=analysis.baseline)]
+    teams = against(scenario, worlds.spec, teams)
+    return Evaluator(worlds, teams, episodes, scenario.evaluate.seed, scenario.world, undisturbed, remote)
+
+
+def evaluate_now(run: Run, episodes: int | None) -> dict[str, float]:
+    """Figures of fresh episodes of the present weights, which are none of the run's own evaluations."""
+    scenario = run.scenario
+    if episodes is not None:
+        scenario = override(scenario, {"evaluate.evaluation_duration": episodes})
+    evaluator = make_evaluator(scenario, run.cast.teams)
+    try:
+        return summary(play(evaluator.worlds, evaluator.teams, evaluator.episodes, evaluator.seed, FIRST_ASKED))
+    finally:
+        evaluator.worlds.close()
+
+
+def summary(episodes: Episodes) -> dict[str, float]:
+    """Means for the metrics file, under eval/…; a fraction for 0/1 figures called clean."""
+    row = {
+        "eval/return_mean": float(episodes.team_returns.mean()),
+        "eval/return_median": float(np.median(episodes.team_returns)),
+        "eval/return_min": float(episodes.team_returns.min()),
+        "eval/return_max": float(episodes.team_returns.max()),
+        "eval/length_mean": float(episodes.lengths.mean()),
+        "eval/episodes": float(len(episodes.lengths)),
+    }
+    for name in episodes.names:
+        key = "eval/clean_fraction" if name == "clean" else f"eval/{name}_mean"
+        known = episodes.stat(name)
+        known = known[np.isfinite(known)]
+        row[key] = float(np.mean(known)) if len(known) else math.nan
+    return row
 
 
 class EpisodeWriter(NamedTuple):
@@ -24,19 +129,19 @@ class EpisodeWriter(NamedTuple):
 
 
 class Evaluation(Part):
-    """Evaluates the weights as they are; the other parts find what came of it in `run.evaluated`."""
+    """Evaluates the current weights; the result is in `run.evaluated`."""
 
     def __init__(self, run: Run) -> None:
         super().__init__(run)
-        backends, elsewhere = run.options.backends, None
-        self._judges = None
-        if backends is not None and backends.make_judges is not None:
-            self._judges = judges = backends.make_judges(run.scenario, run.announce)
-            elsewhere = Elsewhere(judges, lambda: judged_weights(run.cast))
+        cluster, self._remote = run.options.cluster, None
+        if cluster is not None and cluster.evaluators:
+            from slipstream.run.remote_evaluators import RemoteEvaluators
+
+            self._remote = RemoteEvaluators(cluster, run.scenario, run.cast, run.announce)
         try:
-            self.evaluator = make_evaluator(run.scenario, run.cast.teams, elsewhere)
+            self.evaluator = make_evaluator(run.scenario, run.cast.teams, self._remote)
         except BaseException:
-            self._close_judges()
+            self._close_remote()
             raise
         self._interval = run.scenario.evaluate.evaluation_interval or 1
         self._writers = list(_writers(self))
@@ -48,11 +153,11 @@ class Evaluation(Part):
             self._evaluate()
 
     def rows(self) -> dict[str, float]:
-        """eval/… where this update was evaluated."""
+        """Metrics eval/… if this update was evaluated."""
         return dict(self.run.evaluation)
 
     def close(self) -> None:
-        """Evaluate the final weights, where the run is done."""
+        """Evaluate the final weights when the run is done."""
         try:
             if self.run.is_finished:
                 with self.run.attempting("the last evaluation"):
@@ -60,11 +165,11 @@ class Evaluation(Part):
                     self._tell_better()
         finally:
             self.evaluator.worlds.close()
-            self._close_judges()
+            self._close_remote()
 
-    def _close_judges(self) -> None:
-        if self._judges is not None:
-            self._judges.close()
+    def _close_remote(self) -> None:
+        if self._remote is not None:
+            self._remote.close()
 
     def _evaluate(self) -> EvaluationResult:
         run, evaluator, update = self.run, self.evaluator, self.run.counters.updates
@@ -72,10 +177,12 @@ class Evaluation(Part):
         record = max((writer.wanted(number) for writer in self._writers), default=0)
         for pool in run.cast.past.values():
             pool.newest(update)
-        episodes = run.timed("evaluate", lambda: evaluator.evaluate(update, record))
+        with run.timed("evaluate"):
+            episodes = evaluator.evaluate(update, record)
         for pool in run.cast.past.values():
             pool.choose(update)
-        row = summary(episodes) | run.timed("evaluate", lambda: evaluator.analyse(episodes, update))
+        with run.timed("evaluate"):
+            row = summary(episodes) | evaluator.analyse(episodes, update)
         with run.writer.surviving_full_disk("frames"):
             for writer in self._writers:
                 if writer.wanted(number):
@@ -88,7 +195,7 @@ class Evaluation(Part):
         return run.evaluated
 
     def _evaluate_last(self) -> None:
-        """Evaluate the final weights where that is not done yet, as one more row; rules no longer count it."""
+        """Evaluate the final weights, if that is not done yet, and report one more row; stop rules do not see it."""
         run = self.run
         was_known = run.counters.evaluated == run.counters.updates
         if was_known and run.evaluated is not None:
@@ -96,14 +203,14 @@ class Evaluation(Part):
         found = self._evaluate()
         if was_known:  # by an earlier session, whose row is there
             return
-        run.writer.report(run.position())
+        run.writer.report(run.first_columns())
         tell_evaluation(run)
         if found.is_best:
             run.saver.save_best()
         run.saver.save()
 
     def _tell_better(self) -> None:
-        """Name the checkpoint of a better evaluation than the last one, where there is one."""
+        """Name the best checkpoint, if its evaluation was better than the last one."""
         run = self.run
         best, last = run.counters.best_return, run.evaluation.get("eval/return_mean")
         if best is None or last is None or last >= best - run.scenario.checkpoint.best_min_improvement:
@@ -115,7 +222,7 @@ class Evaluation(Part):
 
 
 def tell_evaluation(run: Run) -> None:
-    """An event and a line of the log."""
+    """Write an evaluation to events and log."""
     run.writer.event("evaluation", run.counters.steps, **run.evaluation)
     clean = run.evaluation.get("eval/clean_fraction")
     text = f"evaluation at {run.counters.steps:,} steps: return {run.evaluation['eval/return_mean']:.4g}"
@@ -123,14 +230,23 @@ def tell_evaluation(run: Run) -> None:
 
 
 def _writers(part: Evaluation) -> list[EpisodeWriter]:
-    """Who writes episodes, as the scenario's `log` asks."""
+    """The writers that the scenario's `log` asks for."""
     log, writers = part.run.scenario.log, []
     if log.frames_every is not None and part.evaluator.worlds.spec.frame_fields:
-        from slipstream.run.parts.frames import track_writer
+        from slipstream.run.parts.episode_files import track_writer
 
         writers.append(track_writer(part.run))
     if log.log_trajectories:
-        from slipstream.run.parts.trajectories import trajectory_writer
+        from slipstream.run.parts.episode_files import trajectory_writer
 
         writers.append(trajectory_writer(part.run, part.evaluator.episodes))
     return writers
+
+
+class BestCheckpoint(Part):
+    """Saves a checkpoint of every evaluation that is the best so far."""
+
+    def after_update(self, update: Update) -> None:
+        """Save it, before anything changes the weights that were evaluated."""
+        if self.run.evaluated is not None and self.run.evaluated.is_best:
+            self.run.saver.save_best()

@@ -6,14 +6,14 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from slipstream.run.part import Part, Update
+from slipstream.run.parts import Part, Update
 
 if TYPE_CHECKING:
     from slipstream.run.context import Run
 
 
 class RunExporter(Protocol):
-    """A process that exports a run; nothing that becomes of it changes the run."""
+    """What `train` calls of an exporter; its failure never changes the run."""
 
     def begin(self, run: Path) -> str:
         """Start reading; a sentence that says where it goes."""
@@ -37,7 +37,7 @@ class Exporters(Part):
         self._tell(exporter.begin(self.run.folder.path) for exporter in self._exporters)
 
     def after_update(self, update: Update) -> None:
-        """Tell of those that have ended."""
+        """Warn about those that have ended."""
         self._tell(exporter.news() for exporter in self._exporters)
 
     def close(self) -> None:

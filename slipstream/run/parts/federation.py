@@ -9,10 +9,10 @@ import msgspec
 from slipstream.collect.slab import Slab, under
 from slipstream.collect.teams import judged_agents
 from slipstream.config.records import from_value
+from slipstream.config.stopping import Stop, StopKind
 from slipstream.data.checkpoint import Checkpoint
 from slipstream.run.federation import ClientState, FederationClient
-from slipstream.run.part import Part, Update
-from slipstream.run.stopping import Stop, StopKind
+from slipstream.run.parts import Part, Update
 
 if TYPE_CHECKING:
     from slipstream.run.context import Run
@@ -82,24 +82,22 @@ class Exchange(Part):
         if not self.run.round_is_due:
             return None
         stop = self._exchange()
-        if stop is None:
+        if stop is None and self.run.source is not None:
             self.run.source.publish(self.run.counters.updates)
         return stop
 
     def _exchange(self) -> Stop | None:
         """One round; why to stop, where this run does not wait for its end."""
         run, counters = self.run, self.run.counters
-        said = run.timed(
-            "federate",
-            lambda: self._client.exchange(counters.episodes, counters.steps, lambda: run.interrupts.signal is None),
-        )
-        if said.parked:
+        with run.timed("federate"):
+            result = self._client.exchange(counters.episodes, counters.steps, lambda: run.interruption is None)
+        if result.parked:
             return run.interruption or Stop(StopKind.PARKED, PARKED)
         run.count(evaluated=-1)  # these are other weights
-        for quarantine in run.quarantines.values():
-            quarantine.trust()  # a bad batch must not bring back the weights from before the round
+        for feed in run.feeds.values():
+            feed.quarantine.trust()  # a bad batch must not bring back the weights from before the round
         if run.scenario.federated.checkpoint_after_sync:
-            if said.best:
+            if result.best:
                 run.saver.save_averaged()
             run.saver.save()
         return None

@@ -1,27 +1,33 @@
-"""What is not finite never reaches a learner, and an update that did harm is undone; both are kept to look at.
+"""Quarantine: batches with NaN or infinity do not reach learners, and updates that produce them are undone.
 
-One NaN in a reward, an observation or a gradient would otherwise poison weights and statistics for good.
+One NaN in a reward, an observation or a gradient would otherwise spoil weights and statistics for good. Bad batches are
+saved, to be looked at.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from slipstream.algos.protocol import Algorithm, Arrays, Progress, Stats
+from slipstream.algos.protocol import Algorithm, Progress, Stats
+from slipstream.config.stopping import Stop, StopKind
 from slipstream.data.arrays_file import array_chunks, not_finite
 from slipstream.data.disk import is_disk_full, write_synced
-from slipstream.run.part import Part, Update
-from slipstream.run.stopping import Stop, StopKind
+from slipstream.run.parts import Part, Update
+from slipstream.types import Arrays
+
+if TYPE_CHECKING:
+    from slipstream.run.context import Run
 
 MOST_FILES = 20  # kept in the run folder; later ones are counted and named in the log
 MOST_NAMES = 4  # said in a sentence
 
 
 class Quarantine:
-    """Bad batches of one learner: saved, named in the log, without effect; too many in a row are a problem."""
+    """Saves the bad batches of one learner and undoes their effect; too many in a row end the run."""
 
     def __init__(self, folder: Path, policy: str, learner: Algorithm, limit: int, tell: Callable[..., None]) -> None:
         """`limit` in a row are too many; `tell` is given a sentence and the fields of an event."""
@@ -32,11 +38,14 @@ class Quarantine:
         self._good: Arrays = {}
 
     def trust(self) -> None:
-        """Take the learner as it is for good; called when a session begins."""
+        """Take the learner's present state as good: a bad update is undone to it."""
         self._good = self._learner.state_dict()
 
-    def judge(self, stats: Stats, batch: Arrays, progress: Progress) -> Stats:
-        """Called after an update: undo it where something is not finite, and keep the batch it was made with."""
+    def check_update(self, stats: Stats, batch: Arrays, progress: Progress) -> Stats:
+        """Check the learner after an update; undo it if anything is not finite, and keep its batch.
+
+        The learner's whole state is copied: the next bad update is undone to it. `batch` is what was learned from.
+        """
         state = self._learner.state_dict()
         names = not_finite(state)
         if not np.isfinite(stats.get("grad_norm", 0.0)):
@@ -47,7 +56,7 @@ class Quarantine:
         return stats
 
     def keep(self, batch: Arrays, names: Sequence[str], progress: Progress) -> Stats:
-        """Set a batch aside and make sure that it changed nothing; `names` says what of it is not finite."""
+        """Save a bad batch and restore the last good state; `names` are the arrays that are not finite."""
         self._bad += 1
         self._learner.load_state_dict(self._good)
         file = self._save(batch, progress)
@@ -69,7 +78,7 @@ class Quarantine:
         return {"quarantined": 1.0}
 
     def _save(self, batch: Arrays, progress: Progress) -> str | None:
-        """Write the batch; None where there is none, where there are enough files already, or no room."""
+        """Write the batch, and return its file; None if there is no batch, enough files, or no room."""
         path = self._folder / f"{self._policy}_{progress.update:08d}.safetensors"
         try:
             self._folder.mkdir(exist_ok=True)
@@ -85,15 +94,25 @@ class Quarantine:
         return f"{self._folder.name}/{path.name}"
 
 
+def make_quarantine(run: Run, policy: str) -> Quarantine:
+    """The quarantine of one learner, in the run's folder; it writes to log and events."""
+
+    def tell(sentence: str, **event: Any) -> None:
+        run.announce("quarantine", sentence, **event)
+
+    limit = run.scenario.stop.bad_batches
+    return Quarantine(run.folder.path / "quarantine", policy, run.cast.learners[policy], limit, tell)
+
+
 class GivingUp(Part):
-    """Ends a run whose batches are bad again and again."""
+    """Ends a run with too many bad batches in a row."""
 
     def begin(self) -> None:
-        """What was made or loaded is good."""
-        for quarantine in self.run.quarantines.values():
-            quarantine.trust()
+        """Take new or loaded learners as good."""
+        for feed in self.run.feeds.values():
+            feed.quarantine.trust()
 
     def after_update(self, update: Update) -> Stop | None:
-        """A reason to stop where too many batches in a row were set aside."""
-        problems = (quarantine.problem for quarantine in self.run.quarantines.values())
+        """A reason to stop if too many batches in a row were bad."""
+        problems = (feed.quarantine.problem for feed in self.run.feeds.values())
         return next((Stop(StopKind.GIVEN_UP, problem) for problem in problems if problem is not None), None)

@@ -1,14 +1,11 @@
-"""The stop rules in a run: asked after every update, with what the evaluation has shown."""
+"""Asks the stop rules (config/stopping.py) after every update, and remembers which has ended the run."""
 
 from __future__ import annotations
 
 import msgspec
 
 from slipstream.config.records import from_value
-from slipstream.data.checkpoint import Checkpoint
-from slipstream.run.evaluation import clean_flags
-from slipstream.run.part import Part, Update
-from slipstream.run.stopping import (
+from slipstream.config.stopping import (
     RunPosition,
     Stop,
     StopKind,
@@ -18,6 +15,8 @@ from slipstream.run.stopping import (
     asked_at_start,
     stop_rows,
 )
+from slipstream.data.checkpoint import Checkpoint
+from slipstream.run.parts import Part, Update
 
 
 class Stopping(Part):
@@ -26,16 +25,16 @@ class Stopping(Part):
     ended_by_rule: str | None = None
 
     def begin(self) -> Stop | None:
-        """A resumed run may have nothing left to do."""
+        """A resumed run may have ended before."""
         return asked_at_start(self.run.scenario, self._position(None), self.ended_by_rule)
 
     def after_update(self, update: Update) -> Stop | None:
-        """Ask all rules; the clock is read for them."""
+        """Ask all rules."""
         run, mean = self.run, None
-        run.read_clock()
+        run.read_clock()  # for the rules, and for time_total_s of the row that the report writes
         if run.evaluated is not None:
             episodes, mean = run.evaluated.episodes, run.evaluation["eval/return_mean"]
-            clean = clean_flags(episodes)
+            clean = [bool(flag) for flag in episodes.stat("clean")] if "clean" in episodes.names else None
             run.stop_state = after_evaluation(run.scenario.stop, run.stop_state, run.counters.steps, clean)
         stop = asked(run.scenario, self._position(mean))
         self.ended_by_rule = stop.sentence if stop is not None and stop.kind is StopKind.RULE else None
@@ -53,7 +52,7 @@ class Stopping(Part):
         )
 
     def rows(self) -> dict[str, int]:
-        """How near the rules are, where the world says which episodes are clean."""
+        """Streaks of clean episodes and evaluations, in worlds that say which episodes are clean."""
         return stop_rows(self.run.stop_state) if "clean" in self.run.worlds.spec.stats else {}
 
     def state(self) -> Checkpoint:
@@ -61,6 +60,6 @@ class Stopping(Part):
         return Checkpoint({}, {"stop": msgspec.to_builtins(self.run.stop_state), "ended_by_rule": self.ended_by_rule})
 
     def load(self, saved: Checkpoint) -> None:
-        """Go on as saved."""
+        """Load it."""
         self.run.stop_state = from_value(saved.meta["stop"], StopState)
         self.ended_by_rule = saved.meta.get("ended_by_rule")

@@ -1,4 +1,4 @@
-/* Several runs: compared, ranked, or learning together. */
+/* Several runs: comparison, leaderboard, federations. */
 "use strict";
 (function (S) {
   const { main, trouble, LIST_MS, h, ask, query, whole, badge, interval, table, swap, keep, follow, swatch } = S.page;
@@ -47,7 +47,7 @@
       charts.forEach((chart) => chart.destroy());
       charts = [];
       body.replaceChildren(...answer.curves.map((task) => taskSection(task, answer.tasks[task.name], answer.better, answer.share)),
-        answer.warnings.length ? h("section", {}, h("h2", {}, "Before you believe it"), h("ul", { class: "warnings" }, answer.warnings.map((words) => h("li", {}, words)))) : "",
+        answer.warnings.length ? h("section", {}, h("h2", {}, "Warnings"), h("ul", { class: "warnings" }, answer.warnings.map((words) => h("li", {}, words)))) : "",
         h("p", { class: "quiet small" }, answer.intervals));
     }
 
@@ -62,7 +62,7 @@
         return [...lines, ...middle];
       };
       requestAnimationFrame(() => charts.push(S.chart(holder, { title: `${metric}: IQM over seeds with its 95 % interval, and every run`, series: draw(), height: 320, share: share })));
-      if (task.bands.some((band) => band.steps.length && band.steps[band.steps.length - 1] > band.whole_until)) section.append(h("p", { class: "quiet small" }, "Dashed: some runs of the group have ended, and count with their last value."));
+      if (task.bands.some((band) => band.steps.length && band.steps[band.steps.length - 1] > band.whole_until)) section.append(h("p", { class: "quiet small" }, "Dashed: some runs of the group have ended; their last value counts."));
       const groups = h("section", {}, table([
         { title: "Group", class: "name", cell: (group) => swatch(color(group.group), group.group) },
         { title: "Runs", n: true, cell: (group) => String(group.runs.length) },
@@ -157,7 +157,7 @@
 
   function federationView(id) {
     document.title = "Federation · Slipstream";
-    const FIGURES = [["participation", "Part of the clients that took part"], ["drift", "How far the aggregate moved"], ["variance", "Variance among the clients"], ["duration_s", "Seconds per round"]];
+    const FIGURES = [["participation", "Share of clients that took part"], ["drift", "How far the aggregate moved"], ["variance", "Variance among the clients"], ["duration_s", "Seconds per round"]];
     let charts = null;
     let before = "";
     const body = h("div", {});

@@ -1,11 +1,11 @@
-/* What all views of the page use: elements, questions to the server, tables, numbers in words, looking again and again. */
+/* Shared by all views: elements, requests to the server, tables, formatting, polling. */
 "use strict";
 (function (S) {
   const main = document.getElementById("main");
-  const LIVE_MS = 1000; // between two looks at a run
-  const LIST_MS = 2500; // at lists
+  const LIVE_MS = 1000; // between two requests for a run
+  const LIST_MS = 2500; // for lists
 
-  // --- small things ---
+  // --- elements and formatting ---
 
   /* h("td", {class: "n"}, "12") is an element; text is text, never markup. */
   function h(tag, attributes, ...children) {
@@ -25,7 +25,7 @@
     try {
       answer = await fetch(path, { headers: { Accept: "application/json" } });
     } catch (error) {
-      trouble.textContent = "The viewer does not answer; was it ended? The page tries again.";
+      trouble.textContent = "The viewer does not answer. Is it still running? The page tries again.";
       trouble.hidden = false;
       throw error;
     }
@@ -37,14 +37,14 @@
 
   const query = (pairs) => pairs.map(([key, value]) => `${key}=${encodeURIComponent(value)}`).join("&");
   const whole = S.whole;
-  const part = (steps, asked) => h("progress", { max: asked || 1, value: Math.min(steps, asked || 1), "aria-label": "part of the steps asked for" });
+  const part = (steps, asked) => h("progress", { max: asked || 1, value: Math.min(steps, asked || 1), "aria-label": "share of the steps asked for" });
   const badge = (state) => h("span", { class: `badge ${state}` }, String(state ?? "–").replace("_", " "));
   function interval(of, digits) {
     const say = (value) => S.number(value === null || digits === undefined ? value : Number(value.toPrecision(digits)));
     return of.low === null ? say(of.estimate) : `${say(of.estimate)} [${say(of.low)}, ${say(of.high)}]`;
   }
 
-  /* What a trial of a sweep tried, in words; "" for a run that is none. */
+  /* The values of a sweep's trial as text; "" for other runs. */
   S.values = (trial) => (trial ? Object.entries(trial.values).map(([key, value]) => `${key} ${typeof value === "number" ? S.number(value) : typeof value === "string" ? value : JSON.stringify(value)}`).join(", ") : "");
 
   /* A square of a group's colour and its name. */
@@ -75,7 +75,7 @@
       h("tbody", {}, rows.map((row) => h("tr", { class: kind ? kind(row) : null }, columns.map((column) => h("td", { class: classes(column), "data-label": column.title }, column.cell(row))))))));
   }
 
-  /* Put other content in a place; whoever had reached something in it by keyboard stays there. */
+  /* Replace an element's content; the keyboard focus stays where it was. */
   function swap(holder, ...children) {
     const nameOf = (element) => element.getAttribute("href") || element.getAttribute("aria-label");
     const active = holder.contains(document.activeElement) ? nameOf(document.activeElement) : null;
@@ -94,13 +94,13 @@
     set: (key, value) => {
       try {
         localStorage.setItem(`slipstream.${key}`, JSON.stringify(value));
-      } catch {} // a browser that keeps nothing
+      } catch {} // a browser without storage
     },
   };
 
-  // --- looking again and again ---
+  // --- polling ---
 
-  /* Call again and again until the view is left; not while nobody looks, and never twice at once. */
+  /* Call repeatedly until the view is left; not while the page is hidden, and never twice at once. */
   function follow(look, every) {
     let over = false;
     let timer = 0;

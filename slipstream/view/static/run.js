@@ -11,7 +11,7 @@
     let run = null;
     let body = null;
     let evaluated = null; // return of the newest evaluation
-    const standing = h("div", {}); // how it stands
+    const standing = h("div", {}); // state and progress
     return begin();
 
     function begin() {
@@ -36,7 +36,7 @@
 
     function tell(now) {
       const last = now.last || {};
-      if (tab !== "curves") { // the others need the room
+      if (tab !== "curves") { // the others need the space
         const words = [run.scenario, run.algo, `seed ${run.metadata.seed ?? "–"}`, `${whole(now.steps)} of ${whole(run.timesteps)} steps`];
         standing.replaceChildren(badge(now.state), h("span", { class: "quiet" }, ` ${words.join(" · ")}`));
         return;

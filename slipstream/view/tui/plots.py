@@ -1,23 +1,30 @@
-"""Curves, bars and numbers in characters.
+"""Plots, tables, bars and numbers in characters, for terminals.
 
-Drawn here and not by a plotting library: a look at a run must cost a hundredth of the run or less, and these few lines
-cost a tenth of what plotext does.
+Written by hand, because watching a run must cost a hundredth of the run or less; plotext takes ten times as long.
 """
 
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby, pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from rich.console import Group, RenderableType
+from rich.table import Table
 from rich.text import Text
+
+from slipstream.view.history import Curve
 
 UPWARD = " ▁▂▃▄▅▆▇█"  # in eighths
 RIGHTWARD = " ▏▎▍▌▋▊▉"
 PALETTE = ("cyan", "yellow", "green", "magenta", "blue", "red", "bright_white", "grey58")
 QUIET = "grey58"
 AXIS = 9  # characters left of a curve, for its scale
+WIDE = 110  # columns from which two plots are side by side
+LEAST_PLOT = 7  # rows of a plot above another
+RECENT = 100  # reports that "of late" means
 # The dots of a braille character, from its upper left: rows of two columns.
 _DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 
@@ -30,8 +37,11 @@ class PlotLine(NamedTuple):
     values: Sequence[float]
 
 
+Plot = tuple[str, list[PlotLine]]  # with its title
+
+
 def number(value: object) -> str:
-    """Four figures that matter, thousands set apart; what is no number is a dash."""
+    """A number in four significant digits, with commas; a dash for anything else."""
     if not isinstance(value, int | float) or not math.isfinite(value):
         return "–"
     if value == int(value) and abs(value) < 1e15:
@@ -50,12 +60,12 @@ def steps_short(steps: float) -> str:
 
 
 def printable(text: str) -> str:
-    """The text without anything a terminal would act on: run folders may come from anywhere."""
+    """The text without control characters: run folders may come from anywhere."""
     return "".join(letter if letter.isprintable() else " " for letter in text)
 
 
 def sparkline(line: PlotLine, first: int, last: int, width: int, style: str = "cyan") -> Text:
-    """The line in one row from step `first` to `last`, each character the mean of what falls there.
+    """The line in one row from step `first` to `last`; each character is the mean of its part.
 
     What is reported now and then keeps its height until the next report; before its first one and after its newest
     there is nothing. Lines over the same steps can be read one below the other.
@@ -126,7 +136,7 @@ def shares(parts: Mapping[str, float], width: int) -> Text:
 
 
 def bar(share: float, width: int, style: str = "cyan") -> Text:
-    """How much of something is done."""
+    """A progress bar."""
     share = min(1.0, max(0.0, share)) if math.isfinite(share) else 0.0
     eighths = round(8 * width * share)
     done = "█" * (eighths // 8) + RIGHTWARD[eighths % 8].strip()
@@ -134,7 +144,7 @@ def bar(share: float, width: int, style: str = "cyan") -> Text:
 
 
 def _bins(line: PlotLine, first: int, last: int, count: int) -> list[float | None]:
-    """The line's mean at so many even distances; None where it has nothing."""
+    """The line's mean in so many even intervals; None in empty ones."""
     sums, counts = [0.0] * count, [0] * count
     scale = (count - 1) / (last - first)
     for step, value in zip(line.steps, line.values, strict=False):
@@ -146,7 +156,7 @@ def _bins(line: PlotLine, first: int, last: int, count: int) -> list[float | Non
 
 
 def _strokes(means: Sequence[float | None], low: float, high: float, dots: int) -> Iterable[tuple[int, int, int]]:
-    """Column, lowest and highest dot of each piece of a line that joins what is known."""
+    """Column, lowest and highest dot of each piece of the line through the known means."""
     known = [(x, round((dots - 1) * (mean - low) / (high - low))) for x, mean in enumerate(means) if mean is not None]
     if len(known) == 1:
         yield (known[0][0], known[0][1], known[0][1])
@@ -156,3 +166,116 @@ def _strokes(means: Sequence[float | None], low: float, high: float, dots: int) 
             y = y0 + round((y1 - y0) * (x - x0) / (x1 - x0))
             yield (x, min(before, y), max(before, y))
             before = y
+
+
+# --- tables and groups of plots ---
+
+
+def heading(text: str) -> Text:
+    """A heading with an empty line above it."""
+    return Text(f"\n{text}", style="bold")
+
+
+def nothing(why: str) -> Text:
+    """Why there is nothing to show."""
+    return Text(f"  {why}", style=QUIET)
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    """A table without lines."""
+    table = Table(box=None, pad_edge=False, header_style=QUIET, padding=(0, 2, 0, 0))
+    for i, name in enumerate(columns):
+        table.add_column(printable(name), justify="left" if i == 0 else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*(Text(printable(cell)) for cell in row))
+    return table
+
+
+def line(name: str, found: Curve) -> PlotLine:
+    """A curve to plot."""
+    return PlotLine(name, found.steps, found.values)
+
+
+def lines(curves: Mapping[str, Curve], keys: Sequence[tuple[str, str]]) -> list[PlotLine]:
+    """The curves of these names and metrics that a run has."""
+    return [line(name, curves[key]) for name, key in keys if key in curves]
+
+
+def plots(main: Plot, others: Sequence[Plot], width: int, tall: int) -> RenderableType:
+    """One plot, and if there is room, others beside it, one above the other, each with its own scale."""
+    if not main[1] and not others:
+        return nothing("no report yet")
+    others = others[: max(1, tall // LEAST_PLOT)]
+    if not main[1] or width < WIDE or not others:
+        title, lines = main if main[1] else others[0]
+        return Group(Text(title, "bold"), curve(lines, width - 2, tall))
+    each, left = width // 2 - 1, tall + 1
+    beside: list[Text] = []
+    for i, (title, lines) in enumerate(others):
+        rows = left // (len(others) - i)
+        beside += [Text(title, "bold"), curve(lines, each, rows - 1)]
+        left -= rows
+    grid = Table.grid(padding=(0, 1, 0, 0))
+    grid.add_column(width=each)
+    grid.add_column(width=each)
+    grid.add_row(Group(Text(main[0], "bold"), curve(main[1], each, tall)), Group(*beside))
+    return grid
+
+
+def in_columns(pairs: Sequence[tuple[str, str]], width: int) -> Table:
+    """Names and values in as many columns as fit; a name is cut only where one column has no room for it."""
+    wide = min(max((len(name) for name, _ in pairs), default=1), max(8, width - 12))
+    across = max(1, (width + 1) // (wide + 12))
+    down = -(-len(pairs) // across)
+    grid = Table.grid(padding=(0, 1, 0, 0))
+    for _ in range(across):
+        grid.add_column(width=wide, no_wrap=True)
+        grid.add_column(width=9, justify="right", no_wrap=True)
+    for row in range(down):
+        cells: list[Text] = []
+        for name, value in pairs[row::down]:
+            cells += [Text(printable(name), QUIET, overflow="ellipsis"), Text(value)]
+        grid.add_row(*cells)
+    return grid
+
+
+def newest(curves: Mapping[str, Curve], key: str) -> float | None:
+    """A metric's last value, whichever report had it."""
+    found = curves.get(key)
+    return found.values[-1] if found and found.values else None
+
+
+def of_late(found: Curve | None) -> float | None:
+    """The mean of the newest values; None where there is none."""
+    return statistics.fmean(found.values[-RECENT:]) if found and found.values else None
+
+
+def sparks(curves: Mapping[str, Curve], keys: Sequence[str], width: int, chosen: str = "") -> Table:
+    """A row for each metric: name, last value, course, range."""
+    table = Table.grid(padding=(0, 2, 0, 0))
+    wide = max(12, min(60, width - 72))
+    table.add_column(width=min(38, max(map(len, keys), default=1)), no_wrap=True)
+    table.add_column(width=10, justify="right", no_wrap=True)
+    table.add_column(width=wide, no_wrap=True)
+    table.add_column(no_wrap=True, style=QUIET)
+    first = min((found.steps[0] for found in curves.values() if found.steps), default=0)  # the same for all
+    last = max((found.steps[-1] for found in curves.values() if found.steps), default=0)
+    for key in keys:
+        values = curves[key].values
+        span = f"{number(min(values))} … {number(max(values))}"
+        name = Text(printable(key), "reverse" if key == chosen else "", overflow="ellipsis")
+        table.add_row(name, Text(number(values[-1])), sparkline(line(key, curves[key]), first, last, wide), span)
+    return table
+
+
+def events(events: Sequence[Mapping[str, Any]], width: int) -> Text:
+    """A line for each event: when, what, and its fields."""
+    text = Text(no_wrap=True, overflow="ellipsis")
+    for event in events:
+        fields = {key: value for key, value in event.items() if key not in ("event", "time", "timesteps_total")}
+        told = "  ".join(f"{key} {number(v) if isinstance(v, int | float) else v}" for key, v in fields.items())
+        text.append(f"{steps_short(event.get('timesteps_total') or 0):>6}  ", QUIET)
+        text.append(printable(f"{event.get('event', '')}  "), "bold").append(printable(told)[: max(0, width - 24)])
+        text.append("\n")
+    text.rstrip()
+    return text

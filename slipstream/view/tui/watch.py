@@ -1,4 +1,4 @@
-"""`slipstream watch`: a run on the terminal, live or finished. It reads the run folder and writes nothing there."""
+"""The app of `slipstream watch`: shows a run, live or finished. It only reads the run folder."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from textual.events import Resize
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
+from slipstream.data.run_folder import LOCK_FILE
 from slipstream.errors import RunFolderError
-from slipstream.run.folder import LOCK_FILE
-from slipstream.runtime.process import Running
+from slipstream.runtime.place import Running
 from slipstream.view.run import RunReader
 from slipstream.view.tui.plots import QUIET
 from slipstream.view.tui.views import VIEWS, headline, metric_names, metrics
 
 TITLES = (*VIEWS, "metrics")
-# A look is due once the run has used 1 / BUDGET times the CPU seconds that the look before has cost, or after MOST_S;
-# where nobody works on the run, seconds of the clock count.
+# The next refresh is due once the run has used 1 / BUDGET times the CPU seconds of the last one, or after MOST_S. For a
+# run that is not running, elapsed time counts.
 BUDGET, LEAST_S, MOST_S = 0.003, 2.0, 30.0
-CHROME = 5  # rows that are not the view: two lines on top, the tabs, a rule, the keys
+CHROME = 5  # rows outside the view: two lines on top, the tabs, a rule, the keys
 
 Left = Literal["left", "stopped"]
 
@@ -35,22 +35,22 @@ KEYS = """\
 1 … 7          overview, learning, goals, federation, machinery, log, metrics
 Tab, Shift+Tab the next view, the one before (also → and ←)
 ↑ ↓ PgUp PgDn  scroll; under metrics: choose one
-Space          hold the picture still, and let it go again
-r              look now
+Space          freeze the view, and let it go on
+r              refresh now
 ?              this help
 q              leave"""
 
 
 class Clocks(NamedTuple):
-    """When a look was taken."""
+    """Times at a refresh."""
 
     clock_s: float
     own_s: float  # CPU seconds of this process
-    run_s: float | None  # of the one that works on the run
+    run_s: float | None  # of the run's process
 
 
 def is_due(before: Clocks | None, now: Clocks) -> bool:
-    """Whether a look may follow the one before."""
+    """Whether the next refresh is due."""
     if before is None or now.clock_s - before.clock_s >= MOST_S:
         return True
     earned = now.clock_s - before.clock_s
@@ -60,7 +60,7 @@ def is_due(before: Clocks | None, now: Clocks) -> bool:
 
 
 def cpu_s(run: Path) -> float | None:
-    """CPU seconds of the process that works on a run; None where nobody does."""
+    """CPU seconds of the process that writes a run; None if there is none."""
     try:
         times = psutil.Process(int((run / LOCK_FILE).read_text())).cpu_times()
     except (OSError, ValueError, psutil.Error):
@@ -69,7 +69,7 @@ def cpu_s(run: Path) -> float | None:
 
 
 class Help(ModalScreen[None]):
-    """The keys, until one is pressed."""
+    """A box with the keys."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,question_mark,enter,space", "dismiss", "back")]
 
@@ -83,7 +83,7 @@ class Help(ModalScreen[None]):
 
 
 class LeaveScreen(ModalScreen[str]):
-    """What is to become of the training that this view was started with."""
+    """Asks whether training goes on without the view."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("g", "dismiss('left')"),
@@ -93,7 +93,7 @@ class LeaveScreen(ModalScreen[str]):
 
     def compose(self) -> ComposeResult:
         """One box."""
-        text = "Training is under way.\n\n"
+        text = "Training is running.\n\n"
         text += "g    leave, and let it go on in the background\n"
         text += "s    stop it; a checkpoint is saved first\n"
         text += "Esc  stay"
@@ -101,7 +101,7 @@ class LeaveScreen(ModalScreen[str]):
 
 
 class WatchApp(App[Left]):
-    """A run as it goes. With `training`, the process that works on it belongs to this view, which may end it."""
+    """Shows a run. `training` is its process if this view started it and may stop it."""
 
     TITLE = "slipstream watch"
     ENABLE_COMMAND_PALETTE = False
@@ -112,7 +112,7 @@ class WatchApp(App[Left]):
     #scroll { height: 1fr; scrollbar-size-vertical: 1; }
     #view { height: auto; }
     #keys { height: 1; }
-    Help, Leave { align: center middle; }
+    Help, LeaveScreen { align: center middle; }
     #box { width: auto; max-width: 90%; height: auto; padding: 1 3; border: round $primary; background: $surface; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -122,7 +122,7 @@ class WatchApp(App[Left]):
         Binding("down", "choose(1)", "down", priority=True),
         Binding("up", "choose(-1)", "up", priority=True),
         Binding("space", "hold", "hold still"),
-        Binding("r", "look", "look now"),
+        Binding("r", "look", "refresh now"),
         Binding("question_mark,h", "help", "help"),
         Binding("q,ctrl+c", "leave", "leave", priority=True),
     ]
@@ -145,21 +145,21 @@ class WatchApp(App[Left]):
         yield self._tabs
         with self._scroll:
             yield self._body
-        yield Static(Text(" 1-7 Tab views   ↑↓ scroll   Space hold   r look now   ? help   q leave", QUIET), id="keys")
+        yield Static(Text(" 1-7 Tab views   ↑↓ scroll   Space hold   r refresh   ? help   q leave", QUIET), id="keys")
 
     def on_mount(self) -> None:
-        """The first look."""
+        """The first refresh."""
         self._look_again()
 
     def on_resize(self, event: Resize) -> None:
-        """Everything is drawn for its width."""
+        """Draw again for the new width."""
         del event
         self.draw()
 
-    # --- looking ---
+    # --- reading and drawing ---
 
     def _look_again(self) -> None:
-        """Look if it is due, and see again in a while."""
+        """Refresh if it is due; called at intervals."""
         self.set_timer(LEAST_S, self._look_again)
         now = Clocks(time.monotonic(), time.process_time(), cpu_s(self.path) if self.reader else None)
         if is_due(self._looked, now):
@@ -167,7 +167,7 @@ class WatchApp(App[Left]):
             self.look()
 
     def look(self) -> None:
-        """Take in what is new, and draw it."""
+        """Read what is new, and draw it."""
         ended = self.training is not None and self.training.is_over()
         first = self.reader is None
         if self.reader is None:
@@ -176,7 +176,7 @@ class WatchApp(App[Left]):
             except RunFolderError:
                 if self.training is None:
                     raise
-                if ended:  # it never came to a run; its last words are printed where the view was
+                if ended:  # it failed before the run began; its output is printed after the view closes
                     self.exit("left")
                 self.draw()
                 return
@@ -187,7 +187,7 @@ class WatchApp(App[Left]):
             self.exit("stopped")
 
     def draw(self) -> None:
-        """What was read, as it is chosen to be seen."""
+        """Draw the chosen view."""
         width = max(40, self.size.width)
         tabs = Text(no_wrap=True)
         for i, title in enumerate(TITLES):
@@ -211,7 +211,7 @@ class WatchApp(App[Left]):
     # --- keys ---
 
     def action_show(self, at: int) -> None:
-        """Another view."""
+        """Show a view."""
         self.at = at
         self._scroll.scroll_home(animate=False)
         self.draw()
@@ -229,21 +229,21 @@ class WatchApp(App[Left]):
             self._scroll.scroll_relative(y=by, animate=False)
 
     def action_hold(self) -> None:
-        """Hold the picture still, or let it go."""
+        """Freeze the view, or let it go on."""
         self.held = not self.held
         self.look()
         self.draw()
 
     def action_look(self) -> None:
-        """Look now."""
+        """Refresh now."""
         self.look()
 
     def action_help(self) -> None:
-        """The keys."""
+        """Show the keys."""
         self.push_screen(Help(KEYS))
 
     def action_leave(self) -> None:
-        """Leave; ask first where training would be left alone."""
+        """Leave; ask first if training would go on alone."""
         if isinstance(self.screen, ModalScreen):
             self.screen.dismiss()
         elif self.training is None or self.training.is_over():

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 from slipstream.worlds.world import World, load_name
 
 if TYPE_CHECKING:
-    from slipstream.worlds.airspace.config import AirspaceConfig
-    from slipstream.worlds.airspace.horizontal_cr_config import HorizontalCrConfig
+    from slipstream.worlds.airspace.config import AirspaceConfig, HorizontalCrConfig
     from slipstream.worlds.tools import WorldTools
 
 
@@ -26,7 +25,7 @@ def _tools() -> WorldTools[AirspaceConfig]:
 
 
 def _horizontal_cr_config() -> type[HorizontalCrConfig]:
-    from slipstream.worlds.airspace.horizontal_cr_config import HorizontalCrConfig
+    from slipstream.worlds.airspace.config import HorizontalCrConfig
 
     return HorizontalCrConfig
 

@@ -13,17 +13,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from slipstream.types import F64, Bools
 from slipstream.worlds.airspace.geometry import closest_approach, separation_nm
 
-F64 = NDArray[np.float64]
-Flags = NDArray[np.bool_]
 Window = tuple[int, int]  # first step and the one after the last
 
 
@@ -51,8 +49,8 @@ class Flight(NamedTuple):
     """One episode of N aircraft and T decisions; row k of `orders` was given in row k of `states`."""
 
     states: F64  # [T + 1, N, 4] lat_deg, lon_deg, heading_deg, tas_mps
-    present: Flags  # [T + 1, N] in the scene
-    active: Flags  # [T + 1, N] in the scene and not yet at its waypoint
+    present: Bools  # [T + 1, N] in the scene
+    active: Bools  # [T + 1, N] in the scene and not yet at its waypoint
     waypoints: F64  # [N, 2] lat_deg, lon_deg
     orders: F64  # [T, N, 2] heading in degrees and speed in kt, 0 for those who are not active
     decision_s: float
@@ -70,9 +68,9 @@ class LossOfSeparation(NamedTuple):
 class Series(NamedTuple):
     """An episode step by step; step t is from state t to state t + 1, and is judged by the latter."""
 
-    conflict: Flags  # [T]
-    alert: Flags  # [T], after debouncing and widening
-    ordered: Flags  # [T], somebody's order was large
+    conflict: Bools  # [T]
+    alert: Bools  # [T], after debouncing and widening
+    ordered: Bools  # [T], somebody's order was large
     dcpa_nm: F64  # [T], least of all pairs; infinite where nobody has anybody
     separation_nm: F64  # [T], likewise
 
@@ -160,11 +158,11 @@ def read_series(flight: Flight, rules: AlertRules) -> tuple[Series, list[Cause]]
     raw, causes = alerting_orders(flight, rules)
     large = (np.abs(flight.orders) >= (rules.heading_deg, rules.speed_kt)).any(2) & flight.active[:-1]
     alert = widen(debounce(raw, *rules.debounce), rules.lag_steps)
-    ordered: Flags = np.logical_or.reduce(large, axis=1)
+    ordered: Bools = np.logical_or.reduce(large, axis=1)
     return Series(truth, alert, ordered, dcpa, least_separation(flight)[1:]), causes
 
 
-def conflicts(flight: Flight, rules: AlertRules) -> tuple[Flags, F64]:
+def conflicts(flight: Flight, rules: AlertRules) -> tuple[Bools, F64]:
     """Per step, whether a pair that still flies will pass too close within the horizon, and the least distance."""
     dcpa = _least_over_pairs(flight, flight.active, lambda a, b: closest_approach(a, b, rules.horizon_s).dcpa_nm)[1:]
     return dcpa < rules.separation_nm, dcpa
@@ -175,7 +173,7 @@ def least_separation(flight: Flight) -> F64:
     return _least_over_pairs(flight, flight.present, separation_nm)
 
 
-def _least_over_pairs(flight: Flight, there: Flags, distance: Callable[[F64, F64], F64]) -> F64:
+def _least_over_pairs(flight: Flight, there: Bools, distance: Callable[[F64, F64], F64]) -> F64:
     least = np.full(len(flight.states), np.inf)
     for i, j in combinations(range(flight.states.shape[1]), 2):
         apart = np.where(there[:, i] & there[:, j], distance(flight.states[:, i], flight.states[:, j]), np.inf)
@@ -193,7 +191,7 @@ class Cause(NamedTuple):
     tcpa_s: float
 
 
-def alerting_orders(flight: Flight, rules: AlertRules) -> tuple[Flags, list[Cause]]:
+def alerting_orders(flight: Flight, rules: AlertRules) -> tuple[Bools, list[Cause]]:
     """Steps with an order that is large, no turn to the waypoint, and has a threat; the first such order of each."""
     steps, aircraft = flight.orders.shape[:2]
     raw, causes = np.zeros(steps, np.bool_), []
@@ -243,14 +241,14 @@ def _escaped(flight: Flight, cause: Cause, rules: AlertRules) -> bool:
     return bool(after - cause.dcpa_nm > rules.escape_nm)
 
 
-def debounce(raw: Flags, least: int, of: int) -> Flags:
+def debounce(raw: Bools, least: int, of: int) -> Bools:
     """True where at least so many of the last few, this one included, are."""
     summed = np.cumsum(np.concatenate([np.zeros(of, np.int64), raw]))
-    result: Flags = summed[of:] - summed[:-of] >= least
+    result: Bools = summed[of:] - summed[:-of] >= least
     return result
 
 
-def widen(flags: Flags, steps: int) -> Flags:
+def widen(flags: Bools, steps: int) -> Bools:
     """Every run longer by so many at both ends, within the episode."""
     wide = flags.copy()
     for k in range(1, steps + 1):
@@ -262,7 +260,7 @@ def widen(flags: Flags, steps: int) -> Flags:
 # --- events ---
 
 
-def windows(flags: Flags, margin: int = 0) -> list[Window]:
+def windows(flags: Bools, margin: int = 0) -> list[Window]:
     """Runs, each widened at both ends; those that then touch stay apart."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], flags, [False]]).astype(np.int8)))
     last = len(flags)
@@ -288,7 +286,7 @@ def match(truths: Sequence[Window], alerts: Sequence[Window], least: float) -> l
     return pairs
 
 
-def count(truth: Flags, series: Series, decision_s: float, rules: AlertRules) -> AlertCounts:
+def count(truth: Bools, series: Series, decision_s: float, rules: AlertRules) -> AlertCounts:
     """Match the alerts of an episode with conflicts, its own or those of the episode flown by no-op."""
     steps = max(len(truth), len(series.alert))
     g, a, ordered = (_padded(x, steps) for x in (truth, series.alert, series.ordered))
@@ -323,7 +321,7 @@ def count(truth: Flags, series: Series, decision_s: float, rules: AlertRules) ->
     )
 
 
-def _padded(flags: Flags, steps: int) -> Flags:
+def _padded(flags: Bools, steps: int) -> Bools:
     return np.concatenate([flags, np.zeros(steps - len(flags), np.bool_)])
 
 
@@ -378,62 +376,6 @@ def oscillation(flight: Flight, rules: AlertRules) -> float:
     return float(0.5 * (flips + 0.5 * change.sum()))
 
 
-# --- episodes ---
-
-
-def pool(events: Sequence[AlertCounts]) -> AlertCounts:
-    """Counts of several episodes together."""
-    names = [field.name for field in fields(AlertCounts)]
-    return AlertCounts(**{name: sum((getattr(e, name) for e in events), getattr(AlertCounts, name)) for name in names})
-
-
 def share(part: float, whole: float) -> float:
     """Undefined where there is nothing to have a part of."""
     return part / whole if whole else math.nan
-
-
-def scores(events: AlertCounts) -> dict[str, float]:
-    """Pooled counts as figures by name; NaN where undefined."""
-    e = events
-    return {
-        "alert_tp": float(e.tp),
-        "alert_fp": float(e.fp),
-        "alert_fn": float(e.fn),
-        "alert_tn_steps": float(e.tn_steps),
-        "alert_precision": share(e.tp, e.tp + e.fp),
-        "alert_recall": share(e.tp, e.tp + e.fn),
-        "alert_f1": share(2 * e.tp, 2 * e.tp + e.fp + e.fn),
-        "alert_lead_s": share(sum(e.lead_s), len(e.lead_s)),
-        "alert_duty_cycle": share(e.alert_steps, e.steps),
-        "alert_false_per_hour": share(e.fp, e.hours),
-        "alert_excess_s": e.excess_alert_s,
-        "alert_escape_share": share(e.escapes, e.orders),
-        "alert_unresolved_share": share(e.unresolved, e.resolved + e.unresolved),
-        "alert_failed_share": share(e.failed, e.tp),
-        "conflict_steps": float(e.conflict_steps),
-        "interventions_mean": share(e.interventions, e.episodes),
-        "interventions_matched_share": share(e.interventions_matched, e.interventions),
-        "los_events": float(e.los_events),
-        "los_steps": float(e.los_steps),
-    }
-
-
-# What another truth changes: nothing about the orders, and nothing about separation.
-_AGAINST_NOOP = tuple(f"alert_{name}" for name in ("tp", "fp", "fn", "tn_steps", "precision", "recall", "f1", "lead_s"))
-
-
-def summary(detections: Sequence[Detection]) -> dict[str, float]:
-    """All figures of several episodes by name; those against the conflicts of no-op begin with noop_."""
-    result = scores(pool([d.events for d in detections]))
-    restless = [d.oscillation for d in detections if not math.isnan(d.oscillation)]
-    result["oscillation"] = share(sum(restless), len(restless))
-    result["path_efficiency"] = share(sum(d.path.efficiency for d in detections), len(detections))
-    against = [d.counterfactual for d in detections if d.counterfactual is not None]
-    if against:
-        noop = pool(against)
-        figures = scores(noop)
-        result |= {f"noop_{name}": figures[name] for name in (*_AGAINST_NOOP, "conflict_steps")}
-        result["noop_los_episodes"] = float(noop.threatened)
-        result["noop_prevented_share"] = share(noop.prevented, noop.threatened)
-        result["noop_induced_share"] = share(noop.induced, noop.episodes - noop.threatened)
-    return result

@@ -14,12 +14,13 @@ from PIL import Image
 from slipstream.draw import COLORS
 from slipstream.draw.canvas import SIZE, Canvas, Size, View, paint
 from slipstream.spec import WorldSpec
+from slipstream.types import F64, U8
 from slipstream.worlds.airspace.build import build
 from slipstream.worlds.airspace.config import AirspaceConfig
 from slipstream.worlds.airspace.geometry import closest_approach
 from slipstream.worlds.airspace.geometry import separation_nm as distance_nm
-from slipstream.worlds.renderer import Renderer
-from slipstream.worlds.vec_env import F64, U8, Backdrop, EnvOptions
+from slipstream.worlds.tools import Renderer
+from slipstream.worlds.vec_env import Backdrop, EnvOptions
 
 GROUND, GRID, WORDS, QUIET = "#F8F9FB", "#E3E7EC", "#2B3138", "#7A8490"
 SAFE, LOST = "#2E7D32", "#C62828"
@@ -27,19 +28,9 @@ BAND_PX = 30  # above and below the traffic, for words
 ROOM = 0.15  # of the scene's width on every side, for aircraft that give way
 
 # An aircraft seen from above, nose up, one unit from the middle to the nose.
-SHAPE = np.array(
-    [
-        (0, 1),
-        (0.16, 0.72),
-        (0.16, 0.3),
-        (1, -0.22),
-        (1, -0.42),
-        (0.16, -0.18),
-        (0.12, -0.68),
-        (0.4, -0.88),
-        (0.4, -1.02),
-    ]
-)
+SHAPE = np.array([
+    (0, 1), (0.16, 0.72), (0.16, 0.3), (1, -0.22), (1, -0.42), (0.16, -0.18), (0.12, -0.68), (0.4, -0.88), (0.4, -1.02),
+])  # fmt: skip
 SHAPE = np.concatenate([SHAPE, [(0, -0.9)], SHAPE[:0:-1] * (-1, 1)])
 SHAPE_PX = 11.0
 
@@ -239,7 +230,7 @@ def closest_pair(frames: F64) -> Closest | None:
 
 
 def picture(spec: WorldSpec, frames: F64, backdrop: Backdrop | None, path: Path, title: str) -> None:
-    """What the registry calls to draw a recorded episode of this family."""
+    """Draw a recorded episode into a file."""
     draw_tracks(frames, path, title, names=spec.agents, decision_s=spec.tick_seconds)
 
 
@@ -329,7 +320,7 @@ class Conflict(NamedTuple):
 
 
 def sketch(config: AirspaceConfig, path: Path, title: str) -> str:
-    """What the registry calls to draw a scene; returns what it shows, in words."""
+    """Draw a scene into a file; returns what it shows, in words."""
     still = {"position_jitter_nm": 0.0, "heading_jitter_deg": 0.0, "speed_jitter_kt": 0.0}
     worlds = build(config.model_copy(update=still), 1, EnvOptions(seed=0))
     worlds.reset()

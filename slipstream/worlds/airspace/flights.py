@@ -1,20 +1,27 @@
-"""Recorded episodes as flights: for the alert detector, for collision risk, and as the published trajectory logs."""
+"""Recorded episodes as flights: for alerts and collision risk, as the published trajectory logs, and as a page."""
 
 from __future__ import annotations
 
 import csv
 import io
+import math
 from collections.abc import Sequence
+from dataclasses import fields
 from itertools import combinations
+from pathlib import Path
 
 import numpy as np
 
+from slipstream.draw import page
+from slipstream.draw.axes import Axis
+from slipstream.draw.charts import Chart, ChartLine, ReferenceLine
 from slipstream.spec import WorldSpec
+from slipstream.types import F64
 from slipstream.worlds.airspace import alerts, risk
-from slipstream.worlds.airspace.alerts import F64, AlertRules, Flight
+from slipstream.worlds.airspace.alerts import AlertCounts, AlertRules, Detection, Flight, share
 from slipstream.worlds.airspace.config import AirspaceConfig
 from slipstream.worlds.airspace.geometry import separation_nm
-from slipstream.worlds.recorded import Recorded
+from slipstream.worlds.vec_env import Recorded
 
 MPS_PER_KT = 0.514444
 # Of the published log, in its order, where a reward has such a part.
@@ -61,7 +68,7 @@ def analyse(
     counterfactuals = [flight_of(config, spec, episode) for episode in unflown]
     rules = rules_of(config)
     found = [alerts.detect(own, rules, noop) for own, noop in zip(flights, counterfactuals, strict=True)]
-    return alerts.summary(found) | risk.figures(flights, config.separation_nm)
+    return summary(found) | risk.figures(flights, config.separation_nm)
 
 
 # --- logs ---
@@ -132,3 +139,108 @@ def _apart(state: F64, there: np.ndarray) -> F64:
     for i, j in combinations(np.flatnonzero(there).tolist(), 2):
         apart[i, j] = apart[j, i] = separation_nm(state[i], state[j])
     return apart
+
+
+# --- figures of many episodes ---
+
+
+def pool(events: Sequence[AlertCounts]) -> AlertCounts:
+    """Counts of several episodes together."""
+    names = [field.name for field in fields(AlertCounts)]
+    return AlertCounts(**{name: sum((getattr(e, name) for e in events), getattr(AlertCounts, name)) for name in names})
+
+
+def scores(events: AlertCounts) -> dict[str, float]:
+    """Pooled counts as figures by name; NaN where undefined."""
+    e = events
+    return {
+        "alert_tp": float(e.tp),
+        "alert_fp": float(e.fp),
+        "alert_fn": float(e.fn),
+        "alert_tn_steps": float(e.tn_steps),
+        "alert_precision": share(e.tp, e.tp + e.fp),
+        "alert_recall": share(e.tp, e.tp + e.fn),
+        "alert_f1": share(2 * e.tp, 2 * e.tp + e.fp + e.fn),
+        "alert_lead_s": share(sum(e.lead_s), len(e.lead_s)),
+        "alert_duty_cycle": share(e.alert_steps, e.steps),
+        "alert_false_per_hour": share(e.fp, e.hours),
+        "alert_excess_s": e.excess_alert_s,
+        "alert_escape_share": share(e.escapes, e.orders),
+        "alert_unresolved_share": share(e.unresolved, e.resolved + e.unresolved),
+        "alert_failed_share": share(e.failed, e.tp),
+        "conflict_steps": float(e.conflict_steps),
+        "interventions_mean": share(e.interventions, e.episodes),
+        "interventions_matched_share": share(e.interventions_matched, e.interventions),
+        "los_events": float(e.los_events),
+        "los_steps": float(e.los_steps),
+    }
+
+
+# What another truth changes: nothing about the orders, and nothing about separation.
+_AGAINST_NOOP = tuple(f"alert_{name}" for name in ("tp", "fp", "fn", "tn_steps", "precision", "recall", "f1", "lead_s"))
+
+
+def summary(detections: Sequence[Detection]) -> dict[str, float]:
+    """All figures of several episodes by name; those against the conflicts of no-op begin with noop_."""
+    result = scores(pool([d.events for d in detections]))
+    restless = [d.oscillation for d in detections if not math.isnan(d.oscillation)]
+    result["oscillation"] = share(sum(restless), len(restless))
+    result["path_efficiency"] = share(sum(d.path.efficiency for d in detections), len(detections))
+    against = [d.counterfactual for d in detections if d.counterfactual is not None]
+    if against:
+        noop = pool(against)
+        figures = scores(noop)
+        result |= {f"noop_{name}": figures[name] for name in (*_AGAINST_NOOP, "conflict_steps")}
+        result["noop_los_episodes"] = float(noop.threatened)
+        result["noop_prevented_share"] = share(noop.prevented, noop.threatened)
+        result["noop_induced_share"] = share(noop.induced, noop.episodes - noop.threatened)
+    return result
+
+
+# --- an episode as a page ---
+
+
+def episode_page(config: AirspaceConfig, spec: WorldSpec, played: Recorded, title: str) -> str:
+    """A page that needs no other file."""
+    flight = flight_of(config, spec, played)
+    found = alerts.detect(flight, rules_of(config))
+    episode = {
+        "index": 0,
+        "timesteps_total": 0,
+        "fields": spec.frame_fields,
+        "agents": spec.agents,
+        "tick_seconds": spec.tick_seconds,
+        "states": [[[v if np.isfinite(v) else None for v in a] for a in s] for s in played.frames.round(6).tolist()],
+        "backdrop": None,
+    }
+    losses = [
+        f"{spec.agents[loss.pair[0]]} and {spec.agents[loss.pair[1]]}, from {(loss.start + 1) * config.decision_s:g} s "
+        f"for {loss.steps} samples, {loss.least_nm:.2f} NM at least"
+        for loss in found.losses
+    ]
+    body = [
+        page.replay(config.kind, config.model_dump(mode="json"), [episode]),
+        page.section("Separation", page.figure(_closest(config, alerts.least_separation(flight), found.series), 620)),
+    ]
+    if losses:
+        body.append(page.section(f"Losses of separation (samples of {config.decision_s:g} s)", page.items(losses)))
+    return page.page(title, body, scripts=page.replay_scripts([Path(__file__).with_name("scene.js")]))
+
+
+def _closest(config: AirspaceConfig, apart: F64, series: alerts.Series) -> Chart:
+    """Separation of the closest pair over time; below it, when there was a conflict or an alert."""
+    seconds = (np.arange(len(apart)) * config.decision_s).tolist()
+    lines = [ChartLine("closest pair", seconds, apart.tolist(), color="ink")]
+    most = float(apart[np.isfinite(apart)].max(initial=2 * config.separation_nm))
+    for k, name, color, happened in ((1, "conflict", "lost", series.conflict), (2, "alert", "c5", series.alert)):
+        when = np.flatnonzero(happened) + 1
+        at = [seconds[i] for i in when.tolist()]
+        lines.append(ChartLine(name, at, [-0.06 * k * most] * len(at), mark="dot", color=color))
+    return Chart(
+        "separation, NM",
+        tuple(lines),
+        Axis("seconds", low=0.0, high=seconds[-1], margin=0.0),
+        Axis(low=0.0),
+        (ReferenceLine("y", config.separation_nm),),
+        height=220,
+    )

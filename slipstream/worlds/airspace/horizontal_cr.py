@@ -8,28 +8,18 @@ import numpy as np
 from rich.text import Text
 
 from slipstream import _core
-from slipstream.errors import ScenarioError
 from slipstream.spec import WorldSpec
+from slipstream.types import F64
+from slipstream.worlds.airspace.config import HorizontalCrConfig
 from slipstream.worlds.airspace.drawing import Traffic, traffic_renderer
-from slipstream.worlds.airspace.horizontal_cr_config import HorizontalCrConfig
 from slipstream.worlds.airspace.terminal import radar
-from slipstream.worlds.native import fields, fill
-from slipstream.worlds.renderer import Renderer
-from slipstream.worlds.tools import Drawings, WorldTools
-from slipstream.worlds.vec_env import F64, Backdrop, EnvOptions, NativeVecEnv
+from slipstream.worlds.tools import Drawings, Renderer, WorldTools
+from slipstream.worlds.vec_env import Backdrop, EnvOptions, NativeVecEnv, make_native, to_native
 
 
 def build(config: HorizontalCrConfig, num_worlds: int, options: EnvOptions) -> NativeVecEnv:
     """A batch of the task."""
-    try:
-        return NativeVecEnv(_core.make_horizontal_cr(native_config(config), num_worlds, options.native()))
-    except ValueError as error:
-        raise ScenarioError(f"world: {error}") from None
-
-
-def native_config(config: HorizontalCrConfig) -> _core.HorizontalCrConfig:
-    """The same for the core."""
-    return fill(_core.HorizontalCrConfig(), {name: value for name, value in fields(config).items() if name != "kind"})
+    return make_native(_core.make_horizontal_cr, to_native(config, _core.HorizontalCrConfig()), num_worlds, options)
 
 
 def make_renderer(config: HorizontalCrConfig) -> Renderer:

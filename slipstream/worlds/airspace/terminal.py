@@ -8,9 +8,10 @@ import numpy as np
 from rich.text import Text
 
 from slipstream.spec import WorldSpec
+from slipstream.types import F64
 from slipstream.worlds.airspace.drawing import Plane, Traffic, read_traffic, separations
 from slipstream.worlds.terminal import QUIET, STYLES, Sheet, arrow
-from slipstream.worlds.vec_env import F64, Backdrop
+from slipstream.worlds.vec_env import Backdrop
 
 CLOSE_NM = 5.0  # what en-route traffic keeps; a config may ask for another distance
 

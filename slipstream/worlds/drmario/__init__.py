@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from slipstream.worlds.world import World, WorldVerb, load_name
+from slipstream.worlds.world import Verb, World, load_name
 
 if TYPE_CHECKING:
-    from slipstream.worlds.drmario.config import DrMarioConfig
-    from slipstream.worlds.drmario.network_config import PlacementNetwork
+    from slipstream.worlds.drmario.config import DrMarioConfig, PlacementNetwork
     from slipstream.worlds.tools import WorldTools
 
 
@@ -27,15 +25,9 @@ def _tools() -> WorldTools[DrMarioConfig]:
 
 
 def _networks() -> tuple[type[PlacementNetwork], ...]:
-    from slipstream.worlds.drmario.network_config import PlacementNetwork
+    from slipstream.worlds.drmario.config import PlacementNetwork
 
     return (PlacementNetwork,)
-
-
-def _verb(argv: Sequence[str]) -> int:
-    from slipstream.worlds.drmario.cli.main import main
-
-    return main(argv)
 
 
 WORLD = World(
@@ -43,7 +35,13 @@ WORLD = World(
     _tools,
     networks=_networks,
     scenarios=os.path.join(os.path.dirname(__file__), "scenarios"),
-    verbs=(WorldVerb("drmario", "play Dr. Mario in the terminal, record games and play them again", _verb),),
+    verbs=(
+        Verb(
+            "drmario",
+            "play Dr. Mario in the terminal, record games and play them again",
+            "slipstream.worlds.drmario.cli.main:main",
+        ),
+    ),
 )
 
 _PLACES = {
@@ -53,8 +51,8 @@ _PLACES = {
     "Versus": "engine",
     "generate": "engine",
     "seed_at": "engine",
-    "PlacementPlan": "planning",
-    "plan": "planning",
+    "PlacementPlan": "position",
+    "plan": "position",
 }
 
 

@@ -25,13 +25,12 @@ from numpy.typing import ArrayLike
 
 from slipstream.config.records import from_value
 from slipstream.errors import ScenarioError, SlipstreamError, TrainingError
+from slipstream.types import F64
 from slipstream.worlds.drmario.config import FRAMES_PER_SECOND, SEEDS, DrMarioConfig, GamesConfig, Speed
-from slipstream.worlds.drmario.engine import HIGHEST_LEVEL, Terminal
-from slipstream.worlds.drmario.planning import UNREACHABLE, plan_engine
+from slipstream.worlds.drmario.engine import HIGHEST_LEVEL, Terminal, begin_game
+from slipstream.worlds.drmario.position import UNREACHABLE, plan_engine
 from slipstream.worlds.drmario.registry import signature
-from slipstream.worlds.drmario.transcript import begin
 from slipstream.worlds.tools import Records
-from slipstream.worlds.vec_env import F64
 
 FILE = "best_times.sqlite3"
 KEEP = 10  # clears of each game
@@ -95,7 +94,7 @@ def replay(clear: Clear) -> int | None:
     if clear.game is None:
         raise ScenarioError(f"level {clear.level}, seed {clear.seed}, {clear.run}: its placements were not kept")
     counter, placements = unpack(clear.game)
-    engine = begin(clear.level, clear.speed, clear.seed, counter)
+    engine = begin_game(clear.level, clear.speed, clear.seed, counter)
     frames = 0
     while not engine.terminal and placements:
         plan = plan_engine(engine)
@@ -294,9 +293,13 @@ def _refuse_foreign(path: Path, database: sqlite3.Connection) -> None:
     ((version,),) = database.execute("PRAGMA user_version")
     if application == APPLICATION and version != VERSION:
         raise ScenarioError(f"{path}: best times of version {version}; this reads version {VERSION}")
-    schema = [sql for (sql,) in database.execute("SELECT sql FROM sqlite_master")]
-    if application != APPLICATION or schema != [_TABLE]:
-        raise ScenarioError(f"{path}: a SQLite database, but none of best times; name another file")
+    schema = list(database.execute("SELECT type, name, sql FROM sqlite_master"))
+    if application != APPLICATION or [sql for _, _, sql in schema] != [_TABLE]:
+        found = ", ".join(f"{kind} {name}" for kind, name, _ in schema[:4]) or "nothing"
+        raise ScenarioError(
+            f"{path}: a SQLite database of application {application} with {found!s:.200}, none of best times; "
+            "name another file"
+        )
 
 
 def _explained(path: Path, error: sqlite3.Error) -> SlipstreamError | OSError:

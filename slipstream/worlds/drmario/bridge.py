@@ -19,31 +19,26 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from slipstream.errors import ScenarioError, SlipstreamError
-from slipstream.spec import WorldSpec
-from slipstream.worlds.drmario.config import DrMarioConfig
+from slipstream.types import U8
 from slipstream.worlds.drmario.engine import Engine, Pose
-from slipstream.worlds.drmario.planning import UNREACHABLE, PlacementPlan
 from slipstream.worlds.drmario.position import (
     EMPTY,
     SPAWN,
-    U16,
-    VIRUS,
+    Policy,
     Position,
     allowed,
-    observation,
+    pill_at_top,
     plan_position,
     pose_of,
     speed_ups,
     threshold,
     with_pill,
 )
-from slipstream.worlds.vec_env import U8
 
 TO_DEVICE, TO_HOST = 0xA5, 0x5A
 PACKET = 4  # bytes
@@ -197,10 +192,13 @@ class Bridge:
             self._latest_s = max(self._latest_s, -early)
 
     def _send(self, data: bytes) -> None:
-        start = self._clock.now()
+        start, size = self._clock.now(), len(data)
         while data := data[self._wire.write(data) or 0 :]:
             if self._clock.now() - start >= self._within_s:
-                raise BridgeTimeoutError(f"frame {self._frames}: the wire takes no more bytes; is the device stuck?")
+                raise BridgeTimeoutError(
+                    f"frame {self._frames}: the wire took {size - len(data)} of {size} bytes within "
+                    f"{1000 * self._within_s:g} ms; is the device stuck?"
+                )
             self._clock.sleep(POLL_S)
 
     def _answered(self, number: int) -> bool:
@@ -278,8 +276,6 @@ class Sight(NamedTuple):
 
 
 Look = Callable[[], Sight]  # what is seen now
-Policy = Callable[[Position, U16], int]  # a placement, of those whose frames are not 65535
-Act = Callable[[dict[str, NDArray[Any]], U8], int]  # the same from the native world's observation and mask
 
 
 class Placed(NamedTuple):
@@ -312,28 +308,29 @@ class ShadowGame:
         self.engine.step(buttons)
 
 
-def player(act: Act, config: DrMarioConfig, spec: WorldSpec, *, level: int, speed: int) -> Policy:
-    """A policy of the native world that plays one game by what is seen of it, from its first pill on."""
-    if config.actions != "placement" or config.players != 1:
-        raise ScenarioError("over a wire, one player's placements are played; this run was trained on something else")
-    viruses, used = None, 0
+class _Console:
+    """Passes frames, and counts them, until something is seen."""
 
-    def choose(position: Position, frames: U16) -> int:
-        nonlocal viruses, used
-        viruses = count_viruses(position.board) if viruses is None else viruses
-        shown = observation(
-            spec, config.planes, position, PlacementPlan(frames, lambda _: b""), speed=speed, level=level,
-            viruses_at_first=viruses, pills_used=min(1.0, used / config.max_pills),
-        )  # fmt: skip
-        used += 1
-        return act(shown, (frames != UNREACHABLE).astype(np.uint8))
+    def __init__(self, bridge: Pad, look: Look, is_over: Callable[[Sight], bool], frame_counter: int) -> None:
+        self._bridge, self._look, self._is_over = bridge, look, is_over
+        self.counter = frame_counter
 
-    return choose
+    def pass_frames(self, buttons: bytes) -> None:
+        """One frame for every byte, with its buttons held."""
+        for byte in buttons:
+            self._bridge.press(byte)
+            self.counter += 1
 
-
-def count_viruses(board: U8) -> int:
-    """How many are in a bottle."""
-    return int((board & 0xF0 == VIRUS).sum())
+    def wait_for_pill(self, at_top: bool) -> Sight | None:
+        """Wait until a pill is at the top, or none is; None where the game is over or nothing happens."""
+        for _ in range(LONGEST_WAIT):
+            sight = self._look()
+            if self._is_over(sight):
+                return None
+            if (pill_at_top(sight.board) is not None) == at_top:
+                return sight
+            self.pass_frames(bytes(1))
+        return None
 
 
 def play(
@@ -367,54 +364,27 @@ def play(
         raise ScenarioError(
             f"a latency of {latency} frames: from 4 on, a pill that has landed may already have cleared"
         )
-    counter, astray, placed = frame_counter, 0, []
-
-    def pass_frames(buttons: bytes) -> None:
-        nonlocal counter
-        for byte in buttons:
-            bridge.press(byte)
-            counter += 1
-
-    def wait_until(wanted: bool) -> Sight | None:
-        for _ in range(LONGEST_WAIT):
-            sight = look()
-            if is_over(sight):
-                return None
-            if (pill_at_top(sight.board) is not None) == wanted:
-                return sight
-            pass_frames(bytes(1))
-        return None
-
+    console, astray, placed = _Console(bridge, look, is_over, frame_counter), 0, []
     for number in range(1, pills + 1):
-        sight = wait_until(True)
+        sight = console.wait_for_pill(at_top=True)
         if sight is None:
             break
-        position = _position(sight, threshold(speed, speed_ups(number)), counter, latency)
+        position = _position(sight, threshold(speed, speed_ups(number)), console.counter, latency)
         reach = plan_position(position)
         if allowed(reach).any():
             placement = policy(position, reach.cost_to_lock)
             script = reach.script(placement)
-            pass_frames(script + bytes(latency))
+            console.pass_frames(script + bytes(latency))
             wanted = with_pill(position.board, pose_of(placement), position.colours)
             its_cells = wanted != position.board
             lies = np.array_equal(look().board[its_cells], wanted[its_cells])  # elsewhere a reader may err
             placed.append(Placed(placement, len(script), lies))
             astray = 0 if lies else astray + 1
             if astray == 2:
-                counter, astray = counter + 1, 0
-        if wait_until(False) is None:
+                console.counter, astray = console.counter + 1, 0
+        if console.wait_for_pill(at_top=False) is None:
             break
     return placed
-
-
-def pill_at_top(board: U8) -> tuple[int, int] | None:
-    """Colours of the pill that has just come into the bottle; None: there is none.
-
-    A pill looks the same whether it falls or lies. Where it appears none can lie unless the game is over.
-    """
-    row, column, _ = SPAWN
-    left, right = board[15 - row, column : column + 2].tolist()
-    return (left & 3, right & 3) if (left & 0xF0, right & 0xF0) == (0x60, 0x70) else None
 
 
 def _position(sight: Sight, gravity: int, counter: int, latency: int) -> Position:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from slipstream.config.base import Config
-from slipstream.config.world import WorldConfig
+from slipstream.config.world import NetworkConfig, WorldConfig
 
 Level = Annotated[int, Field(ge=0, le=24)]
+Actions = Literal["placement", "controller"]
 Speed = Literal["low", "medium", "high"]
 SPEEDS: tuple[Speed, ...] = ("low", "medium", "high")
 FRAMES_PER_SECOND = 60.0988
@@ -20,16 +21,19 @@ SEEDS = 32_767  # states a console can be in when a game begins
 class GamesConfig(Config):
     """One phase of a curriculum: which games are played."""
 
-    name: str = Field(min_length=1, description="For reports and `curriculum.start_phase`.")
-    levels: tuple[Level, ...] = Field((0,), min_length=1, description="One is drawn for each game.")
+    name: str = Field(min_length=1, description="Name of the phase, for reports and `curriculum.start_phase`.")
+    levels: tuple[Level, ...] = Field((0,), min_length=1, description="Levels; one is drawn for each game.")
     viruses: int | None = Field(
-        None, ge=1, le=84, description="Viruses left in the bottle, drawn from the level's; null: all of them."
+        None,
+        ge=1,
+        le=84,
+        description="Number of viruses left in the bottle, drawn from those of the level; null: all of them.",
     )
     matches: int | None = Field(
-        None, ge=1, le=100, description="An empty bottle, and so many matches to make; null: viruses are the goal."
+        None, ge=1, le=100, description="Matches to make in an empty bottle; null: clearing the viruses is the goal."
     )
     max_seconds: float | None = Field(
-        None, gt=0, le=36_000, description="A time goal: later than this does not count; null: only pills are counted."
+        None, gt=0, le=36_000, description="Time limit of a success, in seconds; null: none."
     )
     time_floor_quantile: float | None = Field(
         None,
@@ -54,14 +58,16 @@ class GamesConfig(Config):
 class DrMarioRewardConfig(Config):
     """What is paid, and when."""
 
-    virus: float = Field(0.5, description="For all of a game's viruses (a phase's matches) together, as they go.")
+    virus: float = Field(
+        0.5, description="For all viruses of a game (or matches of a phase) together, paid in parts as they go."
+    )
     clear: float = Field(0.5, description="When the goal is reached.")
-    top_out: float = Field(-1.0, description="When a pill does not fit in any more.")
-    match: float = Field(0.0, description="Per cell cleared that is no virus.")
+    top_out: float = Field(-1.0, description="When the next pill no longer fits in.")
+    match: float = Field(0.0, description="Per cleared cell that is not a virus.")
     pill: float = Field(0.0, description="Per pill that locks.")
     second: float = Field(0.0, description="Per second of the game.")
     garbage: float = Field(0.0, description="Two players: per piece sent.")
-    win: float = Field(0.0, description="Two players: when the game is won, minus that when it is lost.")
+    win: float = Field(0.0, description="Two players: when the game is won; minus this when it is lost.")
 
 
 ObservationPreset = Literal["bottle", "bottle_mask", "bottle_conn", "bottle_conn_mask", "extended", "versus"]
@@ -79,15 +85,16 @@ class DrMarioConfig(WorldConfig):
     """A game of Dr. Mario, for one player or two."""
 
     kind: Literal["drmario"] = Field("drmario", description="NES Dr. Mario, frame by frame.")
-    actions: Literal["placement", "controller"] = Field(
-        "placement", description="One decision per pill: where it goes; or the buttons of every frame."
+    actions: Actions = Field(
+        "placement",
+        description="placement: one decision per pill, where it goes; controller: the buttons of every frame.",
     )
     players: Literal[1, 2] = Field(1, description="Two players send each other garbage.")
-    speed: Speed = Field("high", description="How fast pills fall at first.")
-    levels: tuple[Level, ...] = Field((0,), min_length=1, description="One is drawn for each game.")
+    speed: Speed = Field("high", description="Speed at which pills fall at first.")
+    levels: tuple[Level, ...] = Field((0,), min_length=1, description="Levels; one is drawn for each game.")
     phases: tuple[GamesConfig, ...] = Field(
         (),
-        description="Instead of `levels`: what `curriculum` goes through; without one, the last.",
+        description="Phases of a curriculum, instead of `levels`; without a curriculum, the last is played.",
     )
     best_times: str | None = Field(
         None,
@@ -95,17 +102,18 @@ class DrMarioConfig(WorldConfig):
         description="The store of best times that phases take `time_floor_quantile` from: a file, or a run's folder, "
         "relative to where the command is run; null: what the run itself has cleared until then.",
     )
-    max_pills: int = Field(400, ge=1, le=100_000, description="A game is cut off after so many pills.")
-    first_seed: int = Field(1, ge=1, le=SEEDS, description="Games are drawn from the console's seeds from this one")
-    last_seed: int = Field(SEEDS, ge=1, le=SEEDS, description="to this one.")
+    max_pills: int = Field(400, ge=1, le=100_000, description="Pills after which a game is cut off.")
+    first_seed: int = Field(1, ge=1, le=SEEDS, description="First of the console's seeds that games are drawn from.")
+    last_seed: int = Field(SEEDS, ge=1, le=SEEDS, description="Last of the console's seeds that games are drawn from.")
     seeds: Literal["registry"] | tuple[Annotated[int, Field(ge=1, le=SEEDS)], ...] = Field(
-        (), description="Or from these; registry: from the 120 that `slipstream drmario seeds` lists."
+        (),
+        description="Seeds to draw from instead; registry: the 120 that `slipstream drmario seeds` lists.",
     )
     observation: ObservationPreset | None = Field(
-        None, description="Which planes are shown; null: as players and actions need them."
+        None, description="Which planes are observed; null: those that fit players and actions."
     )
-    show_costs: bool = Field(True, description="Placements: show how many frames each takes.")
-    reward: DrMarioRewardConfig = Field(default_factory=DrMarioRewardConfig, description="What players are paid for.")
+    show_costs: bool = Field(True, description="Placements: also observe how many frames each takes.")
+    reward: DrMarioRewardConfig = Field(default_factory=DrMarioRewardConfig, description="The reward.")
 
     @property
     def keeps_best_times(self) -> bool:
@@ -138,10 +146,13 @@ class DrMarioConfig(WorldConfig):
             raise ValueError(f"observation '{self.observation}' shows placements; a controller needs 'extended'")
         if "opponent" in planes and self.players == 1:
             raise ValueError("observation 'versus' shows the opponent's bottle; players is 1")
-        if self.players == 2 and any(phase.matches for phase in self.phases):
-            raise ValueError("phases with matches are for one player")
-        if self.players == 2 and any(phase.time_floor_quantile is not None for phase in self.phases):
-            raise ValueError("phases with time_floor_quantile are for one player: best times are")
+        for phase in self.phases if self.players == 2 else ():
+            if phase.matches:
+                raise ValueError(f"phases: '{phase.name}' counts matches, which is for one player; players is 2")
+            if phase.time_floor_quantile is not None:
+                raise ValueError(
+                    f"phases: '{phase.name}' has time_floor_quantile, which is for one player; players is 2"
+                )
         names = [phase.name for phase in self.phases]
         if len(set(names)) < len(names):
             raise ValueError(f"phases: two have the same name among {', '.join(names)}")
@@ -156,3 +167,22 @@ class DrMarioConfig(WorldConfig):
                 "extended" if self.actions == "controller" else "versus" if self.players == 2 else "bottle_conn_mask"
             )
         return OBSERVATIONS[preset]
+
+
+PlacementKind = Literal["candidates", "dense_map", "factorised", "cross_attention", "decoder", "board_attention"]
+
+
+class PlacementNetwork(NetworkConfig):
+    """A network that scores placements on a board; its critic looks at columns."""
+
+    implementation: ClassVar[str] = "slipstream.worlds.drmario.networks:PLACEMENTS"
+    reads_raw_inputs: ClassVar[bool] = True  # planes and one-hot pieces: standardised they would lose their meaning
+    for_placements: ClassVar[bool] = True  # the choices are scored one by one: there is no critic of actions
+
+    kind: PlacementKind = Field(
+        description="candidates: a perceptron that scores every placement by itself; dense_map: convolutions and a "
+        "logit for each side from every cell; factorised: convolutions, and logits of side, row and column added up; "
+        "cross_attention: placements that look at convolved cells and at latents; decoder: placements that look at "
+        "each other too; board_attention: cells that look at each other. Of these only candidates and the critics "
+        "read `hidden`.",
+    )

@@ -1,4 +1,4 @@
-"""Picture files of games: bottles with viruses and pills, the next pill, what is left and how long it took."""
+"""Games in picture files and on terminals: bottles, the next pill, what is left and how long it took."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ from pathlib import Path
 
 import numpy as np
 from PIL import Image
+from rich.text import Text
 
 from slipstream.draw.canvas import SIZE, Canvas, Size, View, paint
 from slipstream.spec import WorldSpec
+from slipstream.types import F64, U8
 from slipstream.worlds.drmario.config import DrMarioConfig
-from slipstream.worlds.renderer import Renderer
-from slipstream.worlds.vec_env import F64, U8, Backdrop
+from slipstream.worlds.tools import Renderer
+from slipstream.worlds.vec_env import Backdrop
 
 ROWS, COLUMNS = 16, 8
 GROUND, GLASS, EDGE, WORDS, QUIET = "#151A21", "#0B0E12", "#4A5666", "#F2F4F7", "#98A2B0"
@@ -42,7 +44,7 @@ def render(spec: WorldSpec, frames: F64, backdrop: Backdrop | None, size: Size =
 
 
 def picture(spec: WorldSpec, frames: F64, backdrop: Backdrop | None, path: Path, title: str) -> None:
-    """What the registry calls to draw a recorded game: its beginning, its end, and what came between."""
+    """Draw a recorded game into a file: its beginning, its end, and what came between."""
     del title
     shown = np.unique(np.linspace(0, len(frames) - 1, 6).round().astype(int))
     tiles = [render(spec, frames, backdrop, (400, 480), int(at)) for at in shown]
@@ -126,3 +128,82 @@ def _draw_virus(canvas: Canvas, center: tuple[float, float], color: tuple[int, i
     for side in (-1, 1):
         canvas.circle((x + 0.13 * side, y + 0.06), 0.1, paint("#FFFFFF"))
         canvas.circle((x + 0.13 * side, y + 0.04), 0.05, paint("#101010"))
+
+
+# --- on a terminal ---
+
+
+TERMINAL_COLOURS = ("yellow", "red", "bright_blue")
+PALE = ("khaki1", "light_coral", "light_sky_blue1")  # of pills, where their shape is not seen
+SHAPES = {0x40: "∩", 0x50: "∪", 0x60: "(", 0x70: ")", 0x80: "o", 0xB0: "*", 0xD0: "@"}  # by kind of cell
+EMPTY, VIRUS = 0xF0, 0xD0  # from EMPTY on, a cell is empty
+DIM = "grey58"
+
+
+def characters(spec: WorldSpec, frame: F64, backdrop: Backdrop | None, width: int, height: int) -> list[Text]:
+    """A bottle for every player, side by side, and below each what is left and how long it took."""
+    del backdrop
+    field = {name: i for i, name in enumerate(spec.frame_fields)}
+    each = (width - len(frame) + 1) // len(frame)
+    bottles = [_bottle({name: int(row[i]) for name, i in field.items()}, each, height, spec) for row in frame]
+    return [Text(" ").join(lines) for lines in zip(*bottles, strict=True)]
+
+
+def tile(spec: WorldSpec) -> tuple[int, int]:
+    """Two rows of a bottle in each line."""
+    return (COLUMNS + 3) * spec.num_agents - 1, ROWS // 2 + 1
+
+
+def _bottle(value: dict[str, int], width: int, height: int, spec: WorldSpec) -> list[Text]:
+    cells = [[value[f"cell_{row * COLUMNS + column}"] for column in range(COLUMNS)] for row in range(ROWS)]
+    if value["falling"]:
+        for kind, colour, up, column in halves(
+            value["pill_id"], value["pill_row"], value["pill_col"], value["pill_rot"]
+        ):
+            if up < ROWS and column < COLUMNS:
+                cells[ROWS - 1 - up][column] = kind | colour
+    seconds = value["frames"] * spec.tick_seconds
+    words = MARKS[value["terminal"]] or f"{value['viruses']} left {seconds:.0f}s"
+    wide = 2 if width >= 2 * COLUMNS + 2 else 1
+    if height >= ROWS + 3 and width >= COLUMNS + 2:
+        tall = 2 if height >= 2 * ROWS + 3 and width >= 4 * COLUMNS + 2 else 1
+        wide = 4 if tall == 2 else wide
+        lines = [
+            Text("│", DIM).append_text(Text("").join(_cell(cell, wide) for cell in row)).append("│", DIM)
+            for row in cells
+            for _ in range(tall)
+        ]
+        lines.append(Text("└" + "─" * (wide * COLUMNS) + "┘", DIM))
+        width = wide * COLUMNS + 2
+        (_, first, _, _), (_, second, _, _) = halves(value["preview_id"], 0, 0, 0)
+        coming = Text("next ", DIM).append_text(_cell(0x60 | first, wide)).append_text(_cell(0x70 | second, wide))
+        lines.insert(0, coming.append(" " * max(0, width - coming.cell_len)))
+    else:
+        lines = [_two_rows(upper, lower) for upper, lower in zip(cells[::2], cells[1::2], strict=True)]
+        width = COLUMNS + 2
+    lines.append(Text(f"{words[:width]:<{width}}", "bold green" if value["terminal"] == 1 else ""))
+    return lines
+
+
+def _cell(cell: int, wide: int) -> Text:
+    if cell >= EMPTY:
+        return Text(" " * wide)
+    style = TERMINAL_COLOURS[cell & 3] + (" bold" if cell & 0xF0 == VIRUS else "")
+    return Text(SHAPES.get(cell & 0xF0, "?") * wide, style)
+
+
+def _two_rows(upper: list[int], lower: list[int]) -> Text:
+    """Two rows of a bottle in one line: only colours are seen, pale ones of pills and full ones of viruses."""
+    text = Text("│", DIM)
+    for above, below in zip(upper, lower, strict=True):
+        if above < EMPTY and below < EMPTY:
+            text.append("▀", f"{_shade(above)} on {_shade(below)}")
+        elif above < EMPTY:
+            text.append("▀", _shade(above))
+        else:
+            text.append("▄" if below < EMPTY else " ", _shade(below) if below < EMPTY else "")
+    return text.append("│", DIM)
+
+
+def _shade(cell: int) -> str:
+    return (TERMINAL_COLOURS if cell & 0xF0 == VIRUS else PALE)[cell & 3]

@@ -8,7 +8,7 @@ nothing is held: neither is shown exactly. A placement then takes a frame more t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,25 +16,39 @@ from numpy.typing import NDArray
 
 from slipstream.errors import ScenarioError
 from slipstream.spec import WorldSpec
+from slipstream.types import U8
 from slipstream.worlds.drmario.config import SPEEDS, DrMarioConfig
 from slipstream.worlds.drmario.engine import Engine, Terminal
-from slipstream.worlds.drmario.planning import UNREACHABLE, PlacementPlan, plan_engine
 from slipstream.worlds.drmario.position import (
     COLOUR_NAMES,
     EMPTY,
+    UNREACHABLE,
     VIRUS,
+    PlacementPlan,
     Position,
     aux,
     costs,
     pills,
+    plan_engine,
     plan_position,
     planes,
     position_of,
     speed_ups,
     threshold,
 )
-from slipstream.worlds.outcome import Look, Outcome
-from slipstream.worlds.vec_env import U8
+
+
+class Outcome(NamedTuple):
+    """After so many ticks the episode is over, or it goes on with one of several observations, all equally likely."""
+
+    ticks: int
+    success: bool | None  # None: it goes on
+    obs: Mapping[str, NDArray[Any]]  # blocks [continuations, ...]; empty where it is over
+
+
+# Of one agent's observation (blocks without a leading axis) and the choices that are looked at.
+Look = Callable[[Mapping[str, NDArray[Any]], Sequence[int]], list[Outcome]]
+
 
 Row = Mapping[str, NDArray[Any]]
 
@@ -59,7 +73,10 @@ class SeenPosition(NamedTuple):
 def look_ahead(config: DrMarioConfig, spec: WorldSpec) -> Look:
     """What looks ahead in this world; it must show the bottle with how halves are joined, and be for one player."""
     if config.players != 1 or config.actions != "placement" or not set(NEEDED) <= set(config.planes):
-        raise ScenarioError("looking ahead needs one player, placements, and planes that show how halves are joined")
+        raise ScenarioError(
+            "looking ahead needs one player, placements, and planes that show how halves are joined; found players "
+            f"{config.players}, actions {config.actions!r}, observation {config.observation!r}"
+        )
 
     def look(obs: Row, choices: Sequence[int]) -> list[Outcome]:
         seen = read(obs, config, spec)

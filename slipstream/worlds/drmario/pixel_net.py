@@ -26,12 +26,12 @@ from torch.nn import functional as F
 
 from slipstream.config.records import from_json
 from slipstream.errors import CheckpointError
+from slipstream.types import I64, U8
 from slipstream.worlds.drmario.pixels import (
     BOTTLE,
     CELL,
     CLASSES,
     HEIGHT,
-    I64,
     PREVIEW,
     UNKNOWN,
     WIDTH,
@@ -43,7 +43,6 @@ from slipstream.worlds.drmario.pixels import (
     sample_positions,
     wear,
 )
-from slipstream.worlds.vec_env import U8
 
 FORMAT, VERSION = "slipstream drmario pixel model", 1
 WEIGHTS_FILE, META_FILE = "weights.safetensors", "model.json"
@@ -264,8 +263,11 @@ def load_model(folder: Path) -> tuple[BottleNet, Meta]:
             f"{folder / META_FILE}: found '{meta.format}' version {meta.version}; "
             f"this reads '{FORMAT}' version {VERSION}"
         )
-    if hashlib.sha256(weights).hexdigest() != meta.weights_sha256:
-        raise CheckpointError(f"{folder / WEIGHTS_FILE}: damaged, or of another model than {META_FILE} describes")
+    if (found := hashlib.sha256(weights).hexdigest()) != meta.weights_sha256:
+        raise CheckpointError(
+            f"{folder / WEIGHTS_FILE}: SHA-256 is {found:.8}…, {META_FILE} says {meta.weights_sha256:.8}…: "
+            "damaged, or of another model"
+        )
     if not all(1 <= width <= 1024 for width in meta.widths):
         raise CheckpointError(f"{folder / META_FILE}: widths {meta.widths} are of no model that fits a machine")
     net = BottleNet(meta.widths)

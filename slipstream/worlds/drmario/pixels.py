@@ -2,29 +2,35 @@
 
 A picture is 144 x 112 pixels in cells of 8: the bottle's 16 x 8 cells from the second row and column on, the next pill
 beside it, a margin all round. Every cell has one of 22 classes: empty, or one of three colours of seven kinds.
+
+Captures of a real screen are a folder of PNGs and `labels.jsonl`. Its first line is {"format": "slipstream drmario
+captures", "version": 1}; every other line is one picture: {"file": "0001.png", "board": [16 rows in characters],
+"preview": "yr"}. The rows are what `slipstream drmario pixels read` prints, so a wrong reading can be corrected
+by hand. A falling pill is part of the board; `preview` is null where the next pill is not in the picture. Pictures may
+have any size. They are cut so that the bottle is where ours have it: one cell of margin above, below and
+left, five right.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
+from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
-from numpy.typing import NDArray
-from PIL import ImageColor
+from PIL import Image, ImageColor, UnidentifiedImageError
 
+from slipstream.config.records import from_json
 from slipstream.draw.canvas import Canvas, View
 from slipstream.errors import ScenarioError
+from slipstream.types import F32, I64, U8
 from slipstream.worlds.drmario.build import build
 from slipstream.worlds.drmario.config import SEEDS, DrMarioConfig
 from slipstream.worlds.drmario.drawing import EDGE, GLASS, GROUND, draw_cell
 from slipstream.worlds.drmario.engine import Engine, generate, seed_at
-from slipstream.worlds.drmario.planning import plan_engine
-from slipstream.worlds.drmario.position import EMPTY, with_pill
-from slipstream.worlds.vec_env import U8, EnvOptions, NativeVecEnv
-
-I64 = NDArray[np.int64]
-F32 = NDArray[np.float32]
+from slipstream.worlds.drmario.position import EMPTY, plan_engine, with_pill
+from slipstream.worlds.vec_env import EnvOptions, NativeVecEnv
 
 CELL = 8  # pixels
 ROWS, COLUMNS = 18, 14  # cells of a picture
@@ -200,7 +206,11 @@ def board_to_text(board: U8) -> list[str]:
 def board_from_text(rows: list[str]) -> U8:
     """The reverse of `board_to_text`."""
     if len(rows) != 16 or any(len(row) != 16 for row in rows):
-        raise ScenarioError("a board in characters is 16 rows of 8 cells of two characters each")
+        lengths = ", ".join(sorted({str(len(row)) for row in rows})) or "no"
+        raise ScenarioError(
+            "a board in characters is 16 rows of 8 cells of two characters each; "
+            f"found {len(rows)} rows of {lengths} characters"
+        )
     cells = {"..": EMPTY} | {
         mark + letter: kind | c for kind, mark in zip(KINDS, MARKS, strict=True) for c, letter in enumerate(LETTERS)
     }
@@ -215,3 +225,103 @@ def board_from_text(rows: list[str]) -> U8:
                 )
             board[y, x] = cells[word]
     return board
+
+
+# --- captures of a screen ---
+
+
+FORMAT, VERSION = "slipstream drmario captures", 1
+LABELS_FILE = "labels.jsonl"
+LARGEST_SIDE = 4096  # pixels
+
+
+class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The first line."""
+
+    format: str = FORMAT
+    version: int = VERSION
+
+
+class Capture(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A line for one picture."""
+
+    file: str
+    board: list[str]
+    preview: str | None
+
+
+def read_picture(path: Path) -> U8:
+    """A PNG as a picture [144, 112, 3], shrunk or stretched."""
+    try:
+        with Image.open(path, formats=("PNG",)) as image:
+            if max(image.size) > LARGEST_SIDE:
+                raise ScenarioError(
+                    f"{path}: {image.size[0]} x {image.size[1]} pixels; at most {LARGEST_SIDE} each way"
+                )
+            shown = image.convert("RGB").resize((WIDTH, HEIGHT), Image.Resampling.BOX)
+    except (UnidentifiedImageError, SyntaxError, ValueError, EOFError) as error:
+        raise ScenarioError(f"{path}: this is no PNG: {error}") from None
+    except OSError as error:
+        raise ScenarioError(f"{path}: cannot be read: {error.strerror or error}") from None
+    return np.array(shown, np.uint8)
+
+
+def read_captures(folder: Path) -> Lesson:
+    """All pictures of a folder, with their labels."""
+    path = folder / LABELS_FILE
+    try:
+        first, *lines = path.read_bytes().splitlines() or [b""]
+        header = from_json(first, Header)
+        if (header.format, header.version) != (FORMAT, VERSION):
+            raise ScenarioError(
+                f"{path}: found '{header.format}' version {header.version}; this reads '{FORMAT}' version {VERSION}"
+            )
+        captures = [from_json(line, Capture) for line in lines if line.strip()]
+    except FileNotFoundError:
+        raise ScenarioError(
+            f"{folder}: there is no {LABELS_FILE} here; slipstream drmario pixels draw --out FOLDER makes an example"
+        ) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ScenarioError(f"{path}: these are no labels of captures: {error}") from None
+    if not captures:
+        raise ScenarioError(f"{path}: no pictures are listed, and nothing can be learned from none")
+    return Lesson(
+        np.stack([read_picture(_beside(folder, capture)) for capture in captures]),
+        np.concatenate([_labels(path, number, capture) for number, capture in enumerate(captures, 2)]),
+    )
+
+
+def write_pictures(folder: Path, lesson: Lesson) -> bytes:
+    """Save a lesson's pictures as captures; returns what goes into `labels.jsonl`, to be written last."""
+    folder.mkdir(parents=True, exist_ok=True)
+    found = positions_of(lesson.labels)
+    lines = [msgspec.json.encode(Header())]
+    for k, picture in enumerate(lesson.pictures):
+        name, (first, second) = f"{k:04d}.png", found.previews[k].tolist()
+        Image.fromarray(picture).save(folder / name)
+        board, preview = board_to_text(found.boards[k]), LETTERS[first] + LETTERS[second]
+        lines.append(msgspec.json.encode(Capture(file=name, board=board, preview=preview)))
+    return b"\n".join(lines) + b"\n"
+
+
+def _beside(folder: Path, capture: Capture) -> Path:
+    if Path(capture.file).name != capture.file:
+        raise ScenarioError(
+            f"{folder / LABELS_FILE}: '{capture.file}' is not in the folder; captures lie beside their labels"
+        )
+    return folder / capture.file
+
+
+def _labels(path: Path, number: int, capture: Capture) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
+    try:
+        board = board_from_text(capture.board)
+    except ScenarioError as error:
+        raise ScenarioError(f"{path}:{number}: {capture.file}: {error}") from None
+    preview = capture.preview
+    if preview is not None and (len(preview) != 2 or not set(preview) <= set(LETTERS)):
+        raise ScenarioError(f"{path}:{number}: {capture.file}: a preview is two of {LETTERS}, as 'yr', not '{preview}'")
+    colours = [LETTERS.index(letter) for letter in preview or "yy"]
+    labels = labels_of(Positions(board[None], np.array([colours], np.uint8)))
+    if preview is None:
+        labels[:, 128:] = UNKNOWN
+    return labels

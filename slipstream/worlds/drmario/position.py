@@ -1,24 +1,96 @@
-"""What a player needs to know of a game to decide, wherever it comes from: an engine, a console's RAM, a picture.
+"""What a player needs to know of a game to decide: where a pill can go and how soon, and all that is observed.
+
+A position comes from an engine, a console's RAM or a picture.
 
 `planes`, `pills` and `aux` say it in the form the native world shows (core/drmario/world.cpp); a test holds them equal.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
+from slipstream import _core
+from slipstream.errors import ScenarioError
 from slipstream.spec import WorldSpec
-from slipstream.worlds.drmario.config import SPEEDS
-from slipstream.worlds.drmario.engine import Engine, Pose
-from slipstream.worlds.drmario.planning import PLACEMENTS, UNREACHABLE, PlacementPlan, plan
-from slipstream.worlds.vec_env import U8
+from slipstream.types import F32, U8, U16
+from slipstream.worlds.drmario.config import SPEEDS, DrMarioConfig
+from slipstream.worlds.drmario.engine import Engine, Pose, _board
 
-F32 = NDArray[np.float32]
-U16 = NDArray[np.uint16]
+UNREACHABLE = 0xFFFF
+PLACEMENTS = 512
+
+
+class PlacementPlan(NamedTuple):
+    """Fewest frames to lock at each placement, and the buttons that do it."""
+
+    cost_to_lock: U16  # [512]; UNREACHABLE: it cannot be reached
+    script: Callable[[int], bytes]  # one byte of buttons per frame; empty where it cannot be reached
+
+
+def plan(
+    board: ArrayLike,
+    *,
+    threshold: int,
+    row: int = 15,
+    col: int = 3,
+    rot: int = 0,
+    parity: int = 0,
+    speed_counter: int = 0,
+    hor_velocity: int = 0,
+    held: int = 0,
+    use_ab: bool = False,
+) -> PlacementPlan:
+    """Plan for a pill under control, exactly.
+
+    A placement is o * 128 + 8 * r + c: the cell of the first half, r from the top; the second half is to the right
+    (o = 0), below (1), to the left (2) or above (3).
+
+    Args:
+        board: uint8 [16, 8], row 0 the top.
+        threshold: A row is lost when the speed counter exceeds it (`Engine.threshold`).
+        row: Of the pill's lower left cell, from the bottom.
+        col: Of that cell.
+        rot: Rotation: 0 first half left, 1 below, 2 right, 3 above.
+        parity: Lowest bit of the frame counter before the first frame; with 0 down acts on the first frame.
+        speed_counter: Frames since the last row was lost.
+        hor_velocity: The counter that repeats a held direction.
+        held: Buttons held on the frame before.
+        use_ab: Allow A and B on one frame, which is faster in rare cases.
+    """
+    if not (0 <= row <= 15 and 0 <= col <= 7 and 0 <= rot <= 3):
+        raise ScenarioError(f"pill at row {row}, column {col}, rotation {rot}: they are 0 to 15, 0 to 7, 0 to 3")
+    if not 0 <= threshold <= 69:
+        raise ScenarioError(f"threshold {threshold}: the game's are 0 to 69 (Engine.threshold)")
+    if not (0 <= speed_counter <= 70 and 0 <= hor_velocity <= 15 and 0 <= held <= 255):
+        raise ScenarioError(
+            f"speed_counter {speed_counter}, hor_velocity {hor_velocity}, held {held}: these are 0 to 70, 0 to 15 and "
+            "0 to 255"
+        )
+    cells, pose, odd = _board(board), (row, col, rot), parity & 1 == 0
+    state = (cells, pose, threshold, odd, speed_counter, hor_velocity, held, use_ab)
+    return PlacementPlan(_core.drmario_plan(*state), lambda action: _core.drmario_script(*state, action))
+
+
+def plan_engine(engine: Engine, *, use_ab: bool = False) -> PlacementPlan:
+    """Plan for the pill a game has under control now."""
+    row, col, rot = engine.pill
+    return plan(
+        engine.board,
+        threshold=engine.threshold,
+        row=row,
+        col=col,
+        rot=rot,
+        parity=(engine.frame_counter - 1) & 1,
+        speed_counter=engine.speed_counter,
+        hor_velocity=engine.hor_velocity,
+        held=engine.held,
+        use_ab=use_ab,
+    )
+
 
 EMPTY, EMPTIED, VIRUS = 0xFF, 0xF0, 0xD0
 COLOUR_NAMES = ("yellow", "red", "blue")
@@ -215,3 +287,44 @@ def aux(
     }
     made |= {f"height_{c}": heights[c] / 16 for c in range(8)}
     return {name: float(np.clip(value, 0.0, 1.0)) for name, value in made.items()}
+
+
+def count_viruses(board: U8) -> int:
+    """How many are in a bottle."""
+    return int((board & 0xF0 == VIRUS).sum())
+
+
+def pill_at_top(board: U8) -> tuple[int, int] | None:
+    """Colours of the pill that has just come into the bottle; None: there is none.
+
+    A pill looks the same whether it falls or lies. Where it appears none can lie unless the game is over.
+    """
+    row, column, _ = SPAWN
+    left, right = board[15 - row, column : column + 2].tolist()
+    return (left & 3, right & 3) if (left & 0xF0, right & 0xF0) == (0x60, 0x70) else None
+
+
+# --- a policy of the native world, by what is seen ---
+
+Policy = Callable[[Position, U16], int]  # a placement, of those whose frames are not 65535
+Act = Callable[[dict[str, NDArray[Any]], U8], int]  # the same from the native world's observation and mask
+
+
+def player(act: Act, config: DrMarioConfig, spec: WorldSpec, *, level: int, speed: int) -> Policy:
+    """A policy of the native world that plays one game by what is seen of it, from its first pill on."""
+    if config.actions != "placement" or config.players != 1:
+        found = f"actions is {config.actions!r}, players is {config.players}"
+        raise ScenarioError(f"over a wire, one player's placements are played; in this run {found}")
+    viruses, used = None, 0
+
+    def choose(position: Position, frames: U16) -> int:
+        nonlocal viruses, used
+        viruses = count_viruses(position.board) if viruses is None else viruses
+        shown = observation(
+            spec, config.planes, position, PlacementPlan(frames, lambda _: b""), speed=speed, level=level,
+            viruses_at_first=viruses, pills_used=min(1.0, used / config.max_pills),
+        )  # fmt: skip
+        used += 1
+        return act(shown, (frames != UNREACHABLE).astype(np.uint8))
+
+    return choose

@@ -20,10 +20,10 @@ from typing import NamedTuple
 import numpy as np
 
 from slipstream.errors import ScenarioError
+from slipstream.types import U8
 from slipstream.worlds.drmario.config import OBSERVATIONS, ObservationPreset
 from slipstream.worlds.drmario.engine import HIGHEST_LEVEL, Pose, Seed, _board
 from slipstream.worlds.drmario.position import MOST_SPEED_UPS, VIRUS, Position, plan_position, planes, threshold
-from slipstream.worlds.vec_env import U8
 
 RAM_SIZE = 0x800
 

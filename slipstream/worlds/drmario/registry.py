@@ -16,9 +16,10 @@ import msgspec
 import numpy as np
 
 from slipstream.errors import ScenarioError, WorldContractError
+from slipstream.types import U8
 from slipstream.worlds.drmario.config import SEEDS
 from slipstream.worlds.drmario.engine import generate, seed_at
-from slipstream.worlds.vec_env import U8, VecEnv
+from slipstream.worlds.vec_env import VecEnv
 
 LEVELS = tuple(range(21))
 PER_LEVEL = 120

@@ -22,13 +22,13 @@ from gymnasium.error import InvalidAction, ResetNeeded
 from numpy.typing import NDArray
 
 from slipstream.errors import ScenarioError, WorldContractError
+from slipstream.types import U8
 from slipstream.worlds.drmario.build import build
 from slipstream.worlds.drmario.config import DrMarioConfig
-from slipstream.worlds.drmario.planning import PlacementPlan
-from slipstream.worlds.drmario.position import allowed, observation, plan_position, pose_of, with_pill
+from slipstream.worlds.drmario.position import PlacementPlan, allowed, observation, plan_position, pose_of, with_pill
 from slipstream.worlds.drmario.ram import FALLING, IN_LEVEL, MODE, RAM_SIZE, RamState, state_from_ram
 from slipstream.worlds.spaces import action_space, checked_actions, observation_space
-from slipstream.worlds.vec_env import U8, EnvOptions
+from slipstream.worlds.vec_env import EnvOptions
 
 Observation = dict[str, NDArray[Any]]
 
@@ -79,7 +79,8 @@ class RetroEnv(gymnasium.Env[Observation, np.int64]):
     def __init__(self, core: Core, config: DrMarioConfig | None = None) -> None:
         config = DrMarioConfig() if config is None else config
         if config.actions != "placement" or config.players != 1:
-            raise ScenarioError("an emulator is played by one player's placements; actions or players say otherwise")
+            found = f"actions is {config.actions!r}, players is {config.players}"
+            raise ScenarioError(f"an emulator is played by one player's placements; {found}")
         if config.reward.match:
             raise ScenarioError("reward.match: matched cells are not counted in an emulator; set it to 0")
         missing = sorted(set(BUTTONS) - {name for name in core.buttons if name})

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from slipstream.worlds.world import World
 
 if TYPE_CHECKING:
-    from slipstream.worlds.foreign.config import GymnasiumConfig, PettingZooConfig
+    from slipstream.worlds.foreign.config import GymnasiumConfig, PettingZooConfig, VectorConfig
     from slipstream.worlds.tools import WorldTools
 
 
@@ -24,6 +24,19 @@ def _pettingzoo() -> type[PettingZooConfig]:
     return PettingZooConfig
 
 
+def _vector() -> type[VectorConfig]:
+    from slipstream.worlds.foreign.config import VectorConfig
+
+    return VectorConfig
+
+
+def _vector_tools() -> WorldTools[Any]:
+    from slipstream.worlds.foreign.vector import build_vector
+    from slipstream.worlds.tools import WorldTools
+
+    return WorldTools(build_vector)
+
+
 def _tools() -> WorldTools[Any]:
     from slipstream.worlds.foreign.build import build
     from slipstream.worlds.tools import WorldTools
@@ -33,3 +46,4 @@ def _tools() -> WorldTools[Any]:
 
 GYMNASIUM = World(_gymnasium, _tools, scenarios=os.path.join(os.path.dirname(__file__), "scenarios"))
 PETTINGZOO = World(_pettingzoo, _tools)  # its scenarios lie among Gymnasium's
+VECTOR = World(_vector, _vector_tools)

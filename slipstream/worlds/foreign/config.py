@@ -6,7 +6,14 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, JsonValue
 
+from slipstream.config.base import OwnCode, OwnName
 from slipstream.config.world import WorldConfig
+
+Wrappers = tuple[OwnCode, ...]
+WRAPPERS = (
+    "Wrappers put around every environment, the innermost first; each is given the environment, for example "
+    "gymnasium.wrappers:AtariPreprocessing."
+)
 
 
 class GymnasiumConfig(WorldConfig):
@@ -28,6 +35,7 @@ class GymnasiumConfig(WorldConfig):
         ge=1,
         description="Truncate episodes after this many steps; null: as the environment does.",
     )
+    wrappers: Wrappers = Field((), description=WRAPPERS)
 
     def gymnasium_id(self) -> str:
         """Its id."""
@@ -52,4 +60,26 @@ class PettingZooConfig(WorldConfig):
         None,
         ge=1,
         description="Truncate episodes after this many steps; null: as the environment does.",
+    )
+    wrappers: Wrappers = Field((), description=WRAPPERS)
+
+
+class VectorConfig(WorldConfig):
+    """An environment that is vectorised already: a gymnasium.vector.VectorEnv."""
+
+    is_native: ClassVar[bool] = False
+
+    kind: Literal["vector"] = Field("vector", description="A vectorised environment.")
+    make: OwnName = Field(
+        description="module:function that makes a gymnasium.vector.VectorEnv; it is called with the number of "
+        "environments. The module may be a file in the current folder."
+    )
+    kwargs: dict[str, JsonValue] = Field(
+        default_factory=dict, description="Keyword arguments for that function (plain values only)."
+    )
+    max_episode_steps: int | None = Field(
+        None,
+        ge=1,
+        description="Truncate episodes after this many steps, where the environment is made with autoreset_mode "
+        "DISABLED; null: as the environment does.",
     )

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from slipstream import _core
 from slipstream.worlds.probe.config import ProbeConfig
-from slipstream.worlds.vec_env import EnvOptions, NativeVecEnv
+from slipstream.worlds.vec_env import EnvOptions, NativeVecEnv, make_native, to_native
 
 
 def build(config: ProbeConfig, num_worlds: int, options: EnvOptions) -> NativeVecEnv:
     """A batch of one probe world."""
-    native = _core.ProbeConfig(task=config.task, horizon=config.horizon)
-    return NativeVecEnv(_core.make_probe(native, num_worlds, options.native()))
+    return make_native(_core.make_probe, to_native(config, _core.ProbeConfig()), num_worlds, options)

@@ -23,5 +23,8 @@ class ProbeConfig(WorldConfig):
         "alternating",
         "corridor",
         "target",
+        "digit",
+        "remember",
+        "copy",
     ] = Field(description="Which probe world.")
     horizon: int = Field(8, ge=2, le=10_000, description="Steps in an episode (each task says how it uses it).")

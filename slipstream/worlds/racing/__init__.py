@@ -39,13 +39,13 @@ _PLACES = {
     "Driven": "drivers",
     "drive": "drivers",
     "track_of": "build",
-    "Raceline": "lines",
-    "raceline": "lines",
+    "Raceline": "drivers",
+    "raceline": "drivers",
     "Map": "maps",
     "TrackProgress": "maps",
-    "circuit": "tracks",
-    "corridor": "tracks",
-    "oval": "tracks",
+    "circuit": "maps",
+    "corridor": "maps",
+    "oval": "maps",
 }
 
 

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from slipstream import _core
+from slipstream.types import F64
 
-F64 = NDArray[np.float64]
 Mode = Literal["clean", "compat"]
 
 

@@ -12,6 +12,8 @@ from slipstream.errors import suggest
 
 Metres = Annotated[float, Field(gt=0)]
 Task = Literal["time_trial", "head_to_head", "overtake", "gaplock", "convoy_lock"]
+Physics = Literal["clean", "compat"]
+SpawnKind = Literal["grid", "random", "sets"]
 Vehicle = Literal["f1tenth", "limo", "f1fifth", "fullscale"]
 Range = tuple[float, float]
 Place = Annotated[
@@ -45,26 +47,36 @@ class CircuitTrack(Config):
 
     kind: Literal["circuit"] = Field("circuit", description="A random circuit.")
     seed: int | None = Field(
-        None, ge=0, lt=2**63, description="Which one; null: a new one in every episode, drawn from the episode's seed."
+        None,
+        ge=0,
+        lt=2**63,
+        description="Seed of the circuit; null: a new circuit in every episode, drawn from the episode's seed.",
     )
-    corners: int = Field(12, ge=3, le=64, description="Points the road is drawn through.")
-    radius_m: Metres = Field(14.0, description="How far from the middle they are at most.")
-    roughness: float = Field(0.8, ge=0, le=1, description="0: a circle; 1: corners as near the middle as they like.")
-    width_m: Metres = Field(2.2, description="Width of the road, at most.")
+    corners: int = Field(12, ge=3, le=64, description="Number of points that the road is drawn through.")
+    radius_m: Metres = Field(14.0, description="Largest distance of these points from the middle, in metres.")
+    roughness: float = Field(
+        0.8,
+        ge=0,
+        le=1,
+        description="How uneven the circuit is: 0 is a circle; with 1, points may lie anywhere up to the middle.",
+    )
+    width_m: Metres = Field(2.2, description="Largest width of the road.")
     narrowest_m: Metres | None = Field(
         None,
-        description="At least: each circuit's width is drawn from here to width_m. Null: they are all width_m wide.",
+        description="Smallest width: each circuit's width is drawn from this to width_m; null: always width_m.",
     )
-    tightest_m: float = Field(0.6, description="Least radius of a bend's inner wall; below 0 that wall is a corner.")
+    tightest_m: float = Field(
+        0.6, description="Smallest radius of the inner wall of a bend, in metres; below 0 that wall is a corner."
+    )
     resolution_m: Metres = Field(0.1, description="Metres per cell of the map.")
-    mirrored: bool = Field(False, description="Half of them are mirrored, so that they are driven clockwise.")
+    mirrored: bool = Field(False, description="Mirror half of the circuits, so that they are driven clockwise.")
 
 
 class MapTrack(Config):
     """A map as ROS has it, with a centreline beside it."""
 
     kind: Literal["map"] = Field("map", description="A map file.")
-    path: str = Field(min_length=1, description="The map's yaml file, relative to where the command is run.")
+    path: str = Field(min_length=1, description="Path of the map's YAML file, relative to the working directory.")
 
 
 TrackConfig = Annotated[OvalTrack | CorridorTrack | CircuitTrack | MapTrack, Field(discriminator="kind")]
@@ -75,48 +87,48 @@ TrackConfig = Annotated[OvalTrack | CorridorTrack | CircuitTrack | MapTrack, Fie
 class FollowGap(Config):
     """Follow-the-gap: steer to the middle of the widest free stretch of the scan, away from what is nearest."""
 
-    view: float = Field(3.2, gt=0, description="Radians ahead that are looked at.")
-    cap_m: Metres = Field(10.0, description="Farther is not better.")
-    window: int = Field(1, ge=1, description="Beams averaged into one.")
+    view: float = Field(3.2, gt=0, description="Width of the sector ahead that is used, in radians.")
+    cap_m: Metres = Field(10.0, description="Ranges are cut to this many metres.")
+    window: int = Field(1, ge=1, description="Number of beams averaged into one.")
     half_width: float = Field(0.3, ge=0, description="Metres kept free to either side of the nearest return.")
-    bubble: float = Field(0.0, ge=0, description="Radians kept free to either side of it, at least.")
-    depth: float = Field(0.6, ge=0, le=1, description="A gap's beams reach at least this share of the deepest.")
-    gap_m: float = Field(0.0, ge=0, description="And at least this far.")
-    gain: float = Field(0.5, ge=0, description="Steering per radian to the gap's middle.")
-    smooth: float = Field(0.0, ge=0, lt=1, description="Share of the last steering that is kept.")
+    bubble: float = Field(0.0, ge=0, description="Radians kept free to either side of the nearest return, at least.")
+    depth: float = Field(0.6, ge=0, le=1, description="Beams of a gap reach at least this fraction of the longest.")
+    gap_m: float = Field(0.0, ge=0, description="Beams of a gap reach at least this far, in metres.")
+    gain: float = Field(0.5, ge=0, description="Steering per radian to the middle of the gap.")
+    smooth: float = Field(0.0, ge=0, lt=1, description="Fraction of the previous steering that is kept.")
     fast_mps: float = Field(5.0, ge=0, description="Speed straight on.")
     slow_mps: float = Field(3.0, ge=0, description="Speed when steering hard.")
-    hard: float = Field(0.15, ge=0, description="Radians of steering that count as hard.")
-    careful: bool = Field(False, description="Slower the nearer what is ahead; fast_mps only beyond 6 m.")
+    hard: float = Field(0.15, ge=0, description="Steering angle in radians at which slow_mps applies.")
+    careful: bool = Field(False, description="Slow down for what is near ahead; fast_mps only beyond 6 m.")
 
 
 class PurePursuit(Config):
     """Pure pursuit: steer onto the circle that meets the line a little ahead (Coulter 1992)."""
 
-    ahead_s: float = Field(0.2, ge=0, description="Seconds ahead.")
-    ahead_min_m: Metres = Field(0.8, description="But at least this far.")
-    share: float = Field(0.9, gt=0, description="Of the line's speeds.")
+    ahead_s: float = Field(0.2, ge=0, description="Distance of the aim point ahead, in seconds of travel.")
+    ahead_min_m: Metres = Field(0.8, description="Smallest distance of the aim point ahead, in metres.")
+    share: float = Field(0.9, gt=0, description="Fraction of the speeds of the ideal line.")
 
 
 class Squeezer(Config):
     """Presses another car against a wall without touching it."""
 
-    ahead_m: float = Field(0.6, description="Its place ahead of the other's middle.")
-    wide_m: float = Field(0.6, ge=0, description="Its place beside it at first.")
-    narrow_m: float = Field(0.4, ge=0, description="And in the end.")
-    close_s: float = Field(4.0, gt=0, description="Seconds from the one to the other.")
-    look_m: float = Field(0.5, ge=0, description="How far beyond its place it aims.")
-    gain: float = Field(1.5, ge=0, description="Speed per metre that it is behind its place.")
+    ahead_m: float = Field(0.6, description="Place that it takes ahead of the other car's middle, in metres.")
+    wide_m: float = Field(0.6, ge=0, description="Sideways distance to the other car at first, in metres.")
+    narrow_m: float = Field(0.4, ge=0, description="Sideways distance to the other car in the end, in metres.")
+    close_s: float = Field(4.0, gt=0, description="Seconds in which it closes in from wide_m to narrow_m.")
+    look_m: float = Field(0.5, ge=0, description="Distance beyond its place at which it aims, in metres.")
+    gain: float = Field(1.5, ge=0, description="Extra speed per metre that it is behind its place, in m/s.")
 
 
 class Blocker(Config):
     """Stays in front: along the line, as far aside as the car behind is."""
 
-    watch_m: float = Field(4.0, ge=0, description="How far behind it looks.")
-    room_m: float = Field(0.6, ge=0, description="How far aside it goes.")
-    share: float = Field(0.6, gt=0, description="Of the line's speeds.")
-    ahead_s: float = Field(0.35, ge=0, description="Seconds ahead that it aims.")
-    ahead_min_m: Metres = Field(1.0, description="But at least this far.")
+    watch_m: float = Field(4.0, ge=0, description="Distance behind at which it watches, in metres.")
+    room_m: float = Field(0.6, ge=0, description="Largest distance aside, in metres.")
+    share: float = Field(0.6, gt=0, description="Fraction of the speeds of the ideal line.")
+    ahead_s: float = Field(0.35, ge=0, description="Distance of the aim point ahead, in seconds of travel.")
+    ahead_min_m: Metres = Field(1.0, description="Smallest distance of the aim point ahead, in metres.")
 
 
 # --- rewards ---
@@ -126,14 +138,16 @@ class RewardTerms(Config):
     """Weights of a reward's terms; a term is paid as its sentence says, times its weight."""
 
     lap: float | None = Field(None, description="When a lap is finished.")
-    finish: float | None = Field(None, description="When all of them are.")
-    win: float | None = Field(None, description="First over the line or past the others; minus that when beaten.")
-    overtake: float | None = Field(None, description="Per place gained, minus places lost.")
+    finish: float | None = Field(None, description="When all laps are finished.")
+    win: float | None = Field(
+        None, description="When it wins: first over the line, or past the others; minus this when it is beaten."
+    )
+    overtake: float | None = Field(None, description="Per place gained; minus this per place lost.")
     wall: float | None = Field(None, description="When it touches a wall.")
     contact: float | None = Field(None, description="When it touches another car.")
     target_crash: float | None = Field(None, description="When the target crashes without being touched.")
     target_finish: float | None = Field(None, description="When the target gets to the end of the road.")
-    idle: float | None = Field(None, description="When it has given up.")
+    idle: float | None = Field(None, description="When it has given up (idle_mps, idle_after_s).")
     timeout: float | None = Field(None, description="When time runs out.")
     progress: float | None = Field(None, description="Per metre along the centreline.")
     gap: float | None = Field(None, description="Per metre gained on the nearest other car.")
@@ -145,13 +159,14 @@ class RewardTerms(Config):
     steering: float | None = Field(None, description="Per unit that the steering axis changes.")
     pressure: float | None = Field(None, description="Per second within pressure_m of the nearest other car.")
     pocket: float | None = Field(
-        None, description="A potential: 1 ahead and beside the other car, where it is squeezed from; 0 far from there."
+        None,
+        description="Potential: 1 at the place ahead of and beside the other car that squeezes it, 0 far from it.",
     )
     squeeze: float | None = Field(
-        None, description="A potential: how far the other car is from the middle of the road, 1 m or more is 1."
+        None, description="Potential: distance of the other car from the middle of the road, in metres, at most 1."
     )
     close: float | None = Field(
-        None, description="A potential: 0 where the other car is squeezed from, -1 from 10 m away on."
+        None, description="Potential: 0 at the place that squeezes the other car, -1 at 10 m or more from it."
     )
 
 
@@ -174,7 +189,9 @@ REWARDS: dict[str, RewardTerms] = {
 class CarRewardConfig(Config):
     """What a car is paid for: a preset's terms, some of them changed."""
 
-    preset: RewardPreset | None = Field(None, description="Named weights; null: the task's own for this car.")
+    preset: RewardPreset | None = Field(
+        None, description="Named set of weights; null: the task's weights for this car."
+    )
     overrides: RewardTerms = Field(default_factory=RewardTerms, description="Weights that differ from the preset's.")
 
     def weights(self, default: str) -> dict[str, float]:
@@ -196,8 +213,10 @@ class ObservationBlocks(Config):
     steer: bool | None = Field(None, description="Angle of the front wheels.")
     line: bool | None = Field(None, description="Place and heading on the centreline, and points of it ahead.")
     target: bool | None = Field(None, description="The nearest other car: motion, place and heading, in own frame.")
-    frame_stack: int | None = Field(None, ge=1, le=16, description="How many past frames are shown, this one included.")
-    action_stack: int | None = Field(None, ge=0, le=16, description="How many past actions are shown.")
+    frame_stack: int | None = Field(
+        None, ge=1, le=16, description="Number of latest frames shown, including the present one."
+    )
+    action_stack: int | None = Field(None, ge=0, le=16, description="Number of past actions shown.")
 
 
 ObservationPreset = Literal["lidar", "gaplock", "centerline", "frenet", "full"]
@@ -216,9 +235,14 @@ class ObservationConfig(Config):
     """What a driver sees: a preset, some of it changed."""
 
     preset: ObservationPreset = Field("lidar", description="A named observation; docs/racing.md lists them.")
-    overrides: ObservationBlocks = Field(default_factory=ObservationBlocks, description="What differs from it.")
+    overrides: ObservationBlocks = Field(
+        default_factory=ObservationBlocks, description="Blocks that differ from the preset's."
+    )
     ahead_m: tuple[float, ...] = Field(
-        (1.0, 2.0, 4.0, 6.0, 8.0, 10.0), min_length=1, max_length=32, description="Where the line ahead is looked at."
+        (1.0, 2.0, 4.0, 6.0, 8.0, 10.0),
+        min_length=1,
+        max_length=32,
+        description="Distances ahead at which the line is observed, in metres.",
     )
 
     def blocks(self, cars: int) -> dict[str, bool | int]:
@@ -233,62 +257,73 @@ class ObservationConfig(Config):
 class LidarConfig(Config):
     """The laser scanner on every car."""
 
-    beams: int = Field(108, ge=1, le=10_000, description="Beams, spread evenly, the rightmost first.")
-    fov_rad: float = Field(4.7, gt=0, le=6.2831853072, description="Field of view.")
-    range_m: Metres = Field(10.0, description="What is farther is seen there.")
-    noise_m: float = Field(0.01, ge=0, description="Standard deviation of the error of every beam that meets a wall.")
+    beams: int = Field(108, ge=1, le=10_000, description="Number of beams, evenly spaced, from right to left.")
+    fov_rad: float = Field(4.7, gt=0, le=6.2831853072, description="Field of view, in radians.")
+    range_m: Metres = Field(10.0, description="Range in metres; anything farther is seen at this distance.")
+    noise_m: float = Field(
+        0.01, ge=0, description="Standard deviation of the range error of beams that hit a wall, in metres."
+    )
     dropout: float = Field(
         0.0,
         ge=0,
         le=1,
-        description="Share of the beams that do not come back, drawn anew each time; they show range_m.",
+        description="Fraction of beams that do not return, drawn for every scan; they show range_m.",
     )
-    mount_m: float = Field(0.0, description="Metres ahead of the centre of gravity.")
+    mount_m: float = Field(0.0, description="Distance of the scanner ahead of the centre of gravity, in metres.")
 
 
 class CarConfig(Config):
     """One car."""
 
-    id: str = Field(min_length=1, max_length=64, description="Its name, unique in the race.")
+    id: str = Field(min_length=1, max_length=64, description="Name of the car, unique in the race.")
     role: str = Field("car", min_length=1, description="Cars of one role share a policy by default.")
     vehicle: Vehicle = Field("f1tenth", description="Size, tyres and limits.")
-    speed_min_mps: float = Field(0.0, description="Speed that -1 on the speed axis asks for.")
-    speed_max_mps: float = Field(8.0, description="Speed that 1 asks for.")
-    friction_scale: float = Field(1.0, gt=0, le=10, description="Grip of its tyres, times the vehicle's.")
+    speed_min_mps: float = Field(0.0, description="Speed at action -1 on the speed axis.")
+    speed_max_mps: float = Field(8.0, description="Speed at action 1 on the speed axis.")
+    friction_scale: float = Field(1.0, gt=0, le=10, description="Factor on the grip of the vehicle's tyres.")
     mass_scale: float = Field(
-        1.0, gt=0, le=10, description="Its mass, times the vehicle's; the load is at the centre of gravity."
+        1.0, gt=0, le=10, description="Factor on the vehicle's mass; the load is at the centre of gravity."
     )
-    reward: CarRewardConfig = Field(default_factory=CarRewardConfig, description="What it is paid for.")
+    reward: CarRewardConfig = Field(default_factory=CarRewardConfig, description="Its reward.")
 
 
 class SpawnConfig(Config):
     """Where cars start."""
 
-    kind: Literal["grid", "random", "sets"] = Field(
-        "grid", description="One behind the other from start_m; from anywhere along the line; or one of the sets."
+    kind: SpawnKind = Field(
+        "grid",
+        description="grid: one behind the other from start_m; random: anywhere along the line; sets: one of the sets.",
     )
     sets: dict[str, dict[str, Place]] = Field(
         default_factory=dict,
         description="Set name -> car id -> [metres along the centreline, metres left of it, radians against it].",
     )
-    start_m: float = Field(0.0, description="Kind grid: where the first car is along the centreline.")
-    gap_m: Metres = Field(1.5, description="Metres from one car to the next, except in sets.")
-    stagger_m: float = Field(0.0, ge=0, description="Metres to the left and right of the line, in turn.")
-    lateral_jitter_m: float = Field(0.0, ge=0, description="Cars are moved aside by up to this at reset.")
-    yaw_jitter_rad: float = Field(0.0, ge=0, description="And turned by up to this.")
+    start_m: float = Field(0.0, description="Kind grid: place of the first car along the centreline, in metres.")
+    gap_m: Metres = Field(1.5, description="Distance from one car to the next, in metres; not for sets.")
+    stagger_m: float = Field(0.0, ge=0, description="Distance to the left and right of the line, in turn, in metres.")
+    lateral_jitter_m: float = Field(
+        0.0, ge=0, description="Largest random sideways shift of a car at reset, in metres."
+    )
+    yaw_jitter_rad: float = Field(0.0, ge=0, description="Largest random turn of a car at reset, in radians.")
 
 
 class PhaseConfig(Config):
     """What is different in one phase of a curriculum; null: as the world has it."""
 
-    name: str = Field(min_length=1, description="What to call it in logs.")
+    name: str = Field(min_length=1, description="Name of the phase, in logs.")
     spawns: tuple[str, ...] | None = Field(None, min_length=1, description="Spawn sets to draw from.")
-    start_speed_mps: Range | None = Field(None, description="Speed of all cars at the start, drawn between these.")
-    lock_mps: float = Field(0.0, description="The first car's speed is held at this")
-    lock_steps: int = Field(0, ge=0, description="for so many steps from the start.")
-    gain: float | None = Field(None, ge=0, description="Of the follow_gap script: how hard it steers.")
-    bubble: float | None = Field(None, ge=0, description="Of the follow_gap script: radians kept free.")
-    fast_mps: float | None = Field(None, ge=0, description="Of the follow_gap script: its speed.")
+    start_speed_mps: Range | None = Field(None, description="Range that the start speed of all cars is drawn from.")
+    lock_mps: float = Field(0.0, description="Speed at which the first car is held for lock_steps from the start.")
+    lock_steps: int = Field(
+        0,
+        ge=0,
+        description="Steps from the start for which the first car's speed is held at lock_mps; 0: it is not held.",
+    )
+    gain: float | None = Field(None, ge=0, description="follow_gap script: steering per radian (follow_gap.gain).")
+    bubble: float | None = Field(None, ge=0, description="follow_gap script: radians kept free (follow_gap.bubble).")
+    fast_mps: float | None = Field(
+        None, ge=0, description="follow_gap script: speed straight on (follow_gap.fast_mps)."
+    )
 
 
 class RacingConfig(WorldConfig):
@@ -300,25 +335,25 @@ class RacingConfig(WorldConfig):
         description="time_trial: laps, alone; head_to_head: be first; overtake: the first car starts last and must "
         "lead; gaplock, convoy_lock: the first car makes the second crash without touching it.",
     )
-    physics: Literal["clean", "compat"] = Field(
+    physics: Physics = Field(
         "clean",
         description="compat is f1tenth_gym's to the letter (scans too, but on circuits drawn for an episode those are "
         "exact); clean is without its faults (docs/racing.md).",
     )
-    track: TrackConfig = Field(default_factory=OvalTrack, description="What is driven on.")
-    cars: tuple[CarConfig, ...] = Field(min_length=1, max_length=16, description="The cars, one by one.")
+    track: TrackConfig = Field(default_factory=OvalTrack, description="The track.")
+    cars: tuple[CarConfig, ...] = Field(min_length=1, max_length=16, description="The cars.")
     lidar: LidarConfig = Field(default_factory=LidarConfig, description="The scanner on every car.")
     observation: ObservationConfig = Field(default_factory=ObservationConfig, description="What a driver sees.")
     spawn: SpawnConfig = Field(default_factory=SpawnConfig, description="Where cars start.")
-    start_speed_mps: Range = Field((0.0, 0.0), description="Speed of all cars at the start, drawn between these.")
+    start_speed_mps: Range = Field((0.0, 0.0), description="Range that the start speed of all cars is drawn from.")
     phases: tuple[PhaseConfig, ...] = Field(
         (), description="Phases of a curriculum, easiest first; without a curriculum block, only the last is played."
     )
 
     ideal_line: Literal["centerline", "raceline"] = Field(
-        "centerline", description="What the pure_pursuit and blocker scripts follow."
+        "centerline", description="Line that the pure_pursuit and blocker scripts follow."
     )
-    ideal_speed_mps: Metres = Field(8.0, description="Largest speed on it.")
+    ideal_speed_mps: Metres = Field(8.0, description="Largest speed on the ideal line.")
     follow_gap: FollowGap = Field(default_factory=FollowGap, description="How the follow_gap script drives.")
     pure_pursuit: PurePursuit = Field(default_factory=PurePursuit, description="How the pure_pursuit script drives.")
     squeezer: Squeezer = Field(default_factory=Squeezer, description="How the squeezer script drives.")
@@ -326,16 +361,32 @@ class RacingConfig(WorldConfig):
 
     action_repeat: int = Field(4, ge=1, le=100, description="Physics steps of 0.01 s per decision.")
     max_episode_steps: int = Field(1500, ge=1, description="Decisions after which an episode is cut off.")
-    steer_choices: int = Field(5, ge=1, le=101, description="Levels of steering a discrete policy chooses from.")
-    speed_choices: int = Field(5, ge=1, le=101, description="And of speed.")
-    laps: int = Field(1, ge=1, description="Laps of a circuit to finish.")
-    finish_margin_m: float = Field(2.0, ge=0, description="An open road is finished this far before its end.")
-    lead_m: float = Field(1.0, ge=0, description="overtake: how far ahead of all others counts as having passed.")
-    idle_mps: float = Field(0.05, ge=0, description="gaplock, convoy_lock: an attacker slower than this")
-    idle_after_s: float = Field(2.0, ge=0, description="for so many seconds has given up; 0: never.")
-    pressure_m: Metres = Field(0.75, description="Within this a car presses another.")
-    pressed_s: float = Field(0.5, ge=0, description="convoy_lock: a crash counts if pressed within these seconds.")
-    border_m: Metres = Field(1.1, description="convoy_lock: a target this far beside the middle is beaten.")
+    steer_choices: int = Field(
+        5, ge=1, le=101, description="Number of steering levels that a discrete policy chooses from."
+    )
+    speed_choices: int = Field(
+        5, ge=1, le=101, description="Number of speed levels that a discrete policy chooses from."
+    )
+    laps: int = Field(1, ge=1, description="Laps of a circuit that finish a race.")
+    finish_margin_m: float = Field(2.0, ge=0, description="An open road is finished this many metres before its end.")
+    lead_m: float = Field(
+        1.0, ge=0, description="overtake: lead over all others, in metres, that counts as having passed."
+    )
+    idle_mps: float = Field(
+        0.05, ge=0, description="gaplock, convoy_lock: an attacker slower than this for idle_after_s has given up."
+    )
+    idle_after_s: float = Field(
+        2.0,
+        ge=0,
+        description="gaplock, convoy_lock: seconds below idle_mps after which an attacker has given up; 0: never.",
+    )
+    pressure_m: Metres = Field(0.75, description="Distance in metres within which a car presses another.")
+    pressed_s: float = Field(
+        0.5, ge=0, description="convoy_lock: a crash counts if the target was pressed within this many seconds before."
+    )
+    border_m: Metres = Field(
+        1.1, description="convoy_lock: a target this many metres beside the middle of the road is beaten."
+    )
 
     def agents(self) -> tuple[tuple[str, str], ...]:
         """The cars."""
@@ -354,7 +405,7 @@ class RacingConfig(WorldConfig):
         ids = [car.id for car in self.cars]
         twice = sorted({name for name in ids if ids.count(name) > 1})
         if twice:
-            raise ValueError(f"car ids must differ, but {', '.join(twice)} is used more than once")
+            raise ValueError(f"cars: ids used more than once: {', '.join(twice)}")
         for name, places in self.spawn.sets.items():
             for car in places:
                 if car not in ids:

@@ -7,21 +7,19 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image, ImageFilter
 
 from slipstream.draw import COLORS
 from slipstream.draw.canvas import FINE, SIZE, Canvas, Size, View, paint
 from slipstream.spec import WorldSpec
+from slipstream.types import F64, U8, Bools
 from slipstream.worlds.racing.build import build, track_of
 from slipstream.worlds.racing.cars import Car, car
 from slipstream.worlds.racing.config import CorridorTrack, RacingConfig
-from slipstream.worlds.racing.lines import raceline
+from slipstream.worlds.racing.drivers import raceline
 from slipstream.worlds.racing.maps import Map
-from slipstream.worlds.renderer import Renderer
-from slipstream.worlds.vec_env import F64, U8, Backdrop, EnvOptions
-
-Bools = NDArray[np.bool_]
+from slipstream.worlds.tools import Renderer
+from slipstream.worlds.vec_env import Backdrop, EnvOptions
 
 GROUND, KERB, ROAD = "#1F242B", "#8A94A3", "#DCE0E6"
 WORDS, QUIET = "#F2F4F7", "#98A2B0"
@@ -275,7 +273,7 @@ _SHADES = _shades()
 
 
 def picture(spec: WorldSpec, frames: F64, backdrop: Backdrop | None, path: Path, title: str) -> None:
-    """What the registry calls to draw a recorded race: every car's way to a triangle, with a dot every second."""
+    """Draw a recorded race into a file: every car's way to a triangle, with a dot every second."""
     if backdrop is None:
         raise ValueError("a race is drawn on its track: give what VecEnv.backdrop(world) returns after reset")
     poses, present = _fields(spec, frames, "x_m", "y_m", "yaw_rad"), _fields(spec, frames, "present")[..., 0] > 0
@@ -298,7 +296,7 @@ def picture(spec: WorldSpec, frames: F64, backdrop: Backdrop | None, path: Path,
 
 
 def sketch(config: RacingConfig, path: Path, title: str) -> str:
-    """What the registry calls to draw a scene: where cars start. Returns what it shows, in words."""
+    """Draw a scene into a file: where cars start. Returns what it shows, in words."""
     worlds = build(config, STARTS, EnvOptions(seed=0))
     worlds.reset()
     frames, backdrop, spec = np.stack([worlds.frame(i) for i in range(STARTS)]), worlds.backdrop(0), worlds.spec

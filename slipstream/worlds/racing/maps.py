@@ -1,10 +1,10 @@
-"""Tracks as grids of free and occupied cells, read from what ROS map servers write or made from arrays."""
+"""Tracks as grids of free and occupied cells: read from ROS map files, from arrays, or made here."""
 
 from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -17,9 +17,9 @@ from PIL import Image, UnidentifiedImageError
 
 from slipstream import _core
 from slipstream.errors import ScenarioError, suggest
-from slipstream.worlds.racing.cars import F64, Mode, car
+from slipstream.types import F64, U8
+from slipstream.worlds.racing.cars import Mode, car
 
-U8 = NDArray[np.uint8]
 FREE_ABOVE = 128  # compat: what f1tenth_gym takes for free, whatever the file's thresholds are
 OCCUPIED_THRESH, FREE_THRESH = 0.65, 0.196  # where a file does not say, as ROS has it
 
@@ -266,8 +266,10 @@ def _points(values: ArrayLike, where: str) -> F64:
         points = np.ascontiguousarray(values, dtype=np.float64)
     except ValueError:
         points = np.empty(0)
-    if points.ndim != 2 or points.shape[1:] != (2,) or not np.isfinite(points).all():
-        raise ScenarioError(f"{where}: expected finite points [N, 2], found the shape {points.shape}")
+    if points.ndim != 2 or points.shape[1:] != (2,):
+        raise ScenarioError(f"{where}: expected points [N, 2], found the shape {points.shape}")
+    if not (finite := np.isfinite(points).all(1)).all():
+        raise ScenarioError(f"{where}: expected finite points [N, 2], found {points[~finite][0].tolist()}")
     return points
 
 
@@ -276,3 +278,56 @@ def _is_circuit(points: F64) -> bool:
     steps = np.hypot(*np.diff(points, axis=0).T)
     gap = float(np.hypot(*(points[0] - points[-1])))
     return len(points) >= 3 and gap <= 3.0 * float(steps.max()) and gap <= 0.5 * float(steps.sum())
+
+
+# --- tracks of our own ---
+
+
+def corridor(length: float = 100.0, width: float = 2.6, *, resolution: float = 0.05) -> Map:
+    """A straight road from (0, 0) along x, walled at both ends; metres."""
+    return _track("corridor", _core.racing_corridor, length, width, resolution)
+
+
+def oval(straight: float = 20.0, radius: float = 5.0, width: float = 2.2, *, resolution: float = 0.05) -> Map:
+    """Two straights joined by half circles, driven counter-clockwise from the middle of the lower straight; metres."""
+    return _track("oval", _core.racing_oval, straight, radius, width, resolution)
+
+
+def circuit(
+    seed: int,
+    *,
+    corners: int = 12,
+    radius: float = 14.0,
+    roughness: float = 0.8,
+    width: float = 2.2,
+    narrowest: float | None = None,
+    tightest: float = 0.6,
+    resolution: float = 0.05,
+    mirrored: bool = False,
+) -> Map:
+    """A random circuit, driven counter-clockwise where it is not mirrored; the same seed gives the same one.
+
+    Args:
+        seed: Which one.
+        corners: Points the road is drawn through.
+        radius: Metres from the middle, about.
+        roughness: 0 is a circle; with 1 corners are anywhere between the middle and the radius.
+        width: Of the road, in metres.
+        narrowest: Where given, the width is drawn between this and `width`.
+        tightest: Least radius of a bend's inner wall, in metres; below 0 that wall is a corner.
+        resolution: Metres per cell.
+        mirrored: Half of all seeds are.
+    """
+    config = _core.CircuitConfig()
+    config.corners, config.roughness, config.mirrored = corners, roughness, mirrored
+    config.radius_m, config.width_m, config.narrowest_m = radius, width, narrowest
+    config.tightest_m, config.resolution_m = tightest, resolution
+    return _track(f"circuit {seed}", _core.racing_circuit, seed, config)
+
+
+def _track(name: str, make: Callable[..., Any], *sizes: Any) -> Map:
+    try:
+        occupied, resolution, origin, points, closed = make(*sizes)
+    except ValueError as error:
+        raise ScenarioError(f"{name}: {error}") from None
+    return Map(name, occupied, resolution, origin, points, closed)

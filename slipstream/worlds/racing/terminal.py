@@ -8,9 +8,10 @@ import numpy as np
 from rich.text import Text
 
 from slipstream.spec import WorldSpec
+from slipstream.types import F64
 from slipstream.worlds.racing.drawing import free_extent
 from slipstream.worlds.terminal import STYLES, Sheet, arrow
-from slipstream.worlds.vec_env import F64, Backdrop
+from slipstream.worlds.vec_env import Backdrop
 
 ROAD, OUT = "grey50 on grey30", "strike"
 FLAT = 0.2  # a road that is no higher than this part of its length is followed, not shown whole

@@ -16,13 +16,10 @@ from slipstream.worlds.airspace.alerts import (
     Flight,
     detect,
     match,
-    pool,
-    scores,
-    summary,
     windows,
 )
 from slipstream.worlds.airspace.build import build
-from slipstream.worlds.airspace.flights import analyse, flight_of
+from slipstream.worlds.airspace.flights import analyse, flight_of, pool, scores, summary
 from slipstream.worlds.vec_env import EnvOptions
 
 RECORDED = [case for part in golden() for case in part["reference_env"].get("noop_detector", ())]

@@ -15,8 +15,7 @@ from slipstream.collect.teams import Team
 from slipstream.worlds.airspace import risk
 from slipstream.worlds.airspace.alerts import Flight
 from slipstream.worlds.airspace.build import build
-from slipstream.worlds.airspace.flights import flight_of, log_columns, trajectory_csv
-from slipstream.worlds.airspace.page import episode_page
+from slipstream.worlds.airspace.flights import episode_page, flight_of, log_columns, trajectory_csv
 from slipstream.worlds.vec_env import EnvOptions
 
 PUBLISHED = [

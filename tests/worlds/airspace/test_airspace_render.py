@@ -9,8 +9,9 @@ from PIL import ImageColor
 from slipstream.config.load import load
 from slipstream.draw import COLORS
 from slipstream.worlds.airspace.drawing import LOST, QUIET, Plane, read_traffic, scene_view, separations
-from slipstream.worlds.registry import make_renderer, make_worlds
+from slipstream.worlds.registry import make_worlds
 from slipstream.worlds.vec_env import EnvOptions
+from slipstream.worlds.world import tools_of
 
 SIZE = (640, 480)
 EAST_NM = 60.0 * np.cos(np.radians(50.0))  # of a degree of longitude at 50 degrees north
@@ -29,7 +30,7 @@ def pair(apart_nm: float):
     frames[0, :, fields["waypoint_lat_deg"]] = 50.0
     frames[0, :, fields["waypoint_lon_deg"]] = 4.0 + 30 / EAST_NM, 4.0 - 30 / EAST_NM
     frames[0, :, fields["present"]] = 1
-    return make_renderer(config), spec, frames, fields
+    return tools_of(config.kind).drawings.renderer(config), spec, frames, fields
 
 
 def seen(spec, frames):
@@ -113,7 +114,7 @@ def test_horizontal_cr_shows_intruders_in_grey_and_counts_only_those_near_the_ai
     config = load("horizontal_cr").world
     env = make_worlds(config, 1, EnvOptions(seed=2))
     env.reset()
-    render = make_renderer(config)
+    render = tools_of(config.kind).drawings.renderer(config)
     frames = env.frame(0)[None]
     image = render(env.spec, frames, None, SIZE)
     assert (image.shape, image.dtype) == ((480, 640, 3), np.uint8)

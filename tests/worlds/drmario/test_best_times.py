@@ -143,7 +143,7 @@ def test_what_a_resumed_run_tells_again_changes_nothing_but_may_add_the_game(tmp
 def test_all_of_a_batch_is_written_or_nothing(tmp_path):
     path = tmp_path / "times.sqlite3"
     record(path, [clear(500)])
-    with pytest.raises(ScenarioError, match="NOT NULL"):
+    with pytest.raises(ScenarioError, match=r"times\.sqlite3: .*clears\.run"):
         record(path, [clear(100), msgspec.structs.replace(clear(200), run=None)])
     assert [c.frames for c in clears(path)] == [500]
 
@@ -241,9 +241,9 @@ def test_a_game_that_is_not_what_it_says_is_found_out():
     assert replay(msgspec.structs.replace(game, game=best_times.pack(counter, placements[:-1]))) is None
     assert replay(msgspec.structs.replace(game, game=best_times.pack(counter, [600, 65535]))) is None
     assert replay(msgspec.structs.replace(game, seed=game.seed % 32767 + 1)) != game.frames
-    with pytest.raises(ScenarioError, match="not kept"):
+    with pytest.raises(ScenarioError, match=f"level 0, seed {game.seed}, "):
         replay(msgspec.structs.replace(game, game=None))
-    with pytest.raises(ScenarioError, match="two for every placement"):
+    with pytest.raises(ScenarioError, match="2 bytes"):
         replay(msgspec.structs.replace(game, game=b"\x01\x02"))
 
 
@@ -266,12 +266,12 @@ def altered(path, *statements: str) -> None:
 TRIGGER = "CREATE TRIGGER t AFTER INSERT ON clears BEGIN DELETE FROM clears; END"
 VIEW = ("DROP TABLE clears", "CREATE VIEW clears AS SELECT 1")
 FOREIGN = {
-    "text": (lambda path: path.write_text("frames,seed\n" * 500), "no readable database"),
-    "another program's": (lambda path: sqlite3.connect(path).execute("CREATE TABLE t (x)"), "none of best times"),
-    "empty": (lambda path: path.touch(), "none of best times"),
-    "another version": (lambda path: altered(path, "PRAGMA user_version = 2"), "version 2; this reads version 1"),
-    "with a trigger": (lambda path: altered(path, TRIGGER), "none of best times"),
-    "with a view": (lambda path: altered(path, *VIEW), "none of best times"),
+    "text": (lambda path: path.write_text("frames,seed\n" * 500), r"times\.sqlite3: .*file is not a database"),
+    "another program's": (lambda path: sqlite3.connect(path).execute("CREATE TABLE t (x)"), "application 0 .*table t"),
+    "empty": (lambda path: path.touch(), "application 0 .*nothing"),
+    "another version": (lambda path: altered(path, "PRAGMA user_version = 2"), "version 2.* version 1"),
+    "with a trigger": (lambda path: altered(path, TRIGGER), "table clears, trigger t"),
+    "with a view": (lambda path: altered(path, *VIEW), "view clears"),
 }  # fmt: skip
 
 
@@ -288,12 +288,17 @@ def test_a_file_that_is_no_database_of_ours_is_neither_read_nor_written(kind, tm
 
 
 @pytest.mark.parametrize(
-    "values", ["0, 1, 'high', 's', 'soon', 9", "0, 1, 'fast', 's', 5, 9", "0, -1, 'high', 's', 5, 9"]
+    ("values", "column"),
+    [
+        ("0, 1, 'high', 's', 'soon', 9", "frames"),
+        ("0, 1, 'fast', 's', 5, 9", "speed"),
+        ("0, -1, 'high', 's', 5, 9", "seed"),
+    ],
 )
-def test_a_row_that_is_no_clear_is_told(values, tmp_path):
+def test_a_row_that_is_no_clear_is_told_with_its_column(values, column, tmp_path):
     path = tmp_path / "times.sqlite3"
     altered(path, f"INSERT INTO clears VALUES ({values}, 'r', '', NULL)")
-    with pytest.raises(ScenarioError, match="a row that is no clear"):
+    with pytest.raises(ScenarioError, match=rf"times\.sqlite3: .*\$\.{column}"):
         clears(path)
 
 
@@ -302,12 +307,12 @@ def test_a_damaged_database_is_told_and_a_missing_one_too(tmp_path):
     record(path, [clear(500 + i, seed=i + 1) for i in range(300)])
     whole = path.read_bytes()
     path.write_bytes(whole[:4096] + b"\xee" * (len(whole) - 4096))
-    with pytest.raises(ScenarioError, match="no readable database of best times"):
+    with pytest.raises(ScenarioError, match=f"{path}: .*malformed"):
         clears(path)
-    with pytest.raises(ScenarioError, match="there is no database of best times"):
+    with pytest.raises(ScenarioError, match=r"nothing\.sqlite3: "):
         clears(tmp_path / "nothing.sqlite3")
     assert not (tmp_path / "nothing.sqlite3").exists()
-    with pytest.raises(ScenarioError, match="there is no database"):
+    with pytest.raises(ScenarioError, match=f"{tmp_path}: "):
         record(tmp_path, [clear(1)])
 
 
@@ -322,7 +327,7 @@ def test_a_full_disk_is_told_as_one_so_that_training_can_go_on(tmp_path, monkeyp
         return database
 
     monkeypatch.setattr(sqlite3, "connect", cramped)
-    with pytest.raises(OSError, match="No space left") as error:
+    with pytest.raises(OSError, match=r"times\.sqlite3") as error:
         record(path, [clear(500, seed=seed, game=bytes(999)) for seed in range(1, 99)])
     assert is_disk_full(error.value)
     assert len(clears(path)) == 1
@@ -334,7 +339,7 @@ def test_a_database_that_somebody_holds_is_told_after_a_while(tmp_path, monkeypa
     monkeypatch.setattr(best_times, "BUSY_S", 0.01)
     holder = sqlite3.connect(path, isolation_level=None)
     holder.execute("BEGIN IMMEDIATE")
-    with pytest.raises(TrainingError, match=r"another process has kept it .* 0\.01 s"):
+    with pytest.raises(TrainingError, match=r"0\.01 s"):
         record(path, [clear(400)])
     holder.close()
     record(path, [clear(400)])

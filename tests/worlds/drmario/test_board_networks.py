@@ -9,8 +9,8 @@ from slipstream.config.algos import PpoConfig
 from slipstream.config.load import load
 from slipstream.errors import ScenarioError
 from slipstream.nets.actor import tensors
-from slipstream.nets.blocks import VECTOR
 from slipstream.nets.heads import FORBIDDEN
+from slipstream.nets.inputs import VECTOR
 from slipstream.worlds.drmario.config import DrMarioConfig
 from slipstream.worlds.drmario.networks.boards import ColumnTorso, PlacementFeatures
 from slipstream.worlds.registry import make_worlds
@@ -141,18 +141,18 @@ def test_gradients_reach_every_weight():
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("changes", "setting"),
     [
         ({"algo.normalize_observation": True}, "normalize_observation: false"),
-        ({"algo.shared_torso": True}, "cannot share a torso"),
+        ({"algo.shared_torso": True}, "shared_torso: false"),
     ],
 )
-def test_settings_that_do_not_go_together_are_refused(changes, message):
-    with pytest.raises(ScenarioError, match=message):
+def test_settings_that_do_not_go_together_are_refused(changes, setting):
+    with pytest.raises(ScenarioError, match=f"algo: network candidates .*{setting}"):
         load("drmario_level_0", changes)
 
 
 def test_a_world_without_a_board_is_refused():
     env = make_worlds(load("head_on").world, 1)
-    with pytest.raises(ScenarioError, match="looks at boards with placements"):
+    with pytest.raises(ScenarioError, match=r"algo\.network: 'candidates' .*airspace .*obs"):
         Ppo(CONFIG, env.spec, 1, torch.device("cpu"))

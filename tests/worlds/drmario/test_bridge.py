@@ -28,8 +28,7 @@ from slipstream.worlds.drmario.bridge import (
     virtual_time,
 )
 from slipstream.worlds.drmario.pixels import seen_in
-from slipstream.worlds.drmario.planning import plan_engine
-from slipstream.worlds.drmario.position import pose_of, position_of
+from slipstream.worlds.drmario.position import plan_engine, pose_of, position_of
 
 PERIOD_S = 1.0 / 60.0988
 packets = st.builds(Packet, st.integers(0, 255), st.integers(0, 255))
@@ -171,7 +170,7 @@ def test_no_bytes_from_a_device_are_taken_for_an_answer_or_break_the_sender(data
     if Packet(0, 0) in [packet._replace(value=0) for packet in found_plainly(TO_HOST, data)]:
         sender.press(0)
     else:
-        with pytest.raises(BridgeTimeoutError, match="no answer to packet 0"):
+        with pytest.raises(BridgeTimeoutError, match="packet 0"):
             sender.press(0)
 
 
@@ -188,10 +187,10 @@ def test_a_device_that_is_silent_or_full_is_named_in_an_error():
             return None
 
     silent = Dead(takes=True)
-    with pytest.raises(BridgeTimeoutError, match="is the device connected"):
+    with pytest.raises(BridgeTimeoutError, match=r"frame 0: .*packet 0 .*8 ms, 3 "):
         Bridge(silent, virtual_time(), attempts=3).press(128)
     assert silent.sent == 3
-    with pytest.raises(BridgeTimeoutError, match="takes no more bytes"):
+    with pytest.raises(BridgeTimeoutError, match=r"frame 0: .*\b0 of \d+ bytes .*8 ms"):
         Bridge(Dead(takes=False), virtual_time()).press(128)
 
 
@@ -258,9 +257,9 @@ def test_a_serial_line_is_a_wire():
 def test_what_is_no_serial_line_is_refused(tmp_path):
     file = tmp_path / "no_tty"
     file.write_bytes(b"")
-    with pytest.raises(BridgeError, match="no serial line"), open_serial(file):
+    with pytest.raises(BridgeError, match=str(file)), open_serial(file):
         pass
-    with pytest.raises(ScenarioError, match="baud"), open_serial(file, baud=12345):
+    with pytest.raises(ScenarioError, match=r"12345 baud .*115200"), open_serial(file, baud=12345):
         pass
 
 

@@ -294,22 +294,22 @@ def test_clearing_wins_and_topping_out_loses():
 
 
 @pytest.mark.parametrize(
-    ("make", "message"),
+    ("make", "facts"),
     [
-        (lambda: Engine(25), "level 25: levels are 0 to 24"),
-        (lambda: Engine(0, "fast"), "speed 'fast' is none of low, medium, high"),
-        (lambda: Engine(0, 3), "speeds are 0"),
-        (lambda: Engine(0, seed=(0, 0)), "no console is ever in this state"),
-        (lambda: Engine(0, seed=(300, 0)), "two bytes"),
-        (lambda: drmario.seed_at(0), "seeds 1 to 32767"),
-        (lambda: Engine.from_state(board=np.zeros((15, 8), int), reserve=pills()), "16 rows of 8"),
-        (lambda: Engine.from_state(board=np.full((16, 8), 0x13), reserve=pills()), "row 0, column 0: 0x13 is no cell"),
-        (lambda: Engine.from_state(board=board(), reserve="012"), "128 pills"),
-        (lambda: drmario.plan(board(), threshold=70), "0 to 69"),
-        (lambda: drmario.plan(board(), threshold=13, col=8), "column 8"),
-        (lambda: drmario.plan(board(), threshold=13, hor_velocity=16), "hor_velocity 16"),
+        (lambda: Engine(25), "level 25: .*0 to 24"),
+        (lambda: Engine(0, "fast"), "speed 'fast' .*low, medium, high"),
+        (lambda: Engine(0, 3), r"speed 3: .*0 \(low\), 1 \(medium\) .*2 \(high\)"),
+        (lambda: Engine(0, seed=(0, 0)), r"seed \(0, 0\): .*1 … 32767"),
+        (lambda: Engine(0, seed=(300, 0)), r"seed \(300, 0\): .*0x89, 0x88"),
+        (lambda: drmario.seed_at(0), "seed number 0: .*1 to 32767"),
+        (lambda: Engine.from_state(board=np.zeros((15, 8), int), reserve=pills()), r"16 rows of 8 .*\(15, 8\)"),
+        (lambda: Engine.from_state(board=np.full((16, 8), 0x13), reserve=pills()), "row 0, column 0: 0x13"),
+        (lambda: Engine.from_state(board=board(), reserve="012"), r"128 .* 0 to 8.*\(3,\)"),
+        (lambda: drmario.plan(board(), threshold=70), "threshold 70: .*0 to 69"),
+        (lambda: drmario.plan(board(), threshold=13, col=8), "column 8, .*0 to 7"),
+        (lambda: drmario.plan(board(), threshold=13, hor_velocity=16), "hor_velocity 16, .*0 to 15"),
     ],
 )
-def test_what_cannot_be_is_refused_in_a_sentence(make, message):
-    with pytest.raises(ScenarioError, match=message):
+def test_what_cannot_be_is_refused_with_what_can(make, facts):
+    with pytest.raises(ScenarioError, match=facts):
         make()

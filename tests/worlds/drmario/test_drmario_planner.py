@@ -8,7 +8,7 @@ from plain_planner import plan_plainly
 from slipstream import _core
 from slipstream.worlds import drmario
 from slipstream.worlds.drmario import Engine
-from slipstream.worlds.drmario.planning import PLACEMENTS, UNREACHABLE, plan_engine
+from slipstream.worlds.drmario.position import PLACEMENTS, UNREACHABLE, plan_engine
 
 STATE = ("threshold", "row", "col", "rot", "parity", "speed_counter", "hor_velocity", "held")
 

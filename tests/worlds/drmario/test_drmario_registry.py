@@ -61,7 +61,7 @@ def test_a_seed_is_passed_over_only_where_it_repeats_a_layout():
 
 
 def test_a_level_without_a_registry_is_refused():
-    with pytest.raises(ScenarioError, match="levels 0 to 20"):
+    with pytest.raises(ScenarioError, match=r"level 21: .*0 to 20"):
         entries(21)
 
 
@@ -81,7 +81,7 @@ def test_a_scenario_with_the_registry_is_saved_and_loaded_and_a_slip_is_told():
     scenario = load("drmario_level_0", {"world.seeds": "registry"})
     assert from_plain(to_plain(scenario)) == scenario
     assert from_plain(parse_yaml(dump(scenario), "it").value) == scenario
-    with pytest.raises(ScenarioError, match="did you mean 'registry'"):
+    with pytest.raises(ScenarioError, match=r"world\.seeds: .*'registri'.* 'registry'"):
         load("drmario_level_0", {"world.seeds": "registri"})
 
 
@@ -106,7 +106,7 @@ def test_the_numbers_of_episodes_hold_on_every_level_and_are_each_seeds_first():
 def test_a_seed_that_a_world_never_plays_is_no_endless_search(monkeypatch):
     monkeypatch.setattr(registry, "MOST_DRAWS", 50)
     env = make_worlds(load("drmario_level_0", {"world.seeds": [1, 2]}).world, 8, EnvOptions(autoreset=False))
-    with pytest.raises(WorldContractError, match="does not play the seeds 3"):
+    with pytest.raises(WorldContractError, match="seeds 3"):
         episodes_of(env, [1, 3], games=1, stream=0, first=0)
 
 

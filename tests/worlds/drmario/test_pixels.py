@@ -16,7 +16,6 @@ from PIL import Image
 from slipstream.cli.main import main
 from slipstream.errors import CheckpointError, ScenarioError
 from slipstream.worlds.drmario import pixel_net
-from slipstream.worlds.drmario.captures import read_captures, read_picture
 from slipstream.worlds.drmario.drawing import COLOURS, GLASS
 from slipstream.worlds.drmario.pixels import (
     CELL_OF,
@@ -29,6 +28,8 @@ from slipstream.worlds.drmario.pixels import (
     labels_of,
     positions_of,
     rasterise,
+    read_captures,
+    read_picture,
     sample_positions,
     wear,
 )
@@ -211,22 +212,22 @@ def test_a_saved_model_reads_as_it_did(taught, tmp_path, positions):
 
 def test_a_damaged_or_foreign_model_is_refused(tmp_path):
     net = pixel_net.BottleNet((4, 4, 4, 4))
-    with pytest.raises(CheckpointError, match="no pixel model here"):
+    with pytest.raises(CheckpointError, match=r"model\.json"):
         pixel_net.load_model(tmp_path)
     files = written(tmp_path, net)
     pixel_net.load_model(tmp_path)
     weights, meta = files["weights.safetensors"], json.loads(files["model.json"])
     (tmp_path / "weights.safetensors").write_bytes(weights[:-1] + bytes([weights[-1] ^ 1]))
-    with pytest.raises(CheckpointError, match="damaged"):
+    with pytest.raises(CheckpointError, match=r"weights\.safetensors: SHA-256 .*model\.json"):
         pixel_net.load_model(tmp_path)
-    for change, message in [
-        ({"version": 2}, "version 2"),
-        ({"widths": [8, 4, 4, 4]}, "not the weights"),
-        ({"widths": [4, 4, 4, 10**9]}, "no model that fits"),
-        ({"surprise": 1}, "describes no pixel model"),
+    for change, facts in [
+        ({"version": 2}, "version 2;.* version 1"),
+        ({"widths": [8, 4, 4, 4]}, r"weights\.safetensors: .*BottleNet"),
+        ({"widths": [4, 4, 4, 10**9]}, r"model\.json: .*4, 1000000000"),
+        ({"surprise": 1}, r"model\.json: .*`surprise`"),
     ]:
         written(tmp_path, net, **{"model.json": msgspec.json.encode(meta | change)})
-        with pytest.raises(CheckpointError, match=message):
+        with pytest.raises(CheckpointError, match=facts):
             pixel_net.load_model(tmp_path)
 
 
@@ -250,24 +251,24 @@ def test_captures_are_read_as_they_were_written_in_any_size(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("line", "change", "message"),
+    ("line", "change", "facts"),
     [
-        (0, {"version": 7}, "version 7"),
-        (1, {"file": "../outside.png"}, "not in the folder"),
-        (1, {"file": "none.png"}, "No such file"),
-        (1, {"file": "labels.jsonl"}, "no PNG"),
-        (1, {"board": ["?" * 16] * 16}, r"labels\.jsonl:2: 0000\.png: row 1, column 1: '\?\?' is no cell"),
-        (1, {"board": [".."]}, "16 rows"),
-        (1, {"preview": "yx"}, "preview"),
-        (1, {"extra": 1}, "no labels"),
+        (0, {"version": 7}, r"labels\.jsonl: .*version 7;.* version 1"),
+        (1, {"file": "../outside.png"}, r"labels\.jsonl: '\.\./outside\.png'"),
+        (1, {"file": "none.png"}, r"none\.png: "),
+        (1, {"file": "labels.jsonl"}, r"labels\.jsonl: .*PNG"),
+        (1, {"board": ["?" * 16] * 16}, r"labels\.jsonl:2: 0000\.png: row 1, column 1: '\?\?'"),
+        (1, {"board": [".."]}, r"labels\.jsonl:2: 0000\.png: .*16 rows .*found 1 "),
+        (1, {"preview": "yx"}, r"labels\.jsonl:2: 0000\.png: .*preview .*'yx'"),
+        (1, {"extra": 1}, r"labels\.jsonl: .*`extra`"),
     ],
 )
-def test_captures_that_cannot_be_learned_from_are_refused_by_line(line, change, message, tmp_path):
+def test_captures_that_cannot_be_learned_from_are_refused_by_line(line, change, facts, tmp_path):
     main(["drmario", "pixels", "draw", "--out", str(tmp_path), "--count", "1"])
     lines = (tmp_path / "labels.jsonl").read_text().splitlines()
     lines[line] = json.dumps(json.loads(lines[line]) | change)
     (tmp_path / "labels.jsonl").write_text("\n".join(lines))
-    with pytest.raises(ScenarioError, match=message):
+    with pytest.raises(ScenarioError, match=facts):
         read_captures(tmp_path)
 
 

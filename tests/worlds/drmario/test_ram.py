@@ -12,8 +12,7 @@ from slipstream.worlds import drmario
 from slipstream.worlds.drmario import Engine
 from slipstream.worlds.drmario import config as schema
 from slipstream.worlds.drmario.build import build
-from slipstream.worlds.drmario.planning import plan_engine
-from slipstream.worlds.drmario.position import pose_of, position_of, speed_ups, threshold, with_pill
+from slipstream.worlds.drmario.position import plan_engine, pose_of, position_of, speed_ups, threshold, with_pill
 from slipstream.worlds.drmario.ram import channel_counts, state_from_ram, viruses_on_board
 from slipstream.worlds.vec_env import EnvOptions
 
@@ -102,34 +101,34 @@ def test_the_second_player_is_read_from_his_own_bytes():
 
 
 @pytest.mark.parametrize(
-    ("address", "value", "message"),
+    ("address", "value", "facts"),
     [
-        (0x0301, 3, "0x0301 is 0x03"),
-        (0x0305, 8, "column of the pill is 0 to 7"),
-        (0x0305, 7, "lies flat"),
-        (0x0306, 16, "row of the pill is 0 to 15"),
-        (0x030B, 0x26, "speed setting is 0 to 2"),
-        (0x0316, 25, "level is 0 to 24"),
-        (0x0324, 0x1A, "two decimal digits"),
-        (0x0325, 4, "rotation"),
-        (0x0400, 0x00, "row 0, column 0"),
-        (0x047F, 0x90, "row 15, column 7"),
-        (0x07FF, 9, "0x07ff is 0x09"),
+        (0x0301, 3, "0x0301 is 0x03.* 0 to 2"),
+        (0x0305, 8, "0x0305 is 0x08.* 0 to 7"),
+        (0x0305, 7, "0x0305 is 0x07.* 0 to 6"),
+        (0x0306, 16, "0x0306 is 0x10.* 0 to 15"),
+        (0x030B, 0x26, "0x030b is 0x26.* 0 to 2"),
+        (0x0316, 25, "0x0316 is 0x19.* 0 to 24"),
+        (0x0324, 0x1A, "0x0324 is 0x1a"),
+        (0x0325, 4, "0x0325 is 0x04.* 0 to 3"),
+        (0x0400, 0x00, "0x0400: .*row 0, column 0: 0x00"),
+        (0x047F, 0x90, "0x0400: .*row 15, column 7: 0x90"),
+        (0x07FF, 9, "0x07ff is 0x09.* 0 to 8"),
     ],
 )
-def test_bytes_that_no_game_has_are_refused_by_address(address, value, message):
+def test_bytes_that_no_game_has_are_refused_by_address(address, value, facts):
     ram = bytearray(ram_of(Engine()))
     ram[address] = value
-    with pytest.raises(ScenarioError, match=message):
+    with pytest.raises(ScenarioError, match=facts):
         state_from_ram(bytes(ram))
 
 
 def test_ram_of_another_length_or_of_a_menu_says_so():
-    with pytest.raises(ScenarioError, match="RAM of 2047 bytes"):
+    with pytest.raises(ScenarioError, match=r"2047 .*2048"):
         state_from_ram(ram_of(Engine())[1:])
-    with pytest.raises(ScenarioError, match="no level is being played"):
+    with pytest.raises(ScenarioError, match="0x0046 is 0"):
         state_from_ram(bytes(2048))
-    with pytest.raises(ScenarioError, match="players 0 and 1"):
+    with pytest.raises(ScenarioError, match=r"player 2: .*0 and 1"):
         state_from_ram(ram_of(Engine()), player=2)
 
 
@@ -185,4 +184,4 @@ def test_a_dump_is_shown_with_its_counts(tmp_path, capsys):
     assert "virus             20" in said
     (tmp_path / "dump.bin").write_bytes(b"NES\x1a" + bytes(40_000))
     assert main(["drmario", "ram", str(tmp_path / "dump.bin")]) == 2
-    assert "RAM of 40004 bytes" in capsys.readouterr().err
+    assert "40004 bytes" in capsys.readouterr().err

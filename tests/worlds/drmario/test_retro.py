@@ -110,14 +110,14 @@ def test_a_core_with_other_timing_costs_placements_and_no_more():
 
 def test_what_cannot_be_done_is_refused_in_words(monkeypatch):
     core = FakeCore(Engine)
-    with pytest.raises(ScenarioError, match="pip install stable-retro"):
+    with pytest.raises(ScenarioError, match="stable-retro"):
         open_retro("DrMario-Nes")
-    with pytest.raises(ScenarioError, match="placements"):
+    with pytest.raises(ScenarioError, match=r"actions .*'controller'"):
         RetroEnv(core, schema.DrMarioConfig(actions="controller"))
     with pytest.raises(ScenarioError, match=r"reward\.match"):
         RetroEnv(core, schema.DrMarioConfig(reward=schema.DrMarioRewardConfig(match=1.0)))
     core.buttons = ("A", "B", "FIRE")
-    with pytest.raises(ScenarioError, match="no buttons DOWN, LEFT"):
+    with pytest.raises(ScenarioError, match="DOWN, LEFT"):
         RetroEnv(core)
     env = RetroEnv(FakeCore(Engine))
     with pytest.raises(ResetNeeded):
@@ -128,7 +128,7 @@ def test_what_cannot_be_done_is_refused_in_words(monkeypatch):
     monkeypatch.setattr(retro, "LONGEST_WAIT", 200)
     stuck = FakeCore(Engine, "title")
     monkeypatch.setattr(stuck, "step", lambda action: None)
-    with pytest.raises(WorldContractError, match="saved within a level"):
+    with pytest.raises(WorldContractError, match=r"200 frames .*0x0046 is 0"):
         RetroEnv(stuck).reset()
 
 

@@ -28,8 +28,6 @@ def plain(value: Any) -> Any:
         return value
     if isinstance(value, (list, tuple)):
         return [plain(item) for item in value]
-    if type(value).__name__ in ("RacingTask",):
-        return str(value)
     names = [n for n in dir(value) if not n.startswith("_") and not callable(getattr(type(value), n, None))]
     return {n: plain(getattr(value, n)) for n in names if n != "course"}
 
@@ -165,30 +163,30 @@ def test_every_key_of_a_track_changes_it(track, changes):
 # --- bad input ---
 
 WRONG: list[tuple[str, dict[str, Any], str]] = [
-    ("time_trial_oval", {"lidar.beams": 0}, "beams.*1"),
-    ("time_trial_oval", {"track.width_m": -1}, "width_m.*-1"),
-    ("gaplock_ppo", {"track.width_m": 0}, "width_m.*0"),
-    ("gaplock_ppo", {"track.width_m": 0.05}, "narrower than two cells"),
-    ("time_trial_oval", {"track.radius_m": 1}, "no inner wall"),
-    ("gaplock_ppo", {"spawn.sets.pinch_left.attacker": [4.4, 1.3, 0]}, "pinch_left.*attacker.*wall.*1.3 m beside"),
-    ("gaplock_ppo", {"spawn.sets.pinch_left.attacker": [3.2, 0, 0]}, "pinch_left.*same place"),
-    ("gaplock_ppo", {"spawn.sets.pinch_left.atacker": [3, 0, 0]}, "'atacker'.*did you mean 'attacker'"),
-    ("gaplock_curriculum", {"phases": [{"name": "p", "spawns": ["pinch_lft"]}]}, "did you mean 'pinch_left'"),
-    ("time_trial_oval", {"cars": [{"id": "a"}, {"id": "a"}]}, "a is used more than once"),
-    ("time_trial_oval", {"cars": [{"id": "a"}, {"id": "b"}]}, "alone"),
-    ("time_trial_oval", {"task": "gaplock"}, "two cars"),
+    ("time_trial_oval", {"lidar.beams": 0}, r"lidar\.beams: .*0.* 1"),
+    ("time_trial_oval", {"track.width_m": -1}, r"track\.width_m: .*-1.* 0"),
+    ("gaplock_ppo", {"track.width_m": 0}, r"track\.width_m: .*0.* 0"),
+    ("gaplock_ppo", {"track.width_m": 0.05}, r"corridor: .*0\.05\d* m .*0\.05\d* m"),
+    ("time_trial_oval", {"track.radius_m": 1}, r"oval: .*1\.0* m .*2\.20* m"),
+    ("gaplock_ppo", {"spawn.sets.pinch_left.attacker": [4.4, 1.3, 0]}, r"pinch_left: attacker .*4\.4 m .*1\.3 m"),
+    ("gaplock_ppo", {"spawn.sets.pinch_left.attacker": [3.2, 0, 0]}, "pinch_left: attacker and defender"),
+    ("gaplock_ppo", {"spawn.sets.pinch_left.atacker": [3, 0, 0]}, "pinch_left .*'atacker' .*'attacker'"),
+    ("gaplock_curriculum", {"phases": [{"name": "p", "spawns": ["pinch_lft"]}]}, "p: .*'pinch_lft'.* 'pinch_left'"),
+    ("time_trial_oval", {"cars": [{"id": "a"}, {"id": "a"}]}, r"cars: ids [^:]*: a\b"),
+    ("time_trial_oval", {"cars": [{"id": "a"}, {"id": "b"}]}, "task: .*2 cars"),
+    ("time_trial_oval", {"task": "gaplock"}, "task: .*2 cars.* 1$"),
     ("time_trial_oval", {"cars": [{"id": "a", "vehicle": "limo"}]}, "0 to 8 m/s.*limo"),
-    ("time_trial_oval", {"cars": [{"id": "a", "reward": {"overrides": {"progres": 1}}}]}, "did you mean 'progress'"),
-    ("time_trial_oval", {"cars": [{"id": "a", "reward": {"preset": "rase"}}]}, "preset"),
-    ("time_trial_oval", {"observation.overrides.target": True}, "no other car"),
-    ("time_trial_oval", {"track": {"kind": "map", "path": "nowhere.yaml"}}, "nowhere.yaml"),
-    ("time_trial_oval", {"track": {"kind": "ovl"}}, "ovl"),
+    ("time_trial_oval", {"cars": [{"id": "a", "reward": {"overrides": {"progres": 1}}}]}, r"\.progres: .*'progress'"),
+    ("time_trial_oval", {"cars": [{"id": "a", "reward": {"preset": "rase"}}]}, r"preset: .*'rase'.* 'race'"),
+    ("time_trial_oval", {"observation.overrides.target": True}, r"observation\.target: "),
+    ("time_trial_oval", {"track": {"kind": "map", "path": "nowhere.yaml"}}, r"nowhere\.yaml: "),
+    ("time_trial_oval", {"track": {"kind": "ovl"}}, "'ovl' .*'oval'"),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "changes", "sentence"), WRONG, ids=lambda value: str(value)[:40])
-def test_nonsense_is_refused_with_what_was_found(name, changes, sentence):
-    with pytest.raises(ScenarioError, match=f"(?s){sentence}"):
+@pytest.mark.parametrize(("name", "changes", "facts"), WRONG, ids=lambda value: str(value)[:40])
+def test_nonsense_is_refused_with_what_was_found(name, changes, facts):
+    with pytest.raises(ScenarioError, match=f"(?s){facts}"):
         race(name, **changes)
 
 
@@ -196,23 +194,23 @@ def test_a_map_without_a_centreline_cannot_be_raced_on(tmp_path):
     Image.fromarray(np.full((40, 40), 255, np.uint8)).save(tmp_path / "room.png")
     (tmp_path / "room.yaml").write_text("image: room.png\nresolution: 0.1\norigin: [0, 0, 0]\n")
     Map.load(tmp_path / "room.yaml")
-    with pytest.raises(ScenarioError, match=r"room has no centreline.*room_centerline.csv"):
+    with pytest.raises(ScenarioError, match=r"room_centerline\.csv"):
         race("time_trial_oval", track={"kind": "map", "path": str(tmp_path / "room.yaml")})
 
 
 def test_a_curriculum_needs_phases_and_past_selves_a_learner():
-    with pytest.raises(ScenarioError, match=r"curriculum.*no phases"):
+    with pytest.raises(ScenarioError, match=r"curriculum: .*world\.phases"):
         load("gaplock_ppo", {"curriculum.window": 10})
-    with pytest.raises(ScenarioError, match=r"start_phase.*'standart'.*did you mean 'standard'"):
+    with pytest.raises(ScenarioError, match=r"start_phase.*'standart'.*'standard'"):
         load("gaplock_curriculum", {"curriculum.start_phase": "standart"})
-    with pytest.raises(ScenarioError, match=r"policies.past.of.*'mian'.*did you mean 'main'"):
+    with pytest.raises(ScenarioError, match=r"policies\.past\.of.*'mian'.*'main'"):
         load("head_to_head_past_selves", {"policies.past.of": "mian"})
-    with pytest.raises(ScenarioError, match=r"federated.agents.*'atacker'.*did you mean 'attacker'"):
+    with pytest.raises(ScenarioError, match=r"federated\.agents.*'atacker'.*'attacker'"):
         load("convoy_lock_td3", {"federated.agents": ["atacker"]})
 
 
 def test_a_kind_is_a_flag_and_what_it_needs_is_asked_for():
     changed = cli_overrides(load("time_trial_oval"), ["--world.spawn.kind", "grid"])
     assert changed.world.spawn.kind == "grid"
-    with pytest.raises(ScenarioError, match="random_sector"):
+    with pytest.raises(ScenarioError, match=r"world: .*aircraft .*random_sector"):
         cli_overrides(load("time_trial_oval"), ["--world.kind", "airspace"])

@@ -56,11 +56,11 @@ def test_a_slower_share_takes_longer():
 
 
 def test_drivers_that_make_no_sense_are_refused():
-    with pytest.raises(ScenarioError, match="pure pursuit needs a line"):
+    with pytest.raises(ScenarioError, match=r"PurePursuit .*raceline\(track\)"):
         racing.drive(racing.oval(), PurePursuit())
-    with pytest.raises(ScenarioError, match="has no centreline"):
+    with pytest.raises(ScenarioError, match=r"grid_centerline\.csv"):
         racing.drive(Map.from_grid(np.zeros((40, 40)), 0.1), FollowGap())
-    with pytest.raises(ValueError, match="laps must be at least 1"):
+    with pytest.raises(ValueError, match="laps is 0"):
         racing.drive(racing.oval(), FollowGap(), laps=0)
 
 

@@ -1,7 +1,6 @@
 """Tracks: what scanners see of them, contact with walls, progress, and files."""
 
 import itertools
-import re
 
 import numpy as np
 import pytest
@@ -204,7 +203,7 @@ def test_an_open_line_ends_where_it_ends():
 
 
 def test_without_a_centreline_there_is_no_progress():
-    with pytest.raises(ScenarioError, match=r"map grid has no centreline.*grid_centerline\.csv"):
+    with pytest.raises(ScenarioError, match=r"grid_centerline\.csv"):
         room().progress((1.0, 1.0))
 
 
@@ -258,63 +257,66 @@ def test_a_turned_map_is_the_same_track_turned():
 
 
 @pytest.mark.parametrize(
-    ("keys", "message"),
+    ("keys", "facts"),
     [
-        ({"resolution": ""}, "has no 'resolution', which says how many metres a cell is wide"),
-        ({"resolution": "", "resolutoin": 0.1}, "is that 'resolutoin'?"),
-        ({"resolution": "fine"}, "resolution must be a number, found 'fine'"),
-        ({"resolution": -0.1}, "must be above 0"),
-        ({"origin": "[1.0]"}, "origin must be [x, y] or [x, y, yaw]"),
-        ({"origin": "[1.0, .nan, 0]"}, "origin must be"),
-        ({"free_thresh": 0.9}, "free_thresh 0.9 and occupied_thresh 0.65 must be in order"),
+        ({"resolution": ""}, r"track\.yaml: .*'resolution'"),
+        ({"resolution": "", "resolutoin": 0.1}, r"track\.yaml: .*'resolution'.* 'resolutoin'"),
+        ({"resolution": "fine"}, r"track\.yaml: resolution .*'fine'"),
+        ({"resolution": -0.1}, r"map track: .*resolution .*-0\.1"),
+        ({"origin": "[1.0]"}, r"track\.yaml: origin .*\[x, y\] or \[x, y, yaw\] .*\[1\.0\]"),
+        ({"origin": "[1.0, .nan, 0]"}, r"track\.yaml: origin .*\[1\.0, nan, 0\]"),
+        ({"free_thresh": 0.9}, r"track\.yaml: free_thresh 0\.9 .*occupied_thresh 0\.65 "),
     ],
 )
-def test_mistakes_in_a_map_file_are_named(tmp_path, keys, message):
-    with pytest.raises(ScenarioError, match=re.escape(message)):
+def test_mistakes_in_a_map_file_are_named(tmp_path, keys, facts):
+    with pytest.raises(ScenarioError, match=facts):
         Map.load(write(tmp_path, **keys))
 
 
 def test_missing_and_broken_files_are_named(tmp_path):
-    with pytest.raises(ScenarioError, match=r"nowhere\.yaml: cannot be read: No such file"):
+    with pytest.raises(ScenarioError, match=r"nowhere\.yaml: "):
         Map.load(tmp_path / "nowhere.yaml")
     path = write(tmp_path)
     (tmp_path / "track.png").write_bytes(b"not a picture")
-    with pytest.raises(ScenarioError, match=r"its image .*track\.png cannot be read"):
+    with pytest.raises(ScenarioError, match=r"track\.png"):
         Map.load(path)
     (tmp_path / "track.png").unlink()
-    with pytest.raises(ScenarioError, match=r"its image .*track\.png does not exist"):
+    with pytest.raises(ScenarioError, match=r"track\.png"):
         Map.load(path)
     path = write(tmp_path)
     (tmp_path / "track_centerline.csv").write_text("1.5, 2.6\nhere, there\n")
-    with pytest.raises(ScenarioError, match=r"track_centerline\.csv:2: expected x, y in metres, found 'here, there'"):
+    with pytest.raises(ScenarioError, match=r"track_centerline\.csv:2:.*'here, there'"):
         Map.load(path)
     (tmp_path / "track_centerline.csv").write_text("1.5, 2.6\n1.5, 2.6\n3.0, 1.0\n")
-    with pytest.raises(ScenarioError, match="centreline points 0 and 1 are the same"):
+    with pytest.raises(ScenarioError, match="points 0 and 1"):
         Map.load(path)
 
 
 @pytest.mark.parametrize(
-    ("call", "message"),
+    ("call", "facts"),
     [
-        (lambda: Map.from_grid(np.ones((3, 3)), 0.1), "no free cell"),
-        (lambda: Map.from_grid(np.zeros((0, 3)), 0.1), "at least one row"),
-        (lambda: Map.from_grid(np.zeros(3), 0.1), "a grid has rows and columns"),
-        (lambda: Map.from_grid(np.zeros((3, 3)), 0.0), "must be above 0"),
-        (lambda: Map.from_grid(np.zeros((3, 3)), 1.0, centerline=[(0, 0)]), "at least 2 points, not 1"),
-        (lambda: Map.from_grid(np.zeros((3, 3)), 1.0, centerline=[(0, np.nan), (1, 1)]), "expected finite points"),
+        (lambda: Map.from_grid(np.ones((3, 3)), 0.1), "map grid: .*3 x 3 cells"),
+        (lambda: Map.from_grid(np.zeros((0, 3)), 0.1), "map grid: .*0 x 3"),
+        (lambda: Map.from_grid(np.zeros(3), 0.1), r"map grid: .*\(3,\)"),
+        (lambda: Map.from_grid(np.zeros((3, 3)), 0.0), r"map grid: .*resolution .*\b0\.0"),
+        (lambda: Map.from_grid(np.zeros((3, 3)), 1.0, centerline=[(0, 0)]), "centreline .*2 points, .*1"),
+        (
+            lambda: Map.from_grid(np.zeros((3, 3)), 1.0, centerline=[(0, np.nan), (1, 1)]),
+            r"centreline: .*\[0\.0, nan\]",
+        ),
     ],
 )
-def test_grids_that_make_no_sense_are_refused(call, message):
-    with pytest.raises(ScenarioError, match=message):
+def test_grids_that_make_no_sense_are_refused(call, facts):
+    with pytest.raises(ScenarioError, match=facts):
         call()
 
 
 @pytest.mark.parametrize(
-    ("keys", "message"),
-    [({"beams": 0}, "at least one beam, not 0"), ({"fov": 7.0}, "at most 2 pi"), ({"max_range": -1.0}, "above 0 m")],
+    ("keys", "facts"),
+    [({"beams": 0}, "beam.* 0$"), ({"fov": 7.0}, r"2 pi.* 7\.0"), ({"max_range": -1.0}, r"range .*-1\.0")],
 )
-def test_scanners_that_make_no_sense_are_refused(keys, message):
-    with pytest.raises(ValueError, match=message):
+def test_scanners_that_make_no_sense_are_refused(keys, facts):
+    with pytest.raises(ValueError, match=facts):
         room().scan((1, 1, 0), **keys)
 
 

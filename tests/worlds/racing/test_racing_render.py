@@ -258,7 +258,7 @@ def test_pictures_have_the_size_asked_for_and_the_same_bytes_every_time(cars, si
 
 def test_a_race_without_its_track_is_refused():
     render, spec, frames, _ = race()
-    with pytest.raises(ValueError, match="drawn on its track"):
+    with pytest.raises(ValueError, match=r"VecEnv\.backdrop"):
         render(spec, frames, None, SIZE)
 
 

@@ -147,8 +147,7 @@ PAID = {
 }
 
 
-def test_the_schema_and_the_core_have_the_same_terms():
-    assert list(RewardTerms.model_fields) == _core.racing_terms()
+def test_every_term_of_the_reward_is_tried_below():
     assert set(PAID) == set(RewardTerms.model_fields)
 
 
@@ -349,9 +348,9 @@ def test_a_phase_counts_for_episodes_that_start_after_it():
         running = env.episode_length[:] == 0
         if step <= 200 and not env.episode_done.any() and running.all():
             assert all(env.frame(i)[0, held] == 0.44 for i in range(8))
-    with pytest.raises(ValueError, match="no phase 6"):
+    with pytest.raises(ValueError, match=r"phase 6;.* 6$"):
         env.phases = [0] * 7 + [6]
-    with pytest.raises(ValueError, match="one number per world"):
+    with pytest.raises(ValueError, match=r"phases .*1 .*8 worlds"):
         env.phases = [0]
 
 

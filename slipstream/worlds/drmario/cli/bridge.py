@@ -14,6 +14,7 @@ import numpy as np
 
 from slipstream.data.disk import replace_file
 from slipstream.errors import ScenarioError
+from slipstream.types import U16
 from slipstream.worlds.drmario import ram as console
 from slipstream.worlds.drmario.bridge import (
     REAL_TIME,
@@ -22,22 +23,17 @@ from slipstream.worlds.drmario.bridge import (
     Loopback,
     Pad,
     Placed,
-    Policy,
     ShadowGame,
     Sight,
     WireTraffic,
-    count_viruses,
     open_serial,
     play,
-    player,
     virtual_time,
 )
-from slipstream.worlds.drmario.captures import read_picture
 from slipstream.worlds.drmario.config import SEEDS, SPEEDS, DrMarioConfig, Speed
 from slipstream.worlds.drmario.engine import Engine, seed_at
-from slipstream.worlds.drmario.pixels import LETTERS, Positions, board_to_text, rasterise, seen_in, wear
-from slipstream.worlds.drmario.planning import UNREACHABLE
-from slipstream.worlds.drmario.position import EMPTY, U16, Position, pose_of
+from slipstream.worlds.drmario.pixels import LETTERS, Positions, board_to_text, rasterise, read_picture, seen_in, wear
+from slipstream.worlds.drmario.position import EMPTY, UNREACHABLE, Policy, Position, count_viruses, player, pose_of
 
 SIDES = ("right", "below", "left", "above")
 

@@ -9,15 +9,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from slipstream.cli.flags import make_parser
+from slipstream.cli.main import dispatch
 from slipstream.config.load import override, to_plain
-from slipstream.config.names import check_name
+from slipstream.config.records import check_name
 from slipstream.errors import CheckpointError, ScenarioError, suggest
 from slipstream.worlds.drmario.config import FRAMES_PER_SECOND, SEEDS, DrMarioConfig
+from slipstream.worlds.world import Verb
 
 if TYPE_CHECKING:
     from slipstream.config.scenario import Scenario
     from slipstream.data.checkpoint import Checkpoint
-    from slipstream.evaluate.time_to_success import PlayedPositions
+    from slipstream.judging.time_to_success import PlayedPositions
     from slipstream.run.progress import Display
     from slipstream.run.time_to_success import FitReport, Times
     from slipstream.spec import WorldSpec
@@ -29,27 +32,26 @@ FEWEST = 16  # games
 
 def evaluator(argv: Sequence[str]) -> int:
     """Train or show a model of the frames left until the bottle is cleared."""
-    parser = argparse.ArgumentParser(
-        "slipstream drmario evaluator",
-        description="A model of how many frames it will take to clear the bottle from a position: quantiles, and the "
-        "chance of clearing it at all. `shaping.evaluator` leads learners with it.",
-        allow_abbrev=False,
+    about = (
+        "A model of how many frames it will take to clear the bottle from a position: quantiles, and the probability "
+        "of clearing it at all. `shaping.evaluator` uses it as potential."
     )
-    verbs = parser.add_subparsers(dest="verb", metavar="train|show", required=True)
-    _train_parser(verbs.add_parser("train", help="play games, fit, calibrate, judge", allow_abbrev=False))
-    _show_parser(verbs.add_parser("show", help="how good a model is, and what it says", allow_abbrev=False))
-    args = parser.parse_args(argv)
-    return {"train": _train, "show": _show}[args.verb](args)
+    verbs = (
+        Verb("train", "play games, fit, calibrate, judge", _train),
+        Verb("show", "how good a model is, and what it predicts", _show),
+    )
+    return dispatch("slipstream drmario evaluator", about, {"verbs": verbs}, argv)
 
 
 # --- train ---
 
 
-def _train_parser(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
+def _train_parser() -> argparse.ArgumentParser:
+    parser = make_parser(
+        "drmario evaluator train",
         "Play games of a run's, checkpoint's or model's policy, or of a script, exploration off, and learn how many "
         "frames were left at their decisions. A game that is not cleared within the horizon counts as that long. "
-        "Games of other seeds calibrate the model, and games of yet others judge it."
+        "Games of other seeds calibrate the model, and games of yet others judge it.",
     )
     add = parser.add_argument
     add("subject", help="a run folder, checkpoint, exported model, or a scenario")
@@ -59,6 +61,7 @@ def _train_parser(parser: argparse.ArgumentParser) -> None:
     add("--horizon", type=int, default=10_000, help="frames; what is not cleared within them counts as this (10000)")
     add("--epochs", type=int, default=6, help="passes over what was played; the best one is kept (6)")
     add("--seed", type=int, default=0, help="of games, weights and shuffling (0)")
+    return parser
 
 
 class PlayerChoice(NamedTuple):
@@ -69,9 +72,13 @@ class PlayerChoice(NamedTuple):
     policy: str
 
 
-def _train(args: argparse.Namespace) -> int:
+def _train(argv: Sequence[str]) -> int:
+    args = _train_parser().parse_args(argv)
     if args.games < FEWEST or args.horizon < 1 or args.epochs < 1 or not 0 <= args.seed < 2**32:
-        raise ScenarioError(f"--games is at least {FEWEST}, --horizon and --epochs are at least 1, --seed at least 0")
+        raise ScenarioError(
+            f"--games {args.games} --horizon {args.horizon} --epochs {args.epochs} --seed {args.seed}: at least "
+            f"{FEWEST} games, a horizon and epochs of 1 or more, and a seed from 0 to {2**32 - 1} are needed"
+        )
     check_name(args.out.name, "model")
     if os.path.lexists(args.out):
         raise ScenarioError(f"{args.out}: something is already there; choose another name, or remove it first")
@@ -80,7 +87,7 @@ def _train(args: argparse.Namespace) -> int:
     import msgspec
     import torch
 
-    from slipstream.evaluate import time_to_success as learning
+    from slipstream.judging import time_to_success as learning
     from slipstream.run.time_to_success import FitReport, save_times
 
     torch.set_num_threads(1)  # the passes are native, and torch's own threads cost more than they bring
@@ -125,7 +132,7 @@ def _player(subject: str, policy: str | None) -> PlayerChoice:
 
 def _play(player: PlayerChoice, counts: dict[str, int], seed: int) -> tuple[dict[str, PlayedPositions], WorldSpec]:
     """Games of every part, each of seeds of its own."""
-    from slipstream.evaluate.time_to_success import play
+    from slipstream.judging.time_to_success import play
     from slipstream.run.progress import best_display
     from slipstream.run.saved_cast import script_instead, trained_teams
     from slipstream.run.setup import make_evaluation_worlds
@@ -165,9 +172,10 @@ def _play(player: PlayerChoice, counts: dict[str, int], seed: int) -> tuple[dict
 # --- show ---
 
 
-def _show_parser(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "Show how well a model predicted games it had not seen, and what it says at the beginning of games."
+def _show_parser() -> argparse.ArgumentParser:
+    parser = make_parser(
+        "drmario evaluator show",
+        "Show how well a model predicted games it had not seen, and what it predicts at the beginning of games.",
     )
     parser.add_argument("model", type=Path, help="what `slipstream drmario evaluator train` wrote")
     parser.add_argument(
@@ -176,12 +184,14 @@ def _show_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--level", type=int, help="of these games (default: the first the model learned from)")
     parser.add_argument("--png", type=Path, help="draw levels and how often they held")
     parser.add_argument("--json", action="store_true", help="print the report as JSON instead")
+    return parser
 
 
-def _show(args: argparse.Namespace) -> int:
+def _show(argv: Sequence[str]) -> int:
+    args = _show_parser().parse_args(argv)
     import msgspec
 
-    from slipstream.evaluate.time_to_success import draw
+    from slipstream.judging.time_to_success import draw
     from slipstream.run.time_to_success import load_times
 
     times = load_times(args.model)

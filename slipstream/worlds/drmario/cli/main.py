@@ -3,26 +3,159 @@
 from __future__ import annotations
 
 import argparse
+import csv
+import json
 import select
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from slipstream.errors import ScenarioError, suggest
-from slipstream.worlds.drmario import transcript
+import msgspec
+
+from slipstream.cli.main import dispatch
+from slipstream.errors import ScenarioError
+from slipstream.worlds.drmario import best_times, registry
 from slipstream.worlds.drmario.cli.bridge import bridge, ram
 from slipstream.worlds.drmario.cli.evaluator import evaluator
 from slipstream.worlds.drmario.cli.pixels import pixels
-from slipstream.worlds.drmario.cli.seeds import best, seeds
 from slipstream.worlds.drmario.cli.sweep import sweep
-from slipstream.worlds.drmario.config import SEEDS, SPEEDS, DrMarioConfig
-from slipstream.worlds.drmario.engine import Engine, Terminal
-from slipstream.worlds.drmario.planning import UNREACHABLE, plan_engine
-from slipstream.worlds.drmario.terminal import SHAPES
+from slipstream.worlds.drmario.config import FRAMES_PER_SECOND, SEEDS, SPEEDS, DrMarioConfig, Speed
+from slipstream.worlds.drmario.drawing import SHAPES
+from slipstream.worlds.drmario.engine import (
+    Engine,
+    Terminal,
+    begin_game,
+    read_transcript,
+    transcript_differences,
+    write_transcript,
+)
+from slipstream.worlds.drmario.position import UNREACHABLE, plan_engine
 from slipstream.worlds.registry import make_worlds
 from slipstream.worlds.vec_env import EnvOptions
+from slipstream.worlds.world import Verb
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+FLOORS = (0.1, 0.5, 0.9)
+
+
+def seeds(argv: Sequence[str]) -> int:
+    """List the registry's games."""
+    parser = argparse.ArgumentParser(
+        "slipstream drmario seeds",
+        description=f"The registry: {registry.PER_LEVEL} of the console's games on every level from 0 to 20, the same "
+        "for everybody. `--world.seeds registry` trains on them alone.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--level", type=int, help="only this level (default: all)")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print JSON, with the 128 pills of every game")
+    form.add_argument("--csv", type=Path, metavar="FILE", help="write all of it to this file")
+    args = parser.parse_args(argv)
+    levels = registry.LEVELS if args.level is None else (args.level,)
+    entries = [entry for level in levels for entry in registry.entries(level)]
+    if args.json:
+        print(json.dumps([msgspec.to_builtins(entry) for entry in entries], indent=2))
+    elif args.csv is not None:
+        _write(args.csv, entries)
+        print(f"{len(entries):,} games are in {args.csv}")
+    else:
+        print(f"{'level':>5} {'seed':>6}  {'layout':<16}  {'pills':<16}  first pills")
+        for entry in entries:
+            first = entry.pills[1:] + entry.pills[:1]  # as they come under control
+            print(f"{entry.level:>5} {entry.seed:>6}  {entry.layout}  {entry.signature}  {first[:24]}…")
+    return 0
+
+
+def best(argv: Sequence[str]) -> int:
+    """Show best times beside the human records; exit code 1 where one that is to be verified does not hold."""
+    parser = argparse.ArgumentParser(
+        "slipstream drmario best-times",
+        description="The fastest clears of every game, as training and `slipstream drmario sweep --db` keep them.",
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "--db", type=Path, default=Path(best_times.FILE), metavar="FILE",
+        help=f"the database, or a run folder with one (default: {best_times.FILE} here)",
+    )  # fmt: skip
+    parser.add_argument("--level", type=int, help="the fastest clears of this level (default: a line per level)")
+    parser.add_argument("--speed", choices=SPEEDS, help="only games that began at this speed")
+    parser.add_argument("--csv", type=Path, metavar="FILE", help="write every clear that is kept to this file")
+    parser.add_argument("--verify", action="store_true", help="play the clears again whose placements are kept")
+    args = parser.parse_args(argv)
+    path = args.db / best_times.FILE if args.db.is_dir() else args.db
+    clears = best_times.clears(path, args.level, speed=args.speed)
+    if not clears:
+        raise ScenarioError(f"{path}: nothing was cleared there yet")
+    if args.csv is not None:
+        _write(args.csv, clears)
+    table = _levels(path, clears, args.speed) if args.level is None else _clears(clears)
+    from rich.console import Console
+
+    Console(width=None if Console().is_terminal else 160).print(table)
+    return _verify(clears) if args.verify else 0
+
+
+def _levels(path: Path, clears: Sequence[best_times.Clear], speed: Speed | None) -> Table:
+    from rich.table import Table
+
+    table = Table(title=f"best times in {path}, frames", title_justify="left")
+    for name in ("level", "seeds", "best", *[f"{q:g} of seeds" for q in FLOORS], "human record", "seed", "run"):
+        table.add_column(name, justify="left" if name == "run" else "right")
+    for level in sorted({clear.level for clear in clears}):
+        own = [clear for clear in clears if clear.level == level]
+        floors = best_times.floors(path, level, FLOORS, speed)
+        table.add_row(
+            str(level), str(len({clear.seed for clear in own})), _time(own[0].frames), *[f"{f:,.0f}" for f in floors],
+            _time(best_times.human_record_frames(level)), str(own[0].seed), own[0].run,
+        )  # fmt: skip
+    return table
+
+
+def _clears(clears: Sequence[best_times.Clear], most: int = 20) -> Table:
+    from rich.table import Table
+
+    level = clears[0].level
+    record = _time(best_times.human_record_frames(level))
+    table = Table(title=f"level {level}: {min(most, len(clears))} of {len(clears)} clears, human record {record}")
+    for name in ("seed", "frames", "pills", "speed", "run", "when"):
+        table.add_column(name, justify="right" if name in ("seed", "frames", "pills") else "left")
+    for clear in clears[:most]:
+        table.add_row(str(clear.seed), _time(clear.frames), str(clear.pills), clear.speed, clear.run, clear.at)
+    return table
+
+
+def _time(frames: float) -> str:
+    return "" if frames != frames else f"{frames:,.0f} ({frames / FRAMES_PER_SECOND:.1f} s)"
+
+
+def _verify(clears: Sequence[best_times.Clear]) -> int:
+    kept = [clear for clear in clears if clear.game is not None]
+    wrong = [(clear, found) for clear in kept if (found := best_times.replay(clear)) != clear.frames]
+    for clear, found in wrong:
+        told = "does not clear it" if found is None else f"takes {found} frames"
+        print(
+            f"level {clear.level}, seed {clear.seed}, {clear.run}: {clear.frames} frames are claimed, the game {told}"
+        )
+    without = len(clears) - len(kept)
+    print(f"{len(kept) - len(wrong)} of {len(clears)} clears hold when played again; {without} have no game")
+    return 1 if wrong else 0
+
+
+def _write(path: Path, rows: Sequence[msgspec.Struct]) -> None:
+    names = rows[0].__struct_fields__
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(names)
+        for row in rows:
+            cells = (getattr(row, name) for name in names)
+            writer.writerow([cell.hex() if isinstance(cell, bytes) else cell for cell in cells])
+
 
 FRAME_S = 1.0 / 60.0988
 TAP_FRAMES = 2  # a terminal says when a key goes down and not when it comes up
@@ -35,35 +168,18 @@ Show = Callable[[Engine, int], None]
 
 def main(argv: Sequence[str]) -> int:
     """Everything about one world that is a command."""
-    verbs = {
-        "play": play,
-        "replay": replay,
-        "seeds": seeds,
-        "best-times": best,
-        "sweep": sweep,
-        "evaluator": evaluator,
-        "pixels": pixels,
-        "bridge": bridge,
-        "ram": ram,
-    }
-    if not argv or argv[0] in ("-h", "--help"):
-        print(
-            "usage: slipstream drmario VERB …\n\n"
-            "  play        play in the terminal, or watch a script; --record keeps the game\n"
-            "  replay      play a recorded game again and check where it ends\n"
-            "  seeds       list the registry: 120 games of every level\n"
-            "  sweep       play the registry's games: frames to clear beside the records\n"
-            "  best-times  show the fastest clears there are\n"
-            "  evaluator   learn from games how long a bottle will take\n"
-            "  pixels      teach a network to read bottles from pictures, and read with it\n"
-            "  bridge      play by sight over the controller bridge, or try a device\n"
-            "  ram         read a dump of a console's RAM\n\n"
-            "slipstream drmario VERB --help tells more"
-        )
-        return 0
-    if argv[0] not in verbs:
-        raise ScenarioError(f"there is no verb 'drmario {argv[0]}'{suggest(argv[0], verbs)}")
-    return verbs[argv[0]](argv[1:])
+    verbs = (
+        Verb("play", "play in the terminal, or watch a script; --record keeps the game", play),
+        Verb("replay", "play a recorded game again, and check how it ends", replay),
+        Verb("seeds", "list the registry: 120 games of every level", seeds),
+        Verb("sweep", "play the games of the registry: frames to clear beside the records", sweep),
+        Verb("best-times", "show the fastest clears", best),
+        Verb("evaluator", "learn from games how long a bottle will take", evaluator),
+        Verb("pixels", "teach a network to read bottles from pictures, and read with it", pixels),
+        Verb("bridge", "play by sight over the controller bridge, or try a device", bridge),
+        Verb("ram", "read a dump of a console's RAM", ram),
+    )
+    return dispatch("slipstream drmario", "Dr. Mario: everything about this world.", {"verbs": verbs}, argv)
 
 
 def play(argv: Sequence[str]) -> int:
@@ -85,7 +201,7 @@ def play(argv: Sequence[str]) -> int:
     if args.player == "keys" and not sys.stdin.isatty():
         raise ScenarioError("nobody is at the keys: this is no terminal; let a script play with --player greedy")
     counter = 1
-    engine = transcript.begin(args.level, args.speed, args.seed, counter)
+    engine = begin_game(args.level, args.speed, args.seed, counter)
     show: Show = _no_picture if args.fast else _paced()
     if args.player == "keys":
         buttons = _by_hand(engine, show)
@@ -93,7 +209,7 @@ def play(argv: Sequence[str]) -> int:
         buttons, engine, counter = _by_script(args, show)
     print(_last(engine, len(buttons), over=not args.fast))
     if args.record is not None:
-        transcript.write(args.record, engine, args.seed, counter, buttons)
+        write_transcript(args.record, engine, args.seed, counter, buttons)
         print(f"recorded; slipstream drmario replay {args.record} plays it again")
     return 0
 
@@ -108,15 +224,15 @@ def replay(argv: Sequence[str]) -> int:
     parser.add_argument("file", type=Path, help="what `slipstream drmario play --record` wrote")
     parser.add_argument("--fast", action="store_true", help="do not wait for the clock, show only the end")
     args = parser.parse_args(argv)
-    game = transcript.read(args.file)
-    engine = transcript.begin(game.level, game.speed, game.seed, game.frame_counter)
+    game = read_transcript(args.file)
+    engine = begin_game(game.level, game.speed, game.seed, game.frame_counter)
     show: Show = _no_picture if args.fast else _paced()
     buttons = bytes.fromhex(game.buttons)
     for frame, byte in enumerate(buttons, 1):
         engine.step(byte)
         show(engine, frame)
     print(_last(engine, len(buttons), over=not args.fast))
-    found = transcript.differences(game, engine)
+    found = transcript_differences(game, engine)
     print("the same game to the last cell" if not found else "not the game that was recorded: " + "; ".join(found))
     return 1 if found else 0
 
@@ -147,7 +263,7 @@ def _by_script(args: argparse.Namespace, show: Show) -> tuple[bytes, Engine, int
     env = make_worlds(config, 1, EnvOptions(autoreset=False))
     env.reset()
     counter = int(env.frame(0)[0, env.spec.frame_fields.index("counter")])
-    engine = transcript.begin(args.level, args.speed, args.seed, counter)
+    engine = begin_game(args.level, args.speed, args.seed, counter)
     buttons = bytearray()
 
     def press(byte: int) -> None:

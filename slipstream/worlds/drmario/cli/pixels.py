@@ -121,8 +121,7 @@ def read(argv: Sequence[str]) -> int:
     args = parser.parse_args(argv)
 
     from slipstream.worlds.drmario import pixel_net
-    from slipstream.worlds.drmario.captures import read_picture
-    from slipstream.worlds.drmario.pixels import LETTERS, board_to_text
+    from slipstream.worlds.drmario.pixels import LETTERS, board_to_text, read_picture
 
     net, _ = pixel_net.load_model(args.model)
     found = pixel_net.read(net, read_picture(args.picture)[None])
@@ -149,8 +148,15 @@ def draw(argv: Sequence[str]) -> int:
     import numpy as np
 
     from slipstream.data.disk import replace_file
-    from slipstream.worlds.drmario.captures import LABELS_FILE, write_pictures
-    from slipstream.worlds.drmario.pixels import Lesson, labels_of, rasterise, sample_positions, wear
+    from slipstream.worlds.drmario.pixels import (
+        LABELS_FILE,
+        Lesson,
+        labels_of,
+        rasterise,
+        sample_positions,
+        wear,
+        write_pictures,
+    )
 
     positions = sample_positions(args.count, args.seed)
     pictures = rasterise(positions)
@@ -163,8 +169,7 @@ def draw(argv: Sequence[str]) -> int:
 
 def _captures(folder: Path) -> tuple[Lesson, Lesson]:
     """A folder's pictures: those to learn from, and those that are kept to judge on."""
-    from slipstream.worlds.drmario.captures import read_captures
-    from slipstream.worlds.drmario.pixels import Lesson
+    from slipstream.worlds.drmario.pixels import Lesson, read_captures
 
     captures = read_captures(folder)
     learned = [k for k in range(len(captures.pictures)) if k % KEPT_BACK]

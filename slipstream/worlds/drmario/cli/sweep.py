@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from slipstream.collect.teams import Team
     from slipstream.config.scenario import Scenario
     from slipstream.data.checkpoint import Checkpoint
-    from slipstream.evaluate.sweep import Cell, PlayedEpisode, PlayerRow
+    from slipstream.data.disk import Cell
+    from slipstream.worlds.drmario.cli.playing import PlayedEpisode, PlayerRow
     from slipstream.worlds.vec_env import VecEnv
 
 SCRIPTS = ("greedy", "fastest", "random")
@@ -27,36 +28,14 @@ TELL_EVERY_S = 5.0
 
 def sweep(argv: Sequence[str]) -> int:
     """Play the registry's games with a saved policy, with scripts, or with both, and tabulate frames to clear."""
-    parser = argparse.ArgumentParser(
-        "slipstream drmario sweep",
-        description="Play every game of the registry (slipstream drmario seeds) once, exploration off, and show "
-        "success and frames to clear by level, beside the human records. Mean, deviation, CVaR of the upper tail and "
-        "median are over cleared games; success says how many were, and the median of all takes the others as endless.",
-        allow_abbrev=False,
-    )
-    parser.add_argument("run", nargs="?", type=Path, help="a run folder, checkpoint or exported model")
-    parser.add_argument("--levels", default="0-20", help="as 0-20 or 0,5,10 (default: 0-20)")
-    parser.add_argument("--seeds", type=int, default=registry.PER_LEVEL, help="the registry's first so many per level")
-    parser.add_argument(
-        "--games", type=int, default=1, help="games per level and seed; they differ in their first frame"
-    )
-    parser.add_argument("--player", action="append", default=[], metavar="SCRIPT", help=f"also {', '.join(SCRIPTS)}")
-    parser.add_argument(
-        "--risk", metavar="LEVELS", help="also the run looking one pill ahead, as 0.25,0.5,0.75: of its likely "
-        "placements the one with the lowest such quantile of the time left",
-    )  # fmt: skip
-    parser.add_argument("--evaluator", type=Path, metavar="MODEL", help="what tells the time left, for --risk")
-    parser.add_argument("--max-pills", type=int, help="cut games off after so many (default: as in training)")
-    parser.add_argument(
-        "--out", type=Path, metavar="FOLDER", help="write sweep.csv, .parquet, .png and games.csv there"
-    )
-    parser.add_argument("--db", type=Path, metavar="FILE", help="add the clears to this database of best times")
-    args = parser.parse_args(argv)
+    args = _parser().parse_args(argv)
     levels, risk = _levels(args.levels), _quantiles(args.risk)
     if bool(risk) != (args.evaluator is not None) or (risk and args.run is None):
         raise ScenarioError("--risk needs a run and --evaluator MODEL, and the other way round")
     if not 1 <= args.seeds <= registry.PER_LEVEL or args.games < 1:
-        raise ScenarioError(f"--seeds is 1 to {registry.PER_LEVEL}, and --games at least 1")
+        raise ScenarioError(
+            f"--seeds {args.seeds} --games {args.games}: 1 to {registry.PER_LEVEL} seeds, at least 1 game of each"
+        )
     scenario, saved = _subject(args.run, args.player)
     scenario = _registry_games(scenario, levels, args.max_pills)
     if args.out is not None:
@@ -92,6 +71,34 @@ def sweep(argv: Sequence[str]) -> int:
         best_times.record(args.db, clears)
         print(f"{len(clears):,} clears were told to {args.db}; slipstream drmario best-times --db {args.db}")
     return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        "slipstream drmario sweep",
+        description="Play every game of the registry (slipstream drmario seeds) once, exploration off, and show "
+        "success and frames to clear by level, beside the human records. Mean, deviation, CVaR of the upper tail and "
+        "median are over cleared games; success says how many were, and the median of all takes the others as endless.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("run", nargs="?", type=Path, help="a run folder, checkpoint or exported model")
+    parser.add_argument("--levels", default="0-20", help="as 0-20 or 0,5,10 (default: 0-20)")
+    parser.add_argument("--seeds", type=int, default=registry.PER_LEVEL, help="the registry's first so many per level")
+    parser.add_argument(
+        "--games", type=int, default=1, help="games per level and seed; they differ in their first frame"
+    )
+    parser.add_argument("--player", action="append", default=[], metavar="SCRIPT", help=f"also {', '.join(SCRIPTS)}")
+    parser.add_argument(
+        "--risk", metavar="LEVELS", help="also the run looking one pill ahead, as 0.25,0.5,0.75: of its likely "
+        "placements the one with the lowest such quantile of the time left",
+    )  # fmt: skip
+    parser.add_argument("--evaluator", type=Path, metavar="MODEL", help="what tells the time left, for --risk")
+    parser.add_argument("--max-pills", type=int, help="cut games off after so many (default: as in training)")
+    parser.add_argument(
+        "--out", type=Path, metavar="FOLDER", help="write sweep.csv, .parquet, .png and games.csv there"
+    )
+    parser.add_argument("--db", type=Path, metavar="FILE", help="add the clears to this database of best times")
+    return parser
 
 
 # --- what is played ---
@@ -141,7 +148,7 @@ def _subject(run: Path | None, scripts: Sequence[str]) -> tuple[Scenario, Checkp
     if not isinstance(world, DrMarioConfig):
         raise ScenarioError(f"{run}: was trained on {world.kind}; a sweep plays Dr. Mario")
     if world.players != 1:
-        raise ScenarioError(f"{run}: plays against an opponent; a sweep is of games for one player")
+        raise ScenarioError(f"{run}: players is {world.players}; a sweep is of games for one player")
     return scenario, saved
 
 
@@ -167,9 +174,9 @@ def _foresighted(
     """The learned teams, looking one pill ahead."""
     from dataclasses import replace
 
-    from slipstream.evaluate.foresight import Foresighted
-    from slipstream.run.setup import Loaded
+    from slipstream.run.saved_cast import Loaded
     from slipstream.run.time_to_success import load_times
+    from slipstream.worlds.drmario.cli.playing import Foresighted
     from slipstream.worlds.drmario.lookahead import look_ahead
 
     assert isinstance(scenario.world, DrMarioConfig)
@@ -189,7 +196,7 @@ def _play(
     env: VecEnv, teams: Sequence[Team], games: Sequence[Game], levels: Sequence[int], stream: int, player: str
 ) -> list[PlayedEpisode]:
     """Play them all, and make sure that they were the ones that were meant."""
-    from slipstream.evaluate.sweep import DrawnEpisode, play_each
+    from slipstream.worlds.drmario.cli.playing import DrawnEpisode, play_each
 
     began, last = time.monotonic(), time.monotonic()
 
@@ -217,7 +224,7 @@ def _play(
 def _table(
     player: str, games: Sequence[Game], played: Sequence[PlayedEpisode], names: Sequence[str]
 ) -> list[PlayerRow]:
-    from slipstream.evaluate.sweep import PlayerRow, spread
+    from slipstream.worlds.drmario.cli.playing import PlayerRow, spread
 
     at = names.index("clear_frames")
     frames: dict[int, list[float]] = {}
@@ -266,7 +273,7 @@ def _show(rows: Sequence[PlayerRow], title: str) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from slipstream.evaluate.sweep import TAILS
+    from slipstream.worlds.drmario.cli.playing import TAILS
 
     table = Table(title=title, title_justify="left")
     figures = ("E[T]", "sd[T]", *[f"CVaR {level:g}" for level in TAILS], "median [95 %]", "median of all", "human")
@@ -290,7 +297,8 @@ def _count(frames: float) -> str:
 
 
 def _write(folder: Path, tables: Sequence[PlayerRow], games: Sequence[dict[str, Cell]]) -> None:
-    from slipstream.evaluate.sweep import as_columns, draw, write_csv, write_parquet
+    from slipstream.data.disk import write_csv, write_parquet
+    from slipstream.worlds.drmario.cli.playing import as_columns, draw
 
     rows = [as_columns(row, "level", "frames") for row in tables]
     write_csv(folder / "sweep.csv", rows)

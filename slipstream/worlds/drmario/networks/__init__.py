@@ -1,6 +1,6 @@
 """Dr. Mario's kinds of networks (`algo.network`): they score every placement of the piece in hand.
 
-Found through `slipstream/worlds/drmario/network_config.py`; imported when such a network is built, so that worlds load
+Found through `slipstream/worlds/drmario/config.py`; imported when such a network is built, so that worlds load
 without torch.
 """
 
@@ -13,12 +13,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from slipstream.config.world import NetworkConfig
 from slipstream.errors import ScenarioError
 from slipstream.nets.actor import Actor, ActorSpec
-from slipstream.nets.blocks import VECTOR, Inputs
 from slipstream.nets.heads import SMALL_GAIN
+from slipstream.nets.inputs import VECTOR, Inputs
 from slipstream.nets.mlp import Linear, MlpTorso
-from slipstream.nets.torso import Network, Torso, TorsoSpec
+from slipstream.nets.torso import Network, NetworkKind, Torso, TorsoSpec
 from slipstream.spec import WorldSpec
 from slipstream.worlds.drmario.networks.boards import BoardSpec, ColumnTorso, PlacementFeatures
 from slipstream.worlds.drmario.networks.heads import Placer
@@ -56,23 +57,19 @@ class PlacementActor(Actor):
         return candidates.spread(scores, inputs[VECTOR].shape[0], self.spec.outputs)
 
 
-class PlacementKind:
+class PlacementKind(NetworkKind):
     """The kind of all of these."""
 
     def fits(self, spec: WorldSpec) -> bool:
         """Whether the world shows a board, pieces and numbers."""
         return board_in(spec) is not None
 
-    def blocks(self, spec: WorldSpec) -> tuple[str, ...]:
-        """None: a board is found in the vector, where its layout says."""
-        return ()
-
-    def layout(self, kind: str, spec: WorldSpec) -> dict[str, Any]:
+    def layout(self, config: NetworkConfig, spec: WorldSpec) -> dict[str, Any]:
         """Where the vector has the board."""
         board = board_in(spec)
         if board is None or not spec.masked:
             raise ScenarioError(
-                f"algo.network: '{kind}' looks at boards with placements; {spec.name} shows "
+                f"algo.network: '{config.kind}' looks at boards with placements; {spec.name} shows "
                 f"{', '.join(block.name for block in spec.obs)}; use network mlp, or an observation with colours and "
                 "virus planes"
             )

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from slipstream import _core
-from slipstream.nets.blocks import VECTOR, Inputs
 from slipstream.nets.heads import FORBIDDEN
+from slipstream.nets.inputs import VECTOR, Inputs
 from slipstream.nets.mlp import Linear, Mlp, is_native
 
 ABOVE, BELOW, LEFT, RIGHT = 3, 6, 3, 4  # cells around a placement that are looked at

@@ -1,1 +1,0 @@
-"""Judging what was learned: tables with intervals, sweeps, games between policies."""

@@ -1,0 +1,1 @@
+"""Judging what was learned: tables with intervals, games between policies, changed worlds."""
