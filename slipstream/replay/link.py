@@ -46,6 +46,7 @@ from slipstream.types import U8
 
 LONGEST_PAUSE_S = 2.0  # between attempts to connect
 CLOSE_S = 1.0  # for what was held back, when a connection is closed
+LATER = (UpdatePriorities, ReportPerformance)  # are sent together with the next request
 
 
 class ClientSettings(NamedTuple):
@@ -193,7 +194,7 @@ class LaneLink:
         self._pending.append(request)
         try:
             # New priorities matter to the next draw: by themselves they would wake the service for nothing.
-            later = isinstance(request, UpdatePriorities | ReportPerformance)
+            later = isinstance(request, LATER)
             self._connection.send(request, time.monotonic() + self._service.timeout_s, part, later=later)
         except OSError as error:
             self._again(error, doing)
@@ -284,7 +285,7 @@ class LaneLink:
         chunks = [each for each in (*self._in_slots[self._slot :], *self._in_slots[: self._slot]) if each is not None]
         again: list[ReplayRequest] = [each for each in chunks if each.first + each.rows > self._joined.sequence]
         self.unanswered = sum(each.rows for each in again if isinstance(each, Enqueue))
-        again += [each for each in waiting if not isinstance(each, Enqueue | UpdatePriorities | ReportPerformance)]
+        again += [each for each in waiting if not isinstance(each, (Enqueue, *LATER))]
         for request in again:
             part = self._data(request)
             if part is not None:

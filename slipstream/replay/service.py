@@ -49,6 +49,7 @@ from slipstream.runtime.server import TICK_S, TURN, ServerLimits, SocketServer
 
 MAX_TABLES = 64
 REQUEST_COST = 256  # bytes that a request without rows counts as, of a TURN
+CHEAP = (UpdatePriorities, ReportPerformance)
 WRITING_TICK_S = 0.02  # between looks at a snapshot that is being written
 
 
@@ -138,7 +139,7 @@ class ReplayServer:
         if isinstance(request, Enqueue) and client.lane is not None:
             return REQUEST_COST + request.rows * client.lane.replay.stride
         # New priorities and reports cost little, so that the draw that was sent with them is done in the same turn.
-        return REQUEST_COST if isinstance(request, UpdatePriorities | ReportPerformance) else TURN
+        return REQUEST_COST if isinstance(request, CHEAP) else TURN
 
     def refusal(self, client: ReplayConnection, error: WireError) -> ReplayRefusal:
         """Why a client is disconnected."""

@@ -77,6 +77,8 @@ class Table:
     spec: TableSpec
     lanes: list[Lane] = field(default_factory=list)
     flow: Flow = field(default_factory=Flow)
+    # By client: where its draws came from last, and from what that was computed.
+    _shares: dict[str, tuple[Mixture, list[LaneWeight], F64]] = field(default_factory=dict)
 
     # --- lanes ---
 
@@ -138,7 +140,7 @@ class Table:
             for each in self.lanes:
                 each.recent = aged(each.recent, len(new))
             lane.recent += len(new)
-            self.flow = self.flow._replace(added=self.flow.added + len(new))
+            self.flow = Flow(self.flow.added + len(new), self.flow.drawn)
         return len(new)
 
     # --- drawing ---
@@ -153,12 +155,19 @@ class Table:
         return None
 
     def shares(self, mixture: Mixture) -> F64:
-        """Where a client's draws come from."""
+        """Where a client's draws come from; computed anew when something has changed that it depends on."""
+        by_age = mixture.mixing == "newest"
         lanes = [
-            LaneWeight(lane.spec.client, len(lane.replay), lane.recent, lane.weight, lane.performance)
+            LaneWeight(
+                lane.spec.client, len(lane.replay), lane.recent if by_age else 0.0, lane.weight, lane.performance
+            )
             for lane in self.lanes
         ]
-        return shares(mixture.mixing, lanes, mixture.client, mixture.strength)
+        known = self._shares.get(mixture.client)
+        if known is None or known[0] != mixture or known[1] != lanes:
+            share = shares(mixture.mixing, lanes, mixture.client, mixture.strength)
+            known = self._shares[mixture.client] = mixture, lanes, share
+        return known[2]
 
     def draw(self, mixture: Mixture, share: F64, buffers: DrawBuffers, number: int, beta: float) -> None:
         """Fill a batch: for every row a lane by its share, then a row of the lane as a replay of its own would draw it.
@@ -175,7 +184,7 @@ class Table:
             lane.drawn += rows
         else:
             self._draw_mixed(mixture, share, buffers, number, beta)
-        self.flow = self.flow._replace(drawn=self.flow.drawn + rows)
+        self.flow = Flow(self.flow.added, self.flow.drawn + rows)
 
     def _draw_mixed(self, mixture: Mixture, share: F64, buffers: DrawBuffers, number: int, beta: float) -> None:
         """As `Replay.sample_into` for several lanes; `priority` ends as N p / Σp within each lane."""

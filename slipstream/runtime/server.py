@@ -48,7 +48,7 @@ class Connection:
     is_local: bool
     name: str = ""
     inbox: bytearray = field(default_factory=bytearray)
-    outbox: deque[memoryview] = field(default_factory=deque)
+    outbox: deque[bytearray | memoryview] = field(default_factory=deque)  # messages, and views of data
     is_deferred: bool = False  # its request is answered later
     events: int = selectors.EVENT_READ
 
@@ -142,9 +142,13 @@ class SocketServer(Generic[C, Q, R]):
 
     def answer(self, connection: C, message: msgspec.Struct, data: Bytes = b"") -> None:
         """Queue an answer; `data` must not change any more."""
-        connection.outbox.append(memoryview(self._requests.frame(message, len(data))))
+        outbox, frame = connection.outbox, self._requests.frame(message, len(data))
+        if outbox and type(outbox[-1]) is bytearray:
+            outbox[-1] += frame
+        else:
+            outbox.append(bytearray(frame))
         if len(data):
-            connection.outbox.append(memoryview(data))
+            outbox.append(memoryview(data))
 
     def flush(self, connection: C) -> None:
         """Send what the socket takes of the outbox."""
@@ -161,7 +165,7 @@ class SocketServer(Generic[C, Q, R]):
             while outbox and sent >= len(outbox[0]):
                 sent -= len(outbox.popleft())
             if sent:
-                outbox[0] = outbox[0][sent:]
+                outbox[0] = outbox[0][sent:]  # of data a view, of messages a copy
 
     def answer_deferred(self, connection: C, step: Callable[[C], object]) -> None:
         """Answer a deferred request, or try to; then go on with what the connection has sent since."""
