@@ -18,10 +18,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "studies"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "studies"))
 
 from cells import RESULTS, machine
+
+ROOT = Path(__file__).resolve().parents[1]
 
 # Each program prints one number, more is better; it runs in the folder bench/ of either checkout.
 TRAIN = """
