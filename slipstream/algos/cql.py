@@ -2,7 +2,8 @@
 
 The critics' loss gains the soft maximum of their values over actions minus their value of the action in the data, the
 variant CQL(H). Where we depart from the paper: with discrete choices the soft maximum is exact; there is no Lagrangian
-version, `conservative_coef` is what the paper calls alpha. Trains from a recorded dataset, or online as SAC does.
+version, `conservative_coef` is what the paper calls alpha; targets count the policy's entropy (`backup_entropy`), and
+actor and critics have one learning rate, unless another is set. Trains from a recorded dataset, or online as SAC does.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ class Cql(ReplayAlgorithm):
     def __init__(self, config: CqlConfig, spec: WorldSpec, seed: int, device: torch.device) -> None:
         self.config = config
         self.sac = Sac(config, spec, seed, device, self._step_critics)
+        self.sac.backup_entropy = config.backup_entropy
         self.actor, self.critics = self.sac.actor, self.sac.critics
         self.modules, self.optimisers, self.share = self.sac.modules, self.sac.optimisers, self.sac.share
         self.action_noise = Noise(seed ^ 0x5DEECE66D, self.actor.spec.outputs)

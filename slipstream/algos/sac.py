@@ -45,7 +45,7 @@ from slipstream.config.algos import SacConfig, schedule_at
 from slipstream.data.merge_rules import Rule
 from slipstream.data.rollout import Blocks
 from slipstream.data.transitions import Sample, Transitions
-from slipstream.nets.actor import Acted, act, tensors
+from slipstream.nets.actor import Acted, HeadKind, act, tensors
 from slipstream.nets.heads import Categorical, Squashed, masked
 from slipstream.nets.inputs import Inputs, append
 from slipstream.nets.networks import Forward, NetworkRunner, make_networks, runner_of
@@ -98,7 +98,8 @@ class Sac(ReplayAlgorithm):
         self.step_critics = step_critics or self._step_critics
         action = action_shape(config, self.traits, spec)
         networks = make_networks(config, spec, action, seed, device)
-        self.actor = networks.actor(head="distribution" if action.discrete else "squashed")
+        head: HeadKind = "distribution" if action.discrete else "squashed"
+        self.actor = networks.actor(head=head, init_log_std=config.init_log_std)
         self.critics = networks.action_critics()
         self.temperature = Temperature(config.temperature).to(device)
         self.share: Share = ALONE
@@ -110,6 +111,7 @@ class Sac(ReplayAlgorithm):
         self.critic_runner = NetworkRunner(*self.critics.networks)
         self.extra = ExtraLosses(config.extra_losses)
         self.noise = Noise(seed, action.size)
+        self.backup_entropy = True  # in the critics' targets
         self.steps = 0  # gradient steps taken
         self.warming_up = True
         self.modules = {
@@ -158,7 +160,8 @@ class Sac(ReplayAlgorithm):
         noise = self.noise.draw(self.steps, 2, len(rows.reward), self.device, self.share)
 
         pieces = pieces_of(rows, config.accumulate, self.share)
-        following = over_pieces(pieces, lambda each: self._next_value(each.rows, temperature, noise[0][each.at]))
+        backed_up = temperature if self.backup_entropy else torch.zeros_like(temperature)
+        following = over_pieces(pieces, lambda each: self._next_value(each.rows, backed_up, noise[0][each.at]))
         target = critic_target(rows, following)
         critic_loss, td_error, critic_norm = self.step_critics(pieces, target, critic_rate)
         actor_loss, entropy, actor_norm = self._step_actor(pieces, temperature, noise[1], rate)

@@ -75,7 +75,7 @@ def train(argv: Sequence[str]) -> int:
         return train_watched(["train", *argv], scenarios[0], known.runs, known.out)
     results: list[Result] = []
     went_well = True
-    with cluster(known, max(scenario.collect.workers for scenario in scenarios)) as where:
+    with cluster(known, max(scenario.collect.workers or 0 for scenario in scenarios)) as where:
         scenarios = [_for_place(scenario, where) for scenario in scenarios]
         for scenario in scenarios:
             results.append(_train_one(scenario, known, where))
@@ -137,7 +137,7 @@ def resume(argv: Sequence[str]) -> int:
     from slipstream.run.session import resume as continue_run
 
     display = None if args.ui == "none" else best_display()
-    workers = load(named_run(args.run)[0] / "scenario.yaml").collect.workers if args.on else 0
+    workers = load(named_run(args.run)[0] / "scenario.yaml", preset="default").collect.workers or 0 if args.on else 0
     with cluster(args, workers) as where:
         result = continue_run(
             args.run,

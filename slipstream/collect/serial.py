@@ -290,7 +290,7 @@ class Collector:
             for recorder in recorders:
                 recorder.decide(row, self.steps, version)
             for seat in self._others:
-                seat.act_quietly()
+                seat.act_quietly(self.steps)
             acted = time.perf_counter()
             if on_tick is not None:
                 on_tick("stepping")

@@ -55,6 +55,7 @@ class Team:
     table: tuple[tuple[float, ...], ...] = ()  # continuous axes of each choice, for a discrete policy on them
     noise_hold: int = 1  # steps for which its agents keep the noise they explore with
     memory: int = 0  # numbers that the player remembers for each agent
+    explores: bool = False  # though it does not learn: its actions are drawn while a run collects
     rival: bool = False  # there to be learned against: what it earns is not what a run is judged by
 
     def choices(self, spec: WorldSpec) -> int:
@@ -125,8 +126,11 @@ class Seat:
         if self.memory is not None:
             self.memory[:] = 0.0
 
-    def act_quietly(self) -> None:
-        """Act without exploration and without recording: evaluation, frozen and scripted policies."""
+    def act_quietly(self, step: int | None = None) -> None:
+        """Act without recording: evaluation, frozen and scripted policies.
+
+        Where a run collects, `step` is the worlds' own, and teams that explore do so.
+        """
         team, env = self.team, self._env
         if team.player is None:
             assert team.script is not None
@@ -139,7 +143,10 @@ class Seat:
         if self.memory is not None:
             obs[MEMORY] = self.memory[asked]
         mask = self.mask()
-        decision = team.player.act(obs, None if mask is None else mask[asked], None)
+        noise = None
+        if step is not None and team.explores:
+            noise = self.noise(step).reshape(env.num_worlds, len(team.agents), -1)[asked]
+        decision = team.player.act(obs, None if mask is None else mask[asked], noise)
         if self.memory is not None:
             self.memory[asked] = decision.memory
         chosen = decision.action

@@ -73,7 +73,7 @@ def _federated_problems(scenario: Scenario) -> Iterator[Problem]:
 
 
 def _worker_problems(collect: CollectConfig) -> Iterator[Problem]:
-    workers, worlds = collect.workers, collect.num_worlds
+    workers, worlds = collect.workers or 0, collect.num_worlds
     if workers > worlds:
         yield ("collect", "workers"), f"{workers} workers cannot share {worlds} worlds; each needs at least one"
     elif workers and worlds % workers and collect.overlap == "free":

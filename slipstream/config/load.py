@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,14 +12,23 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 
 from slipstream.config.base import dotted, plain
-from slipstream.config.packaged import find, find_preset, label, list_scenarios, preset_folders
+from slipstream.config.packaged import (
+    PACKAGE,
+    find,
+    find_preset,
+    known_scenario,
+    label,
+    list_scenarios,
+    preset_folders,
+)
 from slipstream.config.records import is_name, name_from
 from slipstream.config.scenario import Scenario
 from slipstream.config.schema import child, inner, is_list, pick
 from slipstream.config.yaml import KeyPath, dump_yaml, load_yaml, parse_yaml
 from slipstream.errors import ScenarioError, suggest
+from slipstream.worlds.world import worlds
 
-PRESETS = ("published", "published_cpu", "published_gpu")
+PRESETS = ("published", "published_cpu", "published_gpu", "default")
 MAX_INCLUDES = 16  # files merged into one scenario
 
 Overrides = Mapping[str, object] | Sequence[str]
@@ -44,16 +54,21 @@ def load(name_or_path: str | os.PathLike[str], overrides: Overrides = (), preset
     `presets/<algo>_<kind of world>.yaml` or `presets/<algo>.yaml`). Overrides are `{"algo.learning_rate": 1e-3}`,
     `{"algo": {"learning_rate": 1e-3}}`, `{"algo__learning_rate": 1e-3}` or `["algo.learning_rate=1e-3"]`; a list's
     entries go by their number, as in `world.cars.0.mass_scale`, and the number after the last adds one.
+
+    What a file of the user's leaves open about a world of another library is taken from our scenario for its id, or
+    from what is usual (`usual`). `gymnasium:ID` stands for a file that says nothing but this. With the preset `default`
+    every key has the default of its field.
     """
-    path = find(name_or_path)
-    tree = _read(path, _folder(path), (), [])
-    tree.values.setdefault("name", name_from(path.stem))
-    tree.origins[()] = label(path)
     changed = _together(overrides)
+    tree, is_ours = _tree_of(name_or_path)
+    if not is_ours and preset != "default":
+        tree = _merge(_usual(tree, changed), tree)
     own, wanted = _algorithms(tree, changed)
     if wanted != own:
         tree = _without(tree, "algo")
-    if preset is not None:
+    if preset == "default":
+        tree = _merge(tree, Tree({"algo": {"kind": wanted}}, {})) if wanted != own else tree
+    elif preset is not None:
         devices = [values["device"] for values in (tree.values, changed) if "device" in values]
         tree = _merge(tree, _read_preset(preset, wanted, devices[-1] if devices else "auto"))
     elif wanted != own:
@@ -61,6 +76,48 @@ def load(name_or_path: str | os.PathLike[str], overrides: Overrides = (), preset
     if "algo" in changed and "algo" not in tree.values:  # some of its keys are changed, and the usual one is meant
         tree.values["algo"] = {"kind": wanted}
     return _validate(_merge(tree, _as_override(changed)))
+
+
+def _tree_of(name_or_path: str | os.PathLike[str]) -> tuple[Tree, bool]:
+    """The values of a file, or of the world that is named; and whether the file is one of the package's own."""
+    kind, colon, world_id = name_or_path.partition(":") if isinstance(name_or_path, str) else ("", "", "")
+    if colon and (key := _id_field(kind)):
+        name = name_from(re.sub(r"\W", "_", world_id))
+        return Tree({"name": name, "world": {"kind": kind, key: world_id}}, {(): f"{kind}:{world_id}"}), False
+    path = find(name_or_path)
+    tree = _read(path, _folder(path), (), [])
+    tree.values.setdefault("name", name_from(path.stem))
+    tree.origins[()] = label(path)
+    return tree, path.resolve().is_relative_to(PACKAGE)
+
+
+def _usual(tree: Tree, changed: Mapping[str, Any]) -> Tree:
+    """What a scenario begins with whose world says which environment: ours for the same one, or else what is usual.
+
+    Its algorithm is the one asked for, with the settings tuned for it there; empty for all other worlds.
+    """
+    world = {**_mapping(tree.values.get("world")), **_mapping(changed.get("world"))}
+    kind = str(world.get("kind"))
+    if not (key := _id_field(kind)):
+        return Tree({}, {})
+    kinds = [_mapping(values.get("algo")).get("kind") for values in (changed, tree.values)]
+    asked = next((each for each in kinds if isinstance(each, str)), None)
+    known = known_scenario(kind, key, str(world.get(key, "")))
+    base = Tree({"world": {"kind": kind}}, {}) if known is None else _read(known, known.parent, (), [])
+    own = None if known is None else _mapping(base.values.get("algo")).get("kind", "ppo")
+    if known is None or asked not in (None, own):
+        named = Tree({**base.values, "name": "" if known is None else known.stem}, base.origins)
+        base = _merge(_without(base, "algo"), _read_tuned(asked or "ppo", named))
+    values = {name: value for name, value in base.values.items() if name != "description"}
+    return Tree({**values, "preset": f"{asked or 'ppo'}_usual" if known is None else known.stem}, base.origins)
+
+
+def _id_field(kind: str) -> str:
+    return worlds()[kind].id_field if kind in worlds() else ""
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
 def start_from(name_or_path: str | os.PathLike[str], overrides: Overrides = ()) -> dict[str, Any]:
@@ -149,6 +206,8 @@ def _read(path: Path, root: Path, parents: tuple[Path, ...], seen: list[Path]) -
     values = {} if document.value is None else document.value
     if not isinstance(values, dict):
         raise ScenarioError(f"{shown}:1: a scenario must map keys to values, found a {type(values).__name__}")
+    if isinstance(values.get("algo"), str):
+        values = {**values, "algo": {"kind": values["algo"].lower()}}
     own = Tree(values, {key: f"{shown}:{line}" for key, line in document.lines.items() if key})
     includes = values.pop("includes", [])
     if not isinstance(includes, list) or not all(isinstance(item, str) for item in includes):
@@ -214,9 +273,9 @@ def _read_tuned(kind: str, tree: Tree) -> Tree:
 
 def _tuned_file(kind: str, tree: Tree) -> Path | None:
     """The preset tuned for an algorithm in this scenario, in worlds of this kind, or anywhere."""
-    world = tree.values.get("world")
-    family = world.get("kind") if isinstance(world, dict) else None
-    for name in (f"{kind}_{tree.values.get('name')}", f"{kind}_{family}", kind):
+    family = _mapping(tree.values.get("world")).get("kind")
+    usual = [f"{kind}_usual"] if _id_field(str(family)) else []
+    for name in (f"{kind}_{tree.values.get('name')}", f"{kind}_{family}", *usual, kind):
         if is_name(name) and (path := find_preset(name)) is not None:
             return path
     return None

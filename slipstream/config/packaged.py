@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -59,6 +60,29 @@ def find_packaged(name: str) -> Path:
             "your own file is given by its path, ending in .yaml)"
         )
     return names[name]
+
+
+def known_scenario(kind: str, key: str, asked: str) -> Path | None:
+    """The packaged scenario of this environment, in any version; or of another one of the same namespace (`ALE/`)."""
+    of_namespace = None
+    for _, path in _packaged():
+        world = load_yaml(path).value.get("world", {})
+        own = str(world.get(key, ""))
+        if world.get("kind") != kind:
+            continue
+        if _without_version(own) == _without_version(asked):
+            return path
+        if "/" in asked and _namespace(own) == _namespace(asked):
+            of_namespace = of_namespace or path
+    return of_namespace
+
+
+def _namespace(name: str) -> str:
+    return name.rpartition(":")[2].partition("/")[0]
+
+
+def _without_version(name: str) -> str:
+    return re.sub(r"-v\d+$", "", name.rpartition(":")[2])
 
 
 def list_scenarios() -> list[ScenarioInfo]:

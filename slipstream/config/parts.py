@@ -15,7 +15,7 @@ What configures each part of a run (slipstream/run/parts/):
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -30,12 +30,10 @@ class CollectConfig(Config):
     world_threads: Literal["auto"] | Count = Field(
         "auto", description="Threads that step the worlds; auto: chosen once and saved. Does not change results."
     )
-    workers: int = Field(
+    workers: Annotated[int, Field(ge=0, le=1024)] | None = Field(
         0,
-        ge=0,
-        le=1024,
         description="Number of workers that collect, each with its own share of the worlds; 0: the learner's process "
-        "collects. Does not change results, except with overlap free.",
+        "collects; null: measured once and saved. Does not change results, except with overlap free.",
     )
     mode: Literal["process", "thread"] = Field(
         "process",
@@ -60,6 +58,13 @@ class CollectConfig(Config):
     )
     prefetch: Count = Field(
         1, le=64, description="With overlap free: finished rollouts that may wait for the learner, per worker."
+    )
+    seed_statistics: int = Field(
+        0,
+        ge=0,
+        le=1_000_000,
+        description="Steps at random, in worlds of their own, by which observations are standardised from the first "
+        "rollout on. They do not count as timesteps.",
     )
     seed_stride: int = Field(
         0,
@@ -90,6 +95,12 @@ class EvaluationConfig(Config):
         5, description="Updates between evaluations; the final policy is always evaluated too. null: no evaluation."
     )
     evaluation_duration: Count = Field(10, le=100_000, description="Episodes in one evaluation, each in its own world.")
+    share: float | None = Field(
+        None,
+        gt=0,
+        description="Steps in evaluations over steps of training, at most: evaluations that would exceed it are left "
+        "out, but for the first and the last. null: no bound.",
+    )
     seed: int = Field(12345, ge=0, lt=2**63, description="Seed of the evaluation episodes.")
     opponent: str | None = Field(
         None,

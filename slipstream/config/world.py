@@ -29,6 +29,10 @@ class WorldConfig(Config):
         """The id it is registered under, where it is an environment of Gymnasium's."""
         return None
 
+    def can_be_made_anywhere(self) -> bool:
+        """Whether any process can make it; False where it may be known only to this one."""
+        return True
+
     def phase_names(self) -> tuple[str, ...]:
         """Names of the phases that a curriculum goes through, easiest first."""
         return ()

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from slipstream.nets.heads import SMALL_GAIN, Categorical, Distribution, Gaussian, Point, Squashed, masked
+from slipstream.nets.heads import SMALL_GAIN, Categorical, Distribution, Gaussian, Point, Squashed, masked, raw_log_std
 from slipstream.nets.inputs import VECTOR, Inputs, Obs, RunningNorm, flatten
 from slipstream.nets.mlp import Linear
 from slipstream.nets.torso import Network, Remembering, TorsoSpec, network_kind
@@ -81,6 +81,8 @@ class Actor(nn.Module):
         self.torso = network_kind(spec.network).torso(spec.torso, generator)
         gain = 1.0 if spec.head == "values" else SMALL_GAIN
         self.head = Linear(self.torso.features, spec.head_outputs, gain, generator)
+        if spec.head == "squashed":
+            nn.init.constant_(self.head.bias[spec.outputs :], raw_log_std(spec.init_log_std))
 
     @property
     def network(self) -> Network | None:

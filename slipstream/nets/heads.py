@@ -109,6 +109,11 @@ def _within(bounded: Tensor) -> Tensor:
     return LOG_STD_LOW + 0.5 * (LOG_STD_HIGH - LOG_STD_LOW) * (bounded + 1.0)
 
 
+def raw_log_std(log_std: float) -> float:
+    """The output that stands for a log deviation of a squashed Gaussian."""
+    return math.atanh(2.0 * (log_std - LOG_STD_LOW) / (LOG_STD_HIGH - LOG_STD_LOW) - 1.0)
+
+
 class Point(NamedTuple):
     """One action, a tanh of the network's outputs; exploration is added by who explores."""
 

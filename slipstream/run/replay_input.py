@@ -247,6 +247,7 @@ def make_replay_feed(
         return ReplayFeed(learner, config, served, adds, scenario.rollout_steps, quarantine, own=own, followed=followed)  # type: ignore[arg-type]
     private = _private(scenario, policy, learner, config)
     if settings.dataset is None:
+        assert settings.capacity is not None  # chosen by `setup.complete`
         replay = Replay(chain.empty, settings.capacity, seed, prioritised)
         return ReplayFeed(learner, config, replay, chain, scenario.rollout_steps, quarantine, private=private)  # type: ignore[arg-type]
     rows = load_dataset(settings.dataset, spec, actor.discrete, config.gamma)
@@ -308,6 +309,7 @@ def _served(
         timeout_s=sharing.timeout_s,
     )
     revive = None if own is None else own.revive
+    assert settings.capacity is not None  # chosen by `setup.complete`
     try:
         served = ServedReplay(like, settings.capacity, seed, prioritised, config.batch_size, service, revive)
         served.clear()

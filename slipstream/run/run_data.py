@@ -102,7 +102,7 @@ class RunData:
     @cached_property
     def scenario(self) -> Scenario:
         """What it trains, every value written out."""
-        return load(self.path / SCENARIO_FILE)
+        return load(self.path / SCENARIO_FILE, preset="default")
 
     @cached_property
     def metadata(self) -> dict[str, Any]:

@@ -64,7 +64,8 @@ def begin_run(
     worlds = make_training_worlds(scenario, reward_parts=options.debugger is not None)
     scenario = complete(scenario, worlds.spec)
     cast = _make_cast(scenario, worlds.spec, is_new=True)
-    begun_with = _initialised(scenario, cast)
+    begun_with = [*_noted(scenario), *_initialised(scenario, cast)]
+    _observe_first(scenario, cast)
     now = datetime.now().astimezone()
     with (
         listening as interrupts,
@@ -97,7 +98,7 @@ def reopen_run(
     named, wanted = named_run(path)
     with listening as interrupts, run_folder.open_existing(named) as folder:
         screen = Screen(options.display, interrupts)
-        scenario = resolve(load(folder.path / SCENARIO_FILE))
+        scenario = resolve(load(folder.path / SCENARIO_FILE, preset="default"))
         saved = _find_checkpoint(folder, wanted, force, screen.note)
         if timesteps is not None:
             scenario = _extended(scenario, saved, timesteps, screen.note)
@@ -109,6 +110,7 @@ def reopen_run(
         cast = _make_cast(scenario, worlds.spec, is_new=saved is None)
         if saved is None:
             _initialised(scenario, cast)
+            _observe_first(scenario, cast)
         with open_run(scenario, folder, worlds, cast, screen, interrupts, options, saved) as run:
             done = run.counters.steps
             run_folder.begin_session(folder, sys.argv, datetime.now().astimezone(), done)
@@ -203,6 +205,20 @@ def _initialised(scenario: Scenario, cast: Cast) -> list[str]:
     from slipstream.run.init_from import initialise
 
     return initialise(scenario.init_from, cast.learners)
+
+
+def _noted(scenario: Scenario) -> list[str]:
+    """Where hyper-parameters come from that nobody wrote into the scenario."""
+    if scenario.preset is None or scenario.preset.startswith("published"):  # those were asked for
+        return []
+    return [f"settings that nothing else says are those of {scenario.preset}; --preset default ignores them"]
+
+
+def _observe_first(scenario: Scenario, cast: Cast) -> None:
+    if scenario.collect.seed_statistics and scenario.init_from is None:
+        from slipstream.run.first_statistics import observe_at_random
+
+        observe_at_random(scenario, cast)
 
 
 def _unless_stopped(result: Result, interrupts: Interrupts) -> Result:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
 from slipstream import _core
@@ -34,7 +35,7 @@ from slipstream.nets.mlp import fastest_threads
 from slipstream.nets.torso import usual_network
 from slipstream.run.policy_file import PolicyRecord
 from slipstream.run.saved_cast import frozen_team, scripted_team
-from slipstream.runtime.platform import cores
+from slipstream.runtime.platform import available_memory, cores
 from slipstream.spec import WorldSpec
 from slipstream.worlds.registry import make_worlds, spec_of
 from slipstream.worlds.vec_env import EnvOptions, VecEnv
@@ -42,6 +43,9 @@ from slipstream.worlds.vec_env import EnvOptions, VecEnv
 if TYPE_CHECKING:
     from slipstream.run.parts.self_play import OpponentPool
 
+MOST_ROWS = 1_000_000  # of a replay for which no number was asked
+MOST_WORKERS = 8  # where no number was asked
+WORTH_S = 15.0  # that workers must save, for processes to be started without being asked for
 MANY_ROWS = 512  # agents in a batch from which a second world thread pays (bench/worlds.py)
 
 
@@ -57,7 +61,7 @@ class Cast:
 
 
 def resolve(scenario: Scenario, cuda: bool | None = None) -> Scenario:
-    """Replace every `auto` of the scenario that needs no measurement: device and world threads."""
+    """Replace what is to be chosen before worlds are made: device, workers and world threads."""
     changes: dict[str, object] = {}
     if scenario.device == "auto":
         available = torch.cuda.is_available() if cuda is None else cuda
@@ -69,6 +73,10 @@ def resolve(scenario: Scenario, cuda: bool | None = None) -> Scenario:
             "precision: float16 was asked for, but networks run on the CPU here, which multiplies it far slower than "
             "float32; try bfloat16, or --gpu on a machine that has one"
         )
+    if scenario.collect.workers is None:
+        workers = usual_workers(scenario)
+        changes["collect.workers"] = workers
+        scenario = override(scenario, {"collect.workers": workers})
     if scenario.collect.world_threads == "auto":
         is_foreign = not scenario.world.is_native  # stepped by one thread anyway
         many = scenario.collect.num_worlds >= MANY_ROWS and not scenario.collect.workers and not is_foreign
@@ -187,8 +195,9 @@ def make_cast(scenario: Scenario, spec: WorldSpec) -> Cast:
 
             past[name] = OpponentPool(policy, learners[policy.of], scenario.seed, torch.device(scenario.device))
             of, player = records[policy.of], past[name]
-            discrete, memory = of.actor.discrete, of.actor.memory
-            teams.append(Team(name, agents, player, discrete=discrete, table=of.table, memory=memory, rival=True))
+            discrete, memory, explores = of.actor.discrete, of.actor.memory, policy.explore
+            team = Team(name, agents, player, None, False, discrete, of.table, memory=memory, explores=explores)
+            teams.append(replace(team, rival=True))
     return Cast(learners, tuple(teams), records, past, make_shaping(scenario, spec))
 
 
@@ -355,6 +364,9 @@ def complete(scenario: Scenario, spec: WorldSpec) -> Scenario:
 
     The number of threads is the scenario's, or the fastest by a measurement; bits do not depend on it.
     """
+    rows = {where for where, algo in _algos(scenario).items() if (r := algo.replay_config) and r.capacity is None}
+    if rows:
+        scenario = override(scenario, {f"{where}.replay.capacity": usual_capacity(scenario, spec) for where in rows})
     open_choices = [where for where, algo in _algos(scenario).items() if algo.network is None]
     if open_choices:
         usual = usual_network(spec).model_dump()
@@ -371,6 +383,28 @@ def complete(scenario: Scenario, spec: WorldSpec) -> Scenario:
     if arithmetic_of(scenario) != PLAIN:
         torch.set_num_threads(int(scenario.learner_threads))  # its passes are torch's
     return scenario
+
+
+def usual_workers(scenario: Scenario) -> int:
+    """Workers where none were asked for: as many as processors, where that saves more time than it takes to start."""
+    world, processors = scenario.world, min(cores(), MOST_WORKERS, scenario.collect.num_worlds)
+    if world.is_native or processors < 2 or not world.can_be_made_anywhere():
+        return 0
+    from slipstream.worlds.speed import TimedWorlds
+
+    worlds = TimedWorlds(world, 1, 1)
+    try:
+        taken = worlds.take(0.1)
+    finally:
+        worlds.close()
+    seconds = scenario.timesteps * taken.seconds / taken.steps
+    return processors if seconds * (1.0 - 1.0 / processors) > WORTH_S else 0
+
+
+def usual_capacity(scenario: Scenario, spec: WorldSpec) -> int:
+    """Rows of a replay for which none were asked: see `algo.replay.capacity`."""
+    row_bytes = 2 * sum(block.size * np.dtype(block.dtype).itemsize for block in spec.obs) + 8 * (spec.action.size + 4)
+    return max(1, min(MOST_ROWS, scenario.timesteps * spec.num_agents, available_memory() // 4 // row_bytes))
 
 
 def _tick_discount(scenario: Scenario) -> float:

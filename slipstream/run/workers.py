@@ -64,6 +64,7 @@ class WorkerSource:
         self._scenario, self._worlds, self._cast, self._tell = scenario, worlds, cast, tell
         collect = scenario.collect
         self._cluster = cluster
+        assert collect.workers  # chosen by `setup.resolve`
         self._shares = shares(collect.num_worlds, collect.workers)
         self._overlap, self._lag = collect.overlap, 0 if collect.overlap == "none" else collect.lag
         self._slots = {"none": 1, "deterministic": self._lag + 1, "free": collect.prefetch}[collect.overlap]

@@ -78,6 +78,6 @@ def _take_over(folder: Path, values: Mapping[str, Any]) -> int:
         return 0
     with checkpoint.as_directory() as kept:
         shutil.copytree(kept, folder)
-    changed = override(load(folder / SCENARIO_FILE), values)
+    changed = override(load(folder / SCENARIO_FILE, preset="default"), values)
     replace_file(folder / SCENARIO_FILE, dump(changed).encode())
     return int([*read_rows(folder / "metrics.jsonl")][-1]["timesteps_total"])

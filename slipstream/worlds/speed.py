@@ -73,7 +73,7 @@ class TimedWorlds:
         self._env = make_worlds(config, worlds, EnvOptions(seed=seed, threads=threads))
         self._env.reset()
         self.agents = self._env.spec.num_agents
-        self._choose = _random_actions(self._env, seed)
+        self._choose = random_writer(self._env, seed)
         for k in range(16):  # warm up: touch memory, spread the worlds over their episodes
             self._choose(k)
             self._env.step()
@@ -155,7 +155,7 @@ def _ratio(rounds: Sequence[Taken], base: Sequence[Taken] | None) -> float | Non
     return median(one.frames / one.seconds / (other.frames / other.seconds) for one, other in pairs)
 
 
-def _random_actions(env: VecEnv, seed: int) -> Callable[[int], None]:
+def random_writer(env: VecEnv, seed: int) -> Callable[[int], None]:
     """What writes the actions of the k-th step; a choice that is not allowed would be another world's speed."""
     rng = np.random.default_rng(seed)
     shape, mask = env.actions.shape, env.action_mask

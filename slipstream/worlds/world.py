@@ -48,6 +48,9 @@ class World(NamedTuple):
     networks: Callable[[], tuple[type[NetworkConfig], ...]] = tuple  # imports and returns its kinds of networks
     scenarios: str | None = None  # folder of its scenario files; those in its subfolder `presets` are to be included
     verbs: tuple[Verb, ...] = ()
+    # Key of its config that says which environment it is, where it can be any: a scenario that names one begins with
+    # our scenario for it, or with what is usual (presets/ALGO_usual.yaml).
+    id_field: str = ""
 
 
 def load_name(package: str, places: Mapping[str, str], name: str) -> Any:

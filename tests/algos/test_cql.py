@@ -210,3 +210,16 @@ def test_importance_weights_scale_the_whole_loss():
     for shape, sample in ((CHOICES, CHOSEN), (AXIS, ACTED)):
         double = Sample(sample.rows, sample.index, 2 * sample.weight)
         assert loss_of(cql(shape), double) == pytest.approx(2 * loss_of(cql(shape), sample))
+
+
+def test_entropy_is_left_out_of_the_targets_where_it_is_not_backed_up():
+    said = {}
+    for name, changes in {
+        "with": {},
+        "without": {"backup_entropy": False},
+        "none": {"temperature": 1e-12},
+    }.items():
+        learner = cql(AXIS, **changes)
+        said[name] = float(learner.update(ACTED, START).stats["q_mean"])
+    assert said["without"] == pytest.approx(said["none"], abs=1e-6)
+    assert abs(said["with"] - said["none"]) > 1e-3

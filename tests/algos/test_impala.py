@@ -22,6 +22,7 @@ from slipstream.collect.pipeline import Pipeline
 from slipstream.collect.serial import Collector
 from slipstream.config.algos import AppoConfig, ImpalaConfig
 from slipstream.data.rollout import Ends, Rollout, allocate_rollout
+from slipstream.errors import ScenarioError
 from slipstream.run import setup
 from slipstream.run.sources import acting_copy
 from slipstream.spec import ActionSpec, WorldSpec
@@ -337,3 +338,9 @@ def test_targets_are_what_the_learning_policy_would_earn_not_the_one_that_acted(
     expected = 3.0 * chance - (1 - chance)
     assert abs(expected + 0.6) > 1
     assert np.mean(targets(learner, slab)) == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["impala", "appo"])
+def test_noise_that_is_held_is_refused(kind):
+    with pytest.raises(ScenarioError, match=r"algo.*exploration_hold"):
+        scenario_of("probe_target", {"algo.kind": kind, "algo.exploration_hold": 4})

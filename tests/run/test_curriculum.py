@@ -6,13 +6,15 @@ from itertools import pairwise
 import msgspec
 import numpy as np
 import pytest
+import torch
 from learning import TINY, scenario_of
 
 from slipstream.collect.serial import Episode
-from slipstream.collect.teams import Team, judged_agents
+from slipstream.collect.teams import Seat, Team, judged_agents
 from slipstream.config.parts import CertificateConfig, CurriculumConfig
 from slipstream.data import checkpoint
 from slipstream.errors import ScenarioError
+from slipstream.nets.actor import Acted
 from slipstream.run.certify import Attempt, Candidate, Question, attempt_number, read_ledger
 from slipstream.run.learner_input import RolloutFeed
 from slipstream.run.metrics import read_rows
@@ -21,6 +23,7 @@ from slipstream.run.parts.curriculum import (
     after_episodes,
     first_assignment,
     following,
+    judged_hash,
     mastered,
     reassigned,
 )
@@ -265,3 +268,51 @@ def test_past_selves_are_taken_kept_drawn_and_are_not_the_present_one():
     past.load_state(saved, 12)
     assert past.updates == (8, 10, 12)
     worlds.close()
+
+
+class Noted:
+    """A player that writes down the noise it is given."""
+
+    def __init__(self, choices):
+        self.noise, self.choices = [], choices
+
+    def act(self, obs, mask, noise):
+        self.noise.append(None if noise is None else noise.copy())
+        rows = len(next(iter(obs.values())))
+        return Acted(np.zeros(rows, np.int32), np.zeros(rows, np.float32))
+
+
+@pytest.mark.parametrize("explores", [True, False])
+def test_past_selves_explore_while_a_run_collects_and_never_in_evaluations(explores):
+    scenario = resolve(scenario_of("probe_coordination", {"collect.num_worlds": 3}))
+    worlds = make_training_worlds(scenario)
+    player = Noted(worlds.spec.action.size)
+    seat = Seat(Team("past", (1,), player, discrete=True, explores=explores), worlds, seed=5)
+    worlds.reset()
+    for step in (0, 1, 0):
+        seat.act_quietly(step)
+    seat.act_quietly()
+    assert player.noise[-1] is None
+    first, second, again = player.noise[:3]
+    if explores:
+        assert first.shape == (3, worlds.spec.action.size)
+        assert (first != second).any()
+        np.testing.assert_array_equal(first, again)
+    else:
+        assert (first, second, again) == (None, None, None)
+    worlds.close()
+
+
+def test_a_certificate_names_the_averaged_weights_where_those_are_judged():
+    def hashed(**changes):
+        scenario = resolve(scenario_of("probe_corridor", {"algo.ema_decay": 0.9}))
+        worlds = make_training_worlds(scenario)
+        learners = make_cast(scenario, worlds.spec).learners
+        worlds.close()
+        for name, module in learners["main"].modules.items():
+            with torch.no_grad():
+                next(module.parameters()).add_(changes.get(name, 0.0))
+        return judged_hash(learners)
+
+    assert hashed() == hashed() == hashed(critic=1.0)
+    assert len({hashed(), hashed(average=1.0), hashed(actor=1.0)}) == 3

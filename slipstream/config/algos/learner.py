@@ -221,7 +221,8 @@ class LearnerConfig(Config):
         ge=1,
         le=10_000,
         description="Steps for which an agent keeps the same exploration noise. More than 1 helps where the noise of "
-        "single steps averages out.",
+        "single steps averages out. Actions then depend on each other in a way that ppo's and reinforce's "
+        "probabilities leave out; appo and impala refuse it.",
     )
     discrete_actions: bool = Field(
         False, description="Choose from the action table of a continuous world instead of acting on its axes."

@@ -92,7 +92,11 @@ class ReplayConfig(Config):
         description="With role add: folder of the run whose newest checkpoint it acts with, relative to the working "
         "directory; null: its own initial weights.",
     )
-    capacity: int = Field(100_000, ge=1, le=1_000_000_000, description="Transitions kept; the oldest are overwritten.")
+    capacity: Annotated[int, Field(ge=1, le=1_000_000_000)] | None = Field(
+        100_000,
+        description="Transitions kept; the oldest are overwritten. null: all of the run's, but at most a million and "
+        "what fits into a quarter of the free memory; chosen once and saved.",
+    )
     n_step: int = Field(1, ge=1, le=1000, description="Decisions summed in an n-step return before bootstrapping.")
     prioritised: PrioritisedConfig | None = Field(None, description="Prioritised replay; null: uniform sampling.")
     dataset: str | None = Field(
@@ -209,6 +213,13 @@ class SacConfig(ReplayLearnerConfig):
         "actions.",
     )
 
+    init_log_std: float = Field(
+        -1.5,
+        gt=-5,
+        lt=2,
+        description="Initial log standard deviation of continuous actions, before they are squashed.",
+    )
+
     def without_effect(self) -> Iterator[tuple[str, str]]:
         """Fields that have no effect because of others."""
         yield from super().without_effect()
@@ -220,6 +231,9 @@ class CqlConfig(SacConfig):
     """Conservative Q-learning: SAC whose critics are pessimistic about actions that are not in the data."""
 
     kind: Literal["cql"] = Field("cql", description="Conservative Q-learning on top of SAC.")  # type: ignore[assignment]
+    backup_entropy: bool = Field(
+        True, description="Count the policy's entropy in the targets of the critics, as SAC does; other CQLs do not."
+    )
     conservative_coef: float = Field(5.0, ge=0, description="Weight of the conservative loss; 0: plain SAC.")
     sampled_actions: int = Field(
         10,

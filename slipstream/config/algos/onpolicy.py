@@ -102,6 +102,15 @@ class VtraceConfig(ActorCriticConfig):
     trace_clip: float = Field(1.0, gt=0, description="Upper bound (c) of the importance weights of traces.")
     vtrace_lambda: float = Field(1.0, ge=0, le=1, description="Lambda of V-trace, per decision.")
 
+    @model_validator(mode="after")
+    def _knows_the_chance_of_its_actions(self) -> Self:
+        if self.exploration_hold > 1:
+            raise ValueError(
+                f"exploration_hold is {self.exploration_hold}: with noise that is held, actions have other "
+                "probabilities than V-trace corrects for; set it to 1, or use ppo, which is less sensitive to that"
+            )
+        return self
+
 
 class ImpalaConfig(VtraceConfig):
     """IMPALA: an actor-critic whose rollouts may come from an older policy."""

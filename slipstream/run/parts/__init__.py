@@ -80,6 +80,7 @@ ORDER = (
     ListedPart("exporters", "Exporters", lambda run: bool(run.options.exporters)),
     # Closed once the model is there: who reads that the run is finished finds all of it.
     ListedPart("ending", "SessionRecord"),
+    ListedPart("rising", "StillRising", lambda run: not run.scenario.is_offline),
     # Closed after the last evaluation, which the model's page shows.
     ListedPart("ending", "ModelExport"),
     ListedPart("ending", "PrivacyCosts", lambda run: run.scenario.federated.dp_sgd is not None),

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 
+from slipstream.algos.protocol import Algorithm
 from slipstream.collect.serial import Episode
 from slipstream.collect.slab import under
 from slipstream.config.parts import CurriculumConfig
@@ -24,6 +25,7 @@ from slipstream.errors import ScenarioError
 from slipstream.run.certify import Candidate, Question, Stand, certify, make_stand
 from slipstream.run.parts import Part, Update
 from slipstream.run.parts.evaluation import Evaluation
+from slipstream.run.policy_file import policy_arrays
 from slipstream.worlds.vec_env import timed
 from slipstream.worlds.world import tools_of
 
@@ -243,8 +245,7 @@ class Curriculum(Part):
         assert config is not None
         if self._stand is None:
             self._stand = make_stand(self._scenario, config.max_episodes)
-        acting = ((name, learner.actor_arrays()) for name, learner in run.cast.learners.items())
-        policy = content_hash({f"{name}.{key}": array for name, arrays in acting for key, array in arrays.items()})
+        policy = judged_hash(run.cast.learners)
         state = self.progress
         candidate = Candidate(policy, run.counters.steps, state.phase, "training", self._limit(state.phase))
         teams = run.cast.teams if self._evaluator is None else self._evaluator.teams
@@ -281,3 +282,9 @@ class Curriculum(Part):
         """Close the worlds that certificates are played in."""
         if self._stand is not None:
             self._stand.worlds.close()
+
+
+def judged_hash(learners: Mapping[str, Algorithm]) -> str:
+    """Of the weights that are judged, averaged ones included."""
+    arrays = [policy_arrays(name, learner).items() for name, learner in learners.items()]
+    return content_hash({key.removeprefix("policy."): array for own in arrays for key, array in own})

@@ -15,6 +15,7 @@ from slipstream.config.load import override
 from slipstream.config.scenario import Scenario
 from slipstream.config.world import WorldConfig
 from slipstream.data import checkpoint
+from slipstream.data.checkpoint import Checkpoint
 from slipstream.errors import ScenarioError
 from slipstream.run.context import EvaluationResult
 from slipstream.run.parts import Part, Update
@@ -144,17 +145,28 @@ class Evaluation(Part):
             self._close_remote()
             raise
         self._interval = run.scenario.evaluate.evaluation_interval or 1
+        self._spent = self._last_cost = 0  # steps of all evaluations, and of the last one
         self._writers = list(_writers(self))
 
     def after_update(self, update: Update) -> None:
         """Evaluate when it is due."""
         self.run.evaluated = None
-        if self.run.counters.updates % self._interval == 0:
+        if self.run.counters.updates % self._interval == 0 and self._is_affordable():
             self._evaluate()
 
     def rows(self) -> dict[str, float]:
         """Metrics eval/… if this update was evaluated."""
         return dict(self.run.evaluation)
+
+    def state(self) -> Checkpoint:
+        """What evaluations have cost, where that is bounded."""
+        bounded = self.run.scenario.evaluate.share is not None
+        return Checkpoint({}, {"evaluation_steps": [self._spent, self._last_cost]} if bounded else {})
+
+    def load(self, saved: Checkpoint) -> None:
+        """Go on with what they have cost so far."""
+        if self.run.scenario.evaluate.share is not None:
+            self._spent, self._last_cost = map(int, saved.meta.get("evaluation_steps", (0, 0)))
 
     def close(self) -> None:
         """Evaluate the final weights when the run is done."""
@@ -166,6 +178,11 @@ class Evaluation(Part):
         finally:
             self.evaluator.worlds.close()
             self._close_remote()
+
+    def _is_affordable(self) -> bool:
+        """Whether one more evaluation like the last one stays within the share of steps; the first one always does."""
+        share, steps = self.run.scenario.evaluate.share, self.run.counters.steps
+        return share is None or self._spent == 0 or self._spent + self._last_cost <= share * steps
 
     def _close_remote(self) -> None:
         if self._remote is not None:
@@ -179,6 +196,8 @@ class Evaluation(Part):
             pool.newest(update)
         with run.timed("evaluate"):
             episodes = evaluator.evaluate(update, record)
+        self._last_cost = int(episodes.lengths.sum())
+        self._spent += self._last_cost
         for pool in run.cast.past.values():
             pool.choose(update)
         with run.timed("evaluate"):

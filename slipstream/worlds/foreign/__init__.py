@@ -44,6 +44,6 @@ def _tools() -> WorldTools[Any]:
     return WorldTools(build)
 
 
-GYMNASIUM = World(_gymnasium, _tools, scenarios=os.path.join(os.path.dirname(__file__), "scenarios"))
-PETTINGZOO = World(_pettingzoo, _tools)  # its scenarios lie among Gymnasium's
-VECTOR = World(_vector, _vector_tools)
+GYMNASIUM = World(_gymnasium, _tools, scenarios=os.path.join(os.path.dirname(__file__), "scenarios"), id_field="id")
+PETTINGZOO = World(_pettingzoo, _tools, id_field="env")  # its scenarios lie among Gymnasium's
+VECTOR = World(_vector, _vector_tools, id_field="make")

@@ -41,6 +41,13 @@ class GymnasiumConfig(WorldConfig):
         """Its id."""
         return self.id
 
+    def can_be_made_anywhere(self) -> bool:
+        """Gymnasium's own environments, and those whose id names their module; others may be registered here alone."""
+        import gymnasium
+
+        known = gymnasium.registry.get(self.id)
+        return ":" in self.id or (known is not None and str(known.entry_point).startswith("gymnasium."))
+
 
 class PettingZooConfig(WorldConfig):
     """Any PettingZoo parallel environment, by the Python name of what makes it."""
