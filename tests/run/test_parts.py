@@ -105,7 +105,7 @@ def test_a_run_has_only_the_parts_it_asks_for(tmp_path, monkeypatch):
     changes = {**TINY, "timesteps": 32, "evaluate.evaluation_interval": None, "log.diagnostics": False}
     train(scenario_of("probe_constant", changes), out=tmp_path / "run", models=tmp_path / "models")
     names = [type(part).__name__ for part in made[0]]
-    assert names == ["SessionRecord", "ModelExport", "GivingUp", "Publish", "Stopping", "Report"]
+    assert names == ["SessionRecord", "StillRising", "ModelExport", "GivingUp", "Publish", "Stopping", "Report"]
 
 
 LOADED = """
