@@ -35,6 +35,7 @@ class RecurrentLayout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     length: int  # of a sequence, in decisions
     encoder: str  # its kind
     encoder_layout: dict[str, Any]
+    span: int = 0  # decisions over which units remember at first; 0: as is usual
 
 
 class RecurrentTorso(nn.Module):
@@ -55,7 +56,13 @@ class RecurrentTorso(nn.Module):
                 continue
             for gate in parameter.chunk(GATES[layout.cell]):
                 make_orthogonal(gate, 1.0, generator)
-        if layout.cell == "lstm":
+        # The second gate of either cell keeps what was there; the first one of lstm takes in what is new.
+        if layout.span:  # units that remember over 1 to so many decisions at first (Tallec and Ollivier 2018)
+            spans = torch.log(torch.linspace(1.0, layout.span - 1.0, size))
+            weights["bias_ih_l0"][size : 2 * size] = spans
+            if layout.cell == "lstm":
+                weights["bias_ih_l0"][:size] = -spans
+        elif layout.cell == "lstm":
             weights["bias_ih_l0"][size : 2 * size] = 1.0  # remember at first (Jozefowicz et al. 2015)
         self.features = size
 
@@ -114,6 +121,7 @@ class RecurrentKind(NetworkKind):
             cell=config.kind,
             size=config.size,
             length=config.length,
+            span=config.span or 0,
             encoder=encoder.kind,
             encoder_layout=network_kind(encoder.kind).layout(encoder, spec),
         )

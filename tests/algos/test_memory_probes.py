@@ -32,6 +32,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "collect.rollout_length": 100,
         "timesteps": 64 * 32 * 25,
         "algo.network.length": 100,
+        "algo.network.span": 100,
         **LONG,
     },
     "ppo with an lstm": {"world.horizon": 8, "algo.network": {"kind": "lstm", "size": 16}},

@@ -144,6 +144,11 @@ class RecurrentNetwork(NetworkConfig):
     length: int = Field(
         32, ge=1, le=10_000, description="Decisions in a sequence that is learned from: as far back as gradients flow."
     )
+    span: Annotated[int, Field(ge=2, le=1_000_000)] | None = Field(
+        None,
+        description="Decisions over which something must be remembered, where they are many (more than about 30): "
+        "units of the cell then remember over 1 to so many at first. null: as is usual.",
+    )
     encoder: Encoder | None = Field(
         None,
         description="Network between observation and cell, such as conv; null: as without a memory (conv for images, "
