@@ -10,13 +10,12 @@ docs/results/defaults.json and defaults.md.
 from __future__ import annotations
 
 import sys
-import tempfile
 import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from cells import Cell, asked, machine, run_cells, whole
+from cells import Cell, asked, machine, run_cells
 
 TASKS = (
     "MountainCar-v0",
@@ -43,23 +42,13 @@ def run_cell(cell: Cell) -> Cell:
 
 
 def ours(cell: Cell) -> Cell:
-    from slipstream.collect.episodes import play
-    from slipstream.config.load import load, override
-    from slipstream.run.saved_cast import FIRST_JUDGED, load_cast, trained_teams
-    from slipstream.run.session import train
-    from slipstream.run.setup import make_evaluation_worlds
+    from side_by_side import trained
+
+    from slipstream.config.load import load
 
     changes = {"seed": cell["seed"], "timesteps": cell["steps"], "learner_threads": 1}
     scenario = load(f"gymnasium:{cell['task']}", changes)
-    with tempfile.TemporaryDirectory() as folder:
-        start = time.process_time()
-        result = whole(train(scenario, root=Path(folder) / "runs", models=Path(folder) / "models"))
-        seconds = time.process_time() - start
-        saved = load_cast(result.checkpoint)[1]
-    scenario = override(scenario, {"world.max_episode_steps": limit_of(cell["task"])})
-    worlds = make_evaluation_worlds(scenario, EPISODES)
-    episodes = play(worlds, trained_teams(scenario, saved, worlds.spec), EPISODES, 777, FIRST_JUDGED)
-    return {"return": float(episodes.team_returns.mean()), "cpu_seconds": round(seconds, 1)}
+    return trained(scenario, {"world.max_episode_steps": limit_of(cell["task"])}, EPISODES)
 
 
 def sb3(cell: Cell) -> Cell:
@@ -88,33 +77,20 @@ def limit_of(task: str) -> int:
     return gymnasium.spec(task).max_episode_steps or LONGEST
 
 
-def better(ours: list[float], theirs: list[float]) -> float:
-    """The probability that a run of ours is better than one of theirs; a tie is half of one."""
-    pairs = [(one > other) + 0.5 * (one == other) for one in ours for other in theirs]
-    return sum(pairs) / len(pairs)
-
-
 def write_page(cells: list[Cell], path: Path) -> None:
-    from slipstream.stats.intervals import iqm_interval
+    from side_by_side import columns
 
     rows, chances, times = [], [], []
     for task in TASKS:
-        by_library = {
-            library: [c for c in cells if c["task"] == task and c["library"] == library]
-            for library in ("slipstream", "sb3")
-        }
-        if not all(by_library.values()):
+        found = columns(cells, task=task)
+        if found is None:
             continue
-        scores = {library: [c["return"] for c in found] for library, found in by_library.items()}
-        seconds = {library: sum(c["cpu_seconds"] for c in found) / len(found) for library, found in by_library.items()}
-        chance = better(scores["slipstream"], scores["sb3"])
-        chances.append(chance)
-        times.append(seconds["slipstream"] / seconds["sb3"])
-        shown = []
-        for library in ("slipstream", "sb3"):
-            value = iqm_interval([[score] for score in scores[library]])
-            shown.append(f"{value.estimate:.1f} [{value.low:.1f}, {value.high:.1f}] | {seconds[library]:.0f}")
-        rows.append(f"| {task} | {shown[0]} | {shown[1]} | {chance:.2f} |")
+        ours, theirs = found.shown()
+        chances.append(found.chance())
+        times.append(found.our_seconds / found.their_seconds)
+        rows.append(
+            f"| {task} | {ours} | {found.our_seconds:.0f} | {theirs} | {found.their_seconds:.0f} | {chances[-1]:.2f} |"
+        )
     info = machine()
     lines = [
         "# Only an id given",

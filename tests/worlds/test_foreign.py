@@ -573,3 +573,21 @@ def test_a_stride_gives_neighbours_seeds_so_far_apart_whoever_runs_them():
     assert seeds_of(0, 3) == [5, 1005, 2005, 6, 1006, 2006]
     assert seeds_of(1, 2) == [1005, 2005, 1006, 2006]  # as a worker has them
     assert all(seed % 2 for seed in seeds_of(0, 3, evaluation=True))  # drawn apart, as without a stride
+
+
+def test_a_package_that_registers_by_an_entry_point_is_asked_for_its_namespace(tmp_path, monkeypatch):
+    (tmp_path / "pluggedin.py").write_text(
+        "import gymnasium\n\ndef register():\n"
+        "    gymnasium.register('Pluggedin/Pole-v0', entry_point='gymnasium.envs.classic_control:CartPoleEnv')\n"
+    )
+    info = tmp_path / "pluggedin-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: pluggedin\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[gymnasium.envs]\nPluggedin = pluggedin:register\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    worlds = make_worlds(GymnasiumConfig(id="Pluggedin/Pole-v0"), 2, EnvOptions(seed=0))
+    try:
+        assert worlds.spec.action.size == 2
+    finally:
+        worlds.close()
+        gymnasium.registry.pop("Pluggedin/Pole-v0")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
+from importlib.metadata import entry_points
 from typing import Any
 
 import gymnasium
@@ -71,6 +72,7 @@ class Solo:
 def _make_gymnasium(config: GymnasiumConfig) -> gymnasium.Env[Any, Any]:
     try:
         with files_here():
+            _register_plugins(config.id)
             env = gymnasium.make(
                 config.id,
                 max_episode_steps=config.max_episode_steps,
@@ -94,6 +96,19 @@ def _make_gymnasium(config: GymnasiumConfig) -> gymnasium.Env[Any, Any]:
         raise ScenarioError(
             f"world.id: '{config.id}' cannot be made with kwargs {dict(config.kwargs)}: {type(error).__name__}: {error}"
         ) from error
+
+
+def _register_plugins(env_id: str) -> None:
+    """Let installed packages register their environments, where this one is of a namespace that nobody has registered.
+
+    Gymnasium did so before 1.0, when it was imported; some packages (MinAtar) still count on it.
+    """
+    namespace = env_id.partition("/")[0]
+    if ":" in env_id or "/" not in env_id or any(spec.namespace == namespace for spec in gymnasium.registry.values()):
+        return
+    for plugin in entry_points(group="gymnasium.envs"):
+        if plugin.name in (namespace, "__root__"):
+            plugin.load()()
 
 
 def _wrapped(env: Any, config: GymnasiumConfig | PettingZooConfig) -> Any:
