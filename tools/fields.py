@@ -274,6 +274,7 @@ def main() -> None:
     for header in HEADERS:
         text = write(header)
         if not header.path.exists() or header.path.read_text() != text:
+            header.path.parent.mkdir(exist_ok=True)  # of a new world
             header.path.write_text(text)
             print(f"wrote {header.path.relative_to(ROOT)}")
 

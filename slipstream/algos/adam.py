@@ -129,7 +129,7 @@ class FlatAdam:
         return self.step(learning_rate, max_norm)[0]
 
     def add_loss(self, loss: Tensor, fraction: float | None = None, terms: Mapping[str, float] | None = None) -> None:
-        """Count a piece of a batch into the next step: the gradient of its mean loss, by autograd.
+        """Add the gradient of a piece's mean loss, by autograd, to that of the next step.
 
         `fraction` is the piece's rows by all learners' rows; None: every learner has one piece, of the same size.
         """

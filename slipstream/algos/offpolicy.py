@@ -88,7 +88,7 @@ class RowSlice(NamedTuple):
 
     rows: Rows
     at: slice  # of the rows of the draw, or of this learner's share of it
-    of: int  # rows that there are
+    of: int  # rows that `at` is a slice of
     fraction: float | None  # of all learners' rows; None: every learner has one piece, of the same size
 
 

@@ -166,7 +166,7 @@ def _exports(known: argparse.Namespace, root: Path) -> list[str]:
         told["wandb_dir"] = known.wandb_dir or str(root)
     if known.tensorboard:
         told["logdir"] = known.logdir or str(root / "tb")
-    return [word for target in log.asked_for(argparse.Namespace(**told)) for word in target.flags]
+    return [word for target in log.targets_of(argparse.Namespace(**told)) for word in target.flags]
 
 
 def _parser() -> argparse.ArgumentParser:

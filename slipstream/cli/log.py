@@ -22,7 +22,7 @@ def log(argv: Sequence[str]) -> int:
     parser.add_argument("run", type=Path, help="the run's folder, going on or finished")
     add_flags(parser)
     args = parser.parse_args(argv)
-    targets = asked_for(args)
+    targets = targets_of(args)
     if not targets:
         raise SlipstreamError("log: choose --tensorboard, --wandb or both")
     from slipstream.view.exporters import exporters
@@ -50,7 +50,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add("--wandb-dir", metavar="DIR", help="where to make the folder 'wandb' (default: here)")
 
 
-def asked_for(args: argparse.Namespace) -> list[Target]:
+def targets_of(args: argparse.Namespace) -> list[Target]:
     """What these flags say; those that would have no effect are refused."""
     found: list[Target] = []
     if args.tensorboard:

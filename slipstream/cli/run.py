@@ -131,7 +131,7 @@ def resume(argv: Sequence[str]) -> int:
         from slipstream.run.session import named_run
 
         return resume_watched(["resume", *argv], named_run(args.run)[0])
-    targets = log.asked_for(args)
+    targets = log.targets_of(args)
     from slipstream.run.progress import best_display
     from slipstream.run.session import named_run
     from slipstream.run.session import resume as continue_run
@@ -185,7 +185,7 @@ def _for_place(scenario: Scenario, where: Cluster | None) -> Scenario:
 
 
 def _train_one(scenario: Scenario, known: argparse.Namespace, where: Cluster | None) -> Result:
-    targets = log.asked_for(known)
+    targets = log.targets_of(known)
     from slipstream.run.progress import best_display
     from slipstream.run.session import train as run
 

@@ -20,7 +20,7 @@ class Expected(NamedTuple):
     above: bool = False
 
 
-class SeenMetric(NamedTuple):
+class MetricCheck(NamedTuple):
     """What a run said about a metric."""
 
     expected: Expected
@@ -31,7 +31,7 @@ class SeenMetric(NamedTuple):
     problem: str  # nothing where there is none
 
 
-def smoke(seconds: float, workers: int) -> list[SeenMetric]:
+def smoke(seconds: float, workers: int) -> list[MetricCheck]:
     """Train SAC on a tiny world for that long, with workers and a replay service, and look at what was reported."""
     from slipstream.config.load import load
     from slipstream.data.run_folder import METRICS_FILE
@@ -53,7 +53,7 @@ def smoke(seconds: float, workers: int) -> list[SeenMetric]:
     with tempfile.TemporaryDirectory(prefix="slipstream-smoke-") as folder:
         result = train(load(SCENARIO, changes), out=Path(folder) / "run", models=Path(folder))
         rows = list(read_rows(result.run / METRICS_FILE))
-    return look_at(rows, expectations(rows, seconds, workers))
+    return check_metrics(rows, expectations(rows, seconds, workers))
 
 
 def expectations(rows: Sequence[Mapping[str, Any]], seconds: float, workers: int) -> list[Expected]:
@@ -75,17 +75,17 @@ def expectations(rows: Sequence[Mapping[str, Any]], seconds: float, workers: int
     ]
 
 
-def look_at(rows: Sequence[Mapping[str, Any]], expected: Iterable[Expected]) -> list[SeenMetric]:
+def check_metrics(rows: Sequence[Mapping[str, Any]], expected: Iterable[Expected]) -> list[MetricCheck]:
     """Every expectation beside what was reported; a metric must be in every row."""
-    return [_look(rows, each) for each in expected]
+    return [_check(rows, each) for each in expected]
 
 
-def _look(rows: Sequence[Mapping[str, Any]], expected: Expected) -> SeenMetric:
+def _check(rows: Sequence[Mapping[str, Any]], expected: Expected) -> MetricCheck:
     values = [row[expected.key] for row in rows if expected.key in row]
     if not values:
-        return SeenMetric(expected, 0, math.nan, math.nan, math.nan, "missing")
+        return MetricCheck(expected, 0, math.nan, math.nan, math.nan, "missing")
     if any(value is None or not math.isfinite(value) for value in values):
-        return SeenMetric(expected, len(values), math.nan, math.nan, math.nan, "not finite")
+        return MetricCheck(expected, len(values), math.nan, math.nan, math.nan, "not finite")
     mean = sum(values) / len(values)
     problem = ""
     if len(values) < len(rows):
@@ -93,10 +93,10 @@ def _look(rows: Sequence[Mapping[str, Any]], expected: Expected) -> SeenMetric:
     elif not expected.least <= mean <= expected.most or (expected.above and mean == expected.least):
         bound = "above" if expected.above else "at least"
         problem = f"{mean:g}, where {bound} {expected.least:g} and at most {expected.most:g} is plausible"
-    return SeenMetric(expected, len(values), min(values), mean, max(values), problem)
+    return MetricCheck(expected, len(values), min(values), mean, max(values), problem)
 
 
-def table(seen: Sequence[SeenMetric]) -> list[str]:
+def table(seen: Sequence[MetricCheck]) -> list[str]:
     """As lines for a person."""
     width = max(len(each.expected.key) for each in seen)
     lines = [f"{'metric':<{width}}  {'rows':>6}  {'least':>11}  {'mean':>11}  {'most':>11}"]

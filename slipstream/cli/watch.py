@@ -102,7 +102,7 @@ def _watched(words: Sequence[str], run: Path) -> int:
         print(f"  stop with a checkpoint: kill -INT {training.pid}")
         training.leave()
         return 0
-    print(training.said(), end="")
+    print(training.output(), end="")
     return training.ended().code or 0
 
 

@@ -1,7 +1,7 @@
 """The serial collector: steps a batch of worlds and records what the learning teams did.
 
-One tick is: every team acts, the worlds step, outcomes are written beside the decisions they belong to, with shaping
-added.
+In every step of the worlds: all teams act, the worlds step, and outcomes, with shaping added, are written beside the
+decisions they belong to. Where a step lasts several ticks (Dr. Mario), it is still one row of the rollout.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class RolloutRecorder:
             self._open_row[acting != 0] = row
 
     def outcome(self, row: int) -> None:
-        """Write down what the tick brought."""
+        """Write down what the step brought."""
         env, rollout, cols = self._env, self.rollout, self.seat.columns
         terminated, truncated = env.terminated[:, cols], env.truncated[:, cols]
         ended = terminated | truncated
@@ -159,7 +159,7 @@ class RolloutRecorder:
         self.seat.forget_ended()
 
     def _keep_ends(self, row: int, truncated: NDArray[np.uint8]) -> None:
-        """Remember the observation of every episode cut off in this tick; the learner bootstraps from it."""
+        """Remember the observation of every episode cut off in this step; the learner bootstraps from it."""
         env = self._env
         worlds, agents = np.nonzero(truncated == 1)
         columns = np.asarray(self.seat.team.agents)[agents]
@@ -254,7 +254,7 @@ class Collector:
         first_world: int = 0,
     ) -> None:
         self.env, self.first_world = env, first_world
-        self.ticks = ticks
+        self.ticks = ticks  # steps of a rollout
         self.steps = 0  # of each world since the run began: part of the noise's key
         self.passed = 0  # ticks of all worlds in the last rollout
         self.clock = PhaseTimer()
@@ -274,7 +274,7 @@ class Collector:
         """One rollout for every learning team, and the episodes that ended meanwhile.
 
         `version` is that of the weights that act. Once `stop` is set, CollectingStopped is raised. `on_tick` is called
-        in every tick, with what comes next: "acting", "stepping".
+        in every step, with what comes next: "acting", "stepping".
         """
         episodes: list[Episode] = []
         self.passed = 0

@@ -15,7 +15,7 @@ from slipstream.types import Arrays
 
 @dataclass(frozen=True)
 class Slab:
-    """What every learning team did in `rollout_length` ticks of the worlds."""
+    """What every learning team did in `rollout_length` steps of the worlds."""
 
     version: int  # of the weights that acted
     rollouts: Mapping[str, Rollout]  # by policy

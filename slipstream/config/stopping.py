@@ -102,7 +102,7 @@ class Stop(NamedTuple):
     sentence: str  # for people
 
 
-def first(*stops: Stop | None) -> Stop | None:
+def most_important(*stops: Stop | None) -> Stop | None:
     """The reason that counts, of several: the kind that is listed first."""
     ranks = list(StopKind)
     return min((stop for stop in stops if stop is not None), key=lambda stop: ranks.index(stop.kind), default=None)
@@ -203,7 +203,7 @@ RULES = (
 RULE_FIELDS = tuple(rule.field for rule in RULES if rule.kind is StopKind.RULE and rule.field is not None)
 
 
-def asked(scenario: Scenario, now: RunPosition) -> Stop | None:
+def reason_to_stop(scenario: Scenario, now: RunPosition) -> Stop | None:
     """The reason to stop after an update, if a rule is met."""
     for kind, ask, field in RULES:
         if field in EVALUATED_RULES and now.mean_return is None:
@@ -213,7 +213,7 @@ def asked(scenario: Scenario, now: RunPosition) -> Stop | None:
     return None
 
 
-def asked_at_start(scenario: Scenario, now: RunPosition, ended_by_rule: str | None) -> Stop | None:
+def reason_to_stop_at_start(scenario: Scenario, now: RunPosition, ended_by_rule: str | None) -> Stop | None:
     """The reason why a session has nothing to do, if there is one."""
     has_rule = any(getattr(scenario.stop, name) is not None for name in RULE_FIELDS)
     if ended_by_rule is not None and has_rule:

@@ -31,7 +31,7 @@ class Rollout:
     R = T + 1 rows in time, N worlds, A agents of the team.
 
     Row 0 holds decisions carried over from the rollout before, because their outcome was still open (worlds with
-    durations); rows 1..T are this rollout's ticks. `decided` marks a decision of a learning agent; its outcome stands
+    durations); rows 1..T are this rollout's steps. `decided` marks a decision of a learning agent; its outcome stands
     on the first row at or after it with `paid`.
     """
 
@@ -42,7 +42,7 @@ class Rollout:
     logp: F32  # [R, N, A], of the action when it was taken
     decided: U8
     version: I32  # [R, N], of the policy that acted
-    paid: U8  # outcome columns: after the tick
+    paid: U8  # 1 where an outcome is written; this and the following: after the step
     reward: F32  # with shaping, discounted over the decision's ticks
     duration: I32
     terminated: U8

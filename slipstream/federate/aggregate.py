@@ -75,7 +75,10 @@ class Base(NamedTuple):
 def aggregate(
     settings: MergeSettings, rules: Mapping[str, Rule], updates: Sequence[ClientUpdate], base: Base | None = None
 ) -> tuple[Arrays, MergeReport]:
-    """The aggregate of a round and what was done; refused where there are too few clients for any rule."""
+    """The aggregate of a round and what was done; refused where there are too few clients for any rule.
+
+    `rules` say of each array how it is merged; how several clients' weights become one is `settings.rule`.
+    """
     used = _usable(settings, len(updates))
     clients = {update.client: update.arrays for update in sorted(updates, key=lambda update: update.client)}
     shares = _round_shares(settings, used, updates)

@@ -28,7 +28,7 @@ from slipstream.federate.blocks import Clients, Combine, blocks, flat, refuse_no
 from slipstream.types import F64, Arrays
 
 OPTIMISER = ("first_moment", "second_moment", "optim_step")
-NARROW = 1e-6  # of a feature's deviation: below, it counts as constant, as in nets/normalise.py
+NARROW = 1e-6  # of a feature's deviation: below, it counts as constant, as in `RunningNorm` (nets/inputs.py)
 _HEAD = (".head.weight", ".head.bias")
 
 

@@ -6,7 +6,7 @@ the rest give the server shares of the *keys* of those who are missing, which ta
 the *seeds* of those who are there, which takes their own masks out: for any client one kind, never both. A client whose
 vector comes late is one whose key is known by then, and its own mask still hides it.
 
-    client: Client(terms, id)      -> keys            server: receive, then list_keys  -> KeyList to all
+    client: SecureClient(terms, id) -> keys           server: receive, then list_keys  -> KeyList to all
     client: share(KeyList)         -> Boxes           server: receive, then deliver    -> an Inbox to each
     client: mask(Inbox, vector)    -> Masked          server: receive, then survivors  -> Survivors to all
     client: unmask(Survivors)      -> Unmask          server: receive, then open_sum   -> the sum

@@ -205,8 +205,8 @@ def meet(arena: Arena, one: int, other: int, first: int, count: int) -> F64:
     return np.where(apart, np.where(a > b, 1.0, 0.0), 0.5)
 
 
-def duel(arena: Arena, test: EloTest, told: Callable[[Duel], None] | None = None) -> Duel:
-    """Play the first two contenders until the test is settled; `told` is called with the result after every batch."""
+def duel(arena: Arena, test: EloTest, on_progress: Callable[[Duel], None] | None = None) -> Duel:
+    """Play the first two contenders until the test is settled; `on_progress` gets the result after every batch."""
     points, seeds = np.empty((0, 2)), arena.most_games // 2
     while True:
         count = min(BATCH, seeds - len(points))
@@ -214,8 +214,8 @@ def duel(arena: Arena, test: EloTest, told: Callable[[Duel], None] | None = None
         # Judged seed by seed; what was played after the end does not count.
         stronger, settled = test.settle(np.eye(5)[_pair_cells(points)].cumsum(0))
         standing = _standing(points[:settled], stronger, test)
-        if told is not None:
-            told(standing)
+        if on_progress is not None:
+            on_progress(standing)
         if stronger != "open" or len(points) >= seeds:
             return standing
 
@@ -239,8 +239,8 @@ def _score(points: F64) -> Score:
     return Score(*(int((points == worth).sum()) for worth in (1.0, 0.5, 0.0)))
 
 
-def league(arena: Arena, told: Callable[[int, int, Score], None] | None = None) -> League:
-    """Play all games between any two; `told` is called with the score of every two."""
+def league(arena: Arena, on_progress: Callable[[int, int, Score], None] | None = None) -> League:
+    """Play all games between any two; `on_progress` is called with the score of every two."""
     many, seeds = len(arena.seats), arena.most_games // 2
     rounds = np.zeros((seeds, many, many))
     scores = [[Score(0, 0, 0)] * many for _ in range(many)]
@@ -250,6 +250,6 @@ def league(arena: Arena, told: Callable[[int, int, Score], None] | None = None) 
             points = np.concatenate(batches)
             rounds[:, i, j], rounds[:, j, i] = points.sum(1), (1.0 - points).sum(1)
             scores[i][j], scores[j][i] = _score(points), _score(1.0 - points)
-            if told is not None:
-                told(i, j, scores[i][j])
+            if on_progress is not None:
+                on_progress(i, j, scores[i][j])
     return League(tuple(tuple(row) for row in scores), elo_intervals(rounds))

@@ -29,7 +29,7 @@ from slipstream.types import F64
 from slipstream.worlds.tools import Shift, SkippedShift, WorldTools
 from slipstream.worlds.world import tools_of
 
-Told = Callable[[int, int], None]  # worlds played, of how many
+OnProgress = Callable[[int, int], None]  # worlds played, of how many
 UNSHIFTED = "unshifted"
 
 
@@ -75,7 +75,7 @@ def run(
     scripts: Sequence[str],
     episodes: int,
     seeds: Sequence[int],
-    told: Told,
+    on_progress: OnProgress,
     label: str = "learned",
 ) -> Study:
     """Play the unshifted world and every shifted one, with the learned policy (if any) and with the scripts."""
@@ -96,7 +96,7 @@ def run(
             if name == UNSHIFTED:
                 distinct = len(set(played.openings)) if played.openings else len(played.lengths)
         env.close()
-        told(number + 1, len(worlds))
+        on_progress(number + 1, len(worlds))
     assert spec is not None
     return Study(
         scenario=scenario.name,
@@ -281,7 +281,7 @@ def matrix(
     scripts: Sequence[str],
     episodes: int,
     seeds: Sequence[int],
-    told: Told,
+    on_progress: OnProgress,
 ) -> list[PolicyOnScenario]:
     """Every model, and every script, on every scenario: the same episodes for all that play there."""
     places: list[PolicyOnScenario] = []
@@ -299,12 +299,12 @@ def matrix(
             try:
                 played = play_seeds(env, teams(), episodes, seeds, 0)
                 kind = scenario.world.kind
-                told_of = figures(played, tools_of(kind).proportions)
+                of_place = figures(played, tools_of(kind).proportions)
                 ways = count_outcomes(kind, played)
-                told_of |= {way.replace(" ", "_"): ended.share for way, ended in ways.items()}
-                places.append(PolicyOnScenario(name, there, home, told_of))
+                of_place |= {way.replace(" ", "_"): ended.share for way, ended in ways.items()}
+                places.append(PolicyOnScenario(name, there, home, of_place))
             except ScenarioError as error:
                 places.append(PolicyOnScenario(name, there, home, {}, str(error)))
-            told(len(places), total)
+            on_progress(len(places), total)
         env.close()
     return places

@@ -89,7 +89,7 @@ class FitSettings(NamedTuple):
 
 
 def play(
-    env: VecEnv, team: Team, episodes: int, seed: int, told: Callable[[int], None] = lambda done: None
+    env: VecEnv, team: Team, episodes: int, seed: int, on_progress: Callable[[int], None] = lambda done: None
 ) -> PlayedPositions:
     """Play episodes to their end without exploration and keep POSITIONS of each; `env` is made with autoreset off."""
     spec = env.spec
@@ -101,7 +101,7 @@ def play(
     for begin in range(0, episodes, env.num_worlds):
         seat.forget()
         parts.append(_play_batch(env, seat, min(env.num_worlds, episodes - begin), seed, begin))
-        told(min(begin + env.num_worlds, episodes))
+        on_progress(min(begin + env.num_worlds, episodes))
     obs = {name: np.concatenate([part.obs[name] for part in parts]) for name in env.obs}
     return PlayedPositions(
         obs,
@@ -157,7 +157,7 @@ def fit(
     played: PlayedPositions,
     spec: WorldSpec,
     settings: FitSettings,
-    told: Callable[[int, float], None] = lambda epoch, loss: None,
+    on_progress: Callable[[int, float], None] = lambda epoch, loss: None,
 ) -> Times:
     """A model of these episodes, not calibrated; the epoch that fits a tenth of them best, which it does not learn."""
     success = played.ticks <= settings.horizon
@@ -174,7 +174,7 @@ def fit(
     learn, choose = played.where(~choosing), played.where(choosing)
     if network.norm is not None:
         network.norm.update(flatten(tensors(learn.obs, CPU)))
-    _train(network, learn, choose, settings, told)
+    _train(network, learn, choose, settings, on_progress)
     record = TimesRecord(net, spec, settings.horizon)
     return Times(record, network.eval(), record.levels)
 
@@ -184,7 +184,7 @@ def _train(
     learn: PlayedPositions,
     choose: PlayedPositions,
     settings: FitSettings,
-    told: Callable[[int, float], None],
+    on_progress: Callable[[int, float], None],
 ) -> None:
     """Adam over shuffled minibatches; the network ends as it was after its best epoch."""
     optimiser = FlatAdam({"net": network})
@@ -196,7 +196,7 @@ def _train(
             rate = settings.learning_rate * (1.0 - optimiser.steps / steps)
             optimiser.minimize(times_loss(network, learn.where(rows), settings.horizon), rate, 1.0)
         loss = _mean_loss(network, choose if len(choose) else learn, settings.horizon)
-        told(epoch + 1, loss)
+        on_progress(epoch + 1, loss)
         if loss < best:
             best, kept = loss, copy.deepcopy(network.state_dict())
     network.load_state_dict(kept)

@@ -95,7 +95,7 @@ class ServedReplay:
 
     @property
     def epoch(self) -> int:
-        """Of the connection: rows that were read in another may be others than those of the same numbers now."""
+        """Which connection this is. In a later one a row number may stand for another row."""
         return self._link.epoch
 
     def add(self, rows: Transitions) -> None:

@@ -138,7 +138,7 @@ class LaneLink:
         self._slot = 0
         self.unanswered = 0  # rows of pending chunks
         self.last_answer = ReplayDone()  # how the lane stood then
-        self.epoch = 0  # of the connection: what was read in another may be of other rows
+        self.epoch = 0  # which connection this is; in a later one a row number may stand for another row
         self.waited_s = {"add": 0.0, "sample": 0.0, "connect": 0.0}
         self.events: list[dict[str, Any]] = []  # what happened to the connection, for those who keep a log
         self._open("join it")

@@ -94,7 +94,7 @@ class Run:
     stop_state: StopState = field(default_factory=StopState)
     evaluated: EvaluationResult | None = None  # after the present update
     round_is_due: bool = False  # weights are to be exchanged with other runs before anyone acts with them
-    played: WorldConfig = field(init=False)  # the world, with only that phase which the latest episodes were of
+    played: WorldConfig = field(init=False)  # the world; with a curriculum, of the phase of the latest episodes
     model: Path | None = None  # once it is written
     failures: list[str] = field(default_factory=list)  # what could not be done at its end
     _seconds: dict[str, float] = field(default_factory=dict)

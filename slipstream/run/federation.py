@@ -103,7 +103,7 @@ class FederationClient:
                 )
 
     def watch(self, episodes: Sequence[Episode], ended: int) -> None:
-        """Take note of episodes that an update has learned from; `ended` have, in all."""
+        """Take note of episodes that an update has learned from; `ended` is how many there were in all."""
         total, count = self.state.returns
         for episode in episodes:
             total += sum(episode.returns[agent] for agent in self._agents)
@@ -184,6 +184,7 @@ class FederationClient:
     # --- one policy ---
 
     def _take_part(self, policy: str, base: str, facts: Mapping[str, float], patient: Patience) -> RoundOutcome | None:
+        """One round of one policy: send it, and load what came of it; None where this run does not wait for the end."""
         config, learner = self._config, self._learners[policy]
         own = learner.state_dict()
         array_rules = rules_for(own)

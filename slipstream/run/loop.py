@@ -11,7 +11,7 @@ from pathlib import Path
 from slipstream.algos.protocol import Progress, Stats
 from slipstream.collect.slab import Slab
 from slipstream.config.checks import without_effect
-from slipstream.config.stopping import Stop, StopKind, StopState, first
+from slipstream.config.stopping import Stop, StopKind, StopState, most_important
 from slipstream.errors import TrainingError
 from slipstream.nets.arithmetic import arithmetic
 from slipstream.run.context import Counters, Run
@@ -69,12 +69,12 @@ class TrainingLoop:
         for sentence in without_effect(run.scenario) if run.counters.updates == 0 else ():
             run.tell(sentence)
         for part in run.parts:
-            run.stop = first(run.stop, part.begin())
+            run.stop = most_important(run.stop, part.begin())
         if run.source is not None and (run.stop is None or run.stop.kind is not StopKind.PARKED):
             run.source.begin(run.counters.updates)
         if run.is_new:
             run.saver.save()
-        run.stop = first(run.stop, run.interruption)
+        run.stop = most_important(run.stop, run.interruption)
 
     def step(self) -> None:
         """Collect, learn, and let the parts follow up; sets `run.stop` if there is a reason to stop."""
@@ -95,15 +95,15 @@ class TrainingLoop:
             episodes=run.counters.episodes + len(slab.episodes),
         )
         for part in run.parts:
-            run.stop = first(run.stop, part.after_update(update))
+            run.stop = most_important(run.stop, part.after_update(update))
         if run.stop is None and run.saver.is_due:
             run.saver.save()
-        run.stop = first(run.stop, run.interruption)
+        run.stop = most_important(run.stop, run.interruption)
 
     def end(self) -> Result:
         """Save, close all parts, and return the result."""
         run = self.run
-        run.stop = stop = first(run.stop, run.interruption)
+        run.stop = stop = most_important(run.stop, run.interruption)
         assert stop is not None
         run.saver.save()
         run.close_parts()

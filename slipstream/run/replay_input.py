@@ -74,10 +74,11 @@ class ReplayFeed(Feed):
         private: PrivateGradients | None = None,
         followed: FollowedWeights | None = None,
     ) -> None:
-        """`chain` None: the replay is a dataset with this hash, or others', and nothing is added; `slab_steps` of all.
+        """`chain` None: nothing is added, because the replay is a dataset with the hash `dataset`, or others fill it.
 
-        `own` is a service that keeps the replay for this feed alone; `private` draws where single rows are hidden;
-        `followed` has the weights of a run that learns, where this one only adds.
+        `slab_steps` are the environment steps of a slab, over all worlds. `own` is a service that keeps the replay for
+        this feed alone; `private` draws the rows with DP-SGD; `followed` has the weights of a run that learns, where
+        this one only adds.
         """
         self._learner, self._config, self._chain, self._slab_steps = learner, config, chain, slab_steps
         self.quarantine = quarantine
@@ -273,7 +274,11 @@ def _private(
 
 
 def _chained(chain: Chain, rollout: Rollout, first_worlds: Sequence[int]) -> Iterator[Transitions]:
-    """Transitions that a slab finishes: of all worlds at once, or by groups, which may repeat or be missing."""
+    """Transitions that a slab finishes: of all worlds at once, or group by group.
+
+    Groups of worlds come where workers collect at their own pace: then a slab may have one group twice and another not
+    at all.
+    """
     if not first_worlds:
         yield chain.extend(rollout)
     size = rollout.shape[1] // max(1, len(first_worlds))

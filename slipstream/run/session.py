@@ -51,7 +51,8 @@ if TYPE_CHECKING:
 ROWS = (METRICS_FILE, PROGRESS_FILE, EVENTS_FILE)
 
 
-# A signal, as a run is told of it: entered where the run listens, or listened to by whoever holds the run.
+# Where a run sees that a signal came. Entering it starts to catch signals; a `Trainer` gives one whose entering does
+# nothing, because it catches signals itself while it trains.
 Listening = AbstractContextManager[Interrupts]
 
 

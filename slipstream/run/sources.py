@@ -33,16 +33,16 @@ OnTick = Callable[[str], None]
 
 
 class Source(Protocol):
-    """Gives slabs, and is told of every update."""
+    """Gives slabs, and takes over new weights after every update."""
 
     def begin(self, version: int) -> None:
-        """Start, at a run's first update or at that of its checkpoint."""
+        """Start with the learners' weights after this many updates: 0, or those of a checkpoint."""
 
     def take(self, progress: Progress) -> Slab:
         """The next slab."""
 
     def publish(self, version: int) -> None:
-        """The learners have made this many updates."""
+        """Act with the learners' present weights from now on; `version` is the number of their updates."""
 
     def restart(self) -> None:
         """Begin new episodes everywhere; what the running ones have not paid is forgotten."""
@@ -67,8 +67,8 @@ def make_source(
 ) -> Source | None:
     """The source a scenario asks for; None where learners only have a dataset.
 
-    `tell` is called with what happens to workers; a `cluster` has them, if there is one.
-    `on_tick` is called in every tick where the learner's own thread collects, and nowhere else.
+    `tell` is called with what happens to workers; they run on the `cluster`, if there is one.
+    `on_tick` is called in every step where the learner's own thread collects, and nowhere else.
     """
     if cluster is not None and not scenario.collect.workers:
         raise ScenarioError("collect.workers: 0, so there are no workers that could run elsewhere; ask for some")
@@ -168,7 +168,7 @@ class ThreadedSource:
         self._pipeline.publish(version, self._weights())
 
     def restart(self) -> None:
-        """Never asked for: a curriculum needs overlap none (config/scenario.py)."""
+        """Never called: a curriculum needs overlap none (config/checks.py)."""
         raise AssertionError("worlds that are being stepped cannot be restarted")
 
     def state_arrays(self) -> Arrays:

@@ -69,7 +69,7 @@ def free_unused_memory() -> None:
 
 def available_memory(root: Path = Path("/")) -> int:
     """Bytes that can be taken without swapping, within the limit of the control group where there is one."""
-    found = None if is_portable() else _told_by_kernel(root / "proc/meminfo")
+    found = None if is_portable() else _available_by_kernel(root / "proc/meminfo")
     if found is None:
         return _available_elsewhere()
     limits = [found]
@@ -83,7 +83,7 @@ def available_memory(root: Path = Path("/")) -> int:
     return max(0, min(limits))
 
 
-def _told_by_kernel(path: Path) -> int | None:
+def _available_by_kernel(path: Path) -> int | None:
     try:
         lines = path.read_text().splitlines()
         return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)

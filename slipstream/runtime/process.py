@@ -72,16 +72,16 @@ class ReportPipe:
     def ready(self, timeout_s: float) -> str:
         """What was announced within this time."""
         deadline = time.monotonic() + timeout_s
-        while not (found := self._said(ReadyReport)) and time.monotonic() < deadline:
+        while not (found := self._reports_of(ReadyReport)) and time.monotonic() < deadline:
             if self.is_over(min(0.05, timeout_s)):
                 break
-        found = found or self._said(ReadyReport)
+        found = found or self._reports_of(ReadyReport)
         return found[0].text if found else ""
 
     def ended(self, code: int | None) -> Ended:
         """How a process with this exit code ended, in its own words."""
         self.is_over(0.0)
-        found = self._said(EndReport)
+        found = self._reports_of(EndReport)
         return Ended(code, found[0].reason, found[0].trace) if found else Ended(code)
 
     def close(self) -> None:
@@ -90,7 +90,7 @@ class ReportPipe:
             os.close(self._pipe)
             self._pipe = -1
 
-    def _said(self, kind: type[T]) -> list[T]:
+    def _reports_of(self, kind: type[T]) -> list[T]:
         """What came whole, of this kind."""
         found, at = [], 0
         while len(self._data) - at >= HEAD.size:
@@ -165,7 +165,7 @@ class Child:
         """What it announced."""
         return self._reports.ready(timeout_s)
 
-    def said(self) -> str:
+    def output(self) -> str:
         """The end of its output, where that is kept."""
         if self._kept is None:
             return ""

@@ -100,7 +100,7 @@ _raised: int | None = None  # a signal that came as an exception, which a destru
 
 @contextmanager
 def catching(*, to_the_end: bool = False) -> Iterator[None]:
-    """While active, the first signal raises `Stopped` and the second ends the program at once.
+    """While active, the first signal raises `SignalStop` and the second ends the program at once.
 
     `to_the_end`: nothing of the program comes afterwards, so that no signal can change its exit code any more.
     """

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from slipstream.cli.main import main
-from slipstream.cli.smoke import Expected, look_at
+from slipstream.cli.smoke import Expected, check_metrics
 
 
 def test_workers_and_a_service_report_everything_that_is_expected(capsys):
@@ -38,13 +38,13 @@ def test_workers_and_a_service_report_everything_that_is_expected(capsys):
 )
 def test_what_is_missing_or_not_plausible_is_named(values, problem):
     rows = [{"replay/fill": value} for value in values] + [{}] * (2 - len(values))
-    (seen,) = look_at(rows, [Expected("replay/fill", 0.0, 1.0, above=True)])
+    (seen,) = check_metrics(rows, [Expected("replay/fill", 0.0, 1.0, above=True)])
     assert seen.problem == problem
 
 
 def test_a_problem_is_printed_and_is_the_exit_code(monkeypatch, capsys):
     from slipstream.cli import smoke
 
-    monkeypatch.setattr(smoke, "smoke", lambda seconds, workers: look_at([{}], [Expected("replay/fill", 0, 1)]))
+    monkeypatch.setattr(smoke, "smoke", lambda seconds, workers: check_metrics([{}], [Expected("replay/fill", 0, 1)]))
     assert main(["replay", "smoke"]) == 1
     assert capsys.readouterr().err == "slipstream: replay/fill: missing\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 
 import pytest
@@ -32,6 +33,25 @@ def test_every_file_a_page_names_exists(page):
 def test_every_verb_of_the_command_is_in_the_pages():
     verbs = [verb.name for group in GROUPS.values() for verb in group]
     assert not [verb for verb in verbs if f"slipstream {verb}" not in ALL]
+
+
+def event_kinds() -> set[str]:
+    """What events.jsonl may hold: the first word that is given to `event`, `announce` or the `_tell` of a helper."""
+    calls = (
+        node
+        for path in (ROOT / "slipstream").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args
+    )
+    given = [call.args[0] for call in calls if call.func.attr in ("event", "announce", "_tell")]
+    words = [str(first.value) for first in given if isinstance(first, ast.Constant)]
+    return {word for word in words if word.isidentifier()}
+
+
+def test_every_event_of_a_run_is_in_the_page_of_metrics():
+    page = (ROOT / "docs" / "metrics.md").read_text().partition("## events.jsonl")[2]
+    assert {"checkpoint", "crashed", "round", "worker_restarted"} <= event_kinds()
+    assert not [kind for kind in event_kinds() if f"| `{kind}`" not in page and f", `{kind}` |" not in page]
 
 
 def test_every_packaged_scenario_is_listed():

@@ -16,8 +16,8 @@ from slipstream.config.stopping import (
     StopRule,
     StopState,
     after_evaluation,
-    asked,
-    first,
+    most_important,
+    reason_to_stop,
 )
 from slipstream.run.metrics import read_rows
 from slipstream.run.session import resume, train
@@ -30,7 +30,7 @@ def feed(config: StoppingConfig, evaluations: list[tuple[int, float, str | None]
     for steps, mean, episodes in evaluations:
         clean = None if episodes is None else [e == "+" for e in episodes]
         state = after_evaluation(config, state, steps, clean)
-        stop = asked(scenario, RunPosition(steps, state=state, mean_return=mean))
+        stop = reason_to_stop(scenario, RunPosition(steps, state=state, mean_return=mean))
         assert stop is None or stop.kind is StopKind.RULE
         reasons.append(None if stop is None else stop.sentence)
     return reasons
@@ -103,14 +103,14 @@ def test_every_field_of_stop_has_its_rule_and_those_that_look_at_evaluations_say
 
 def test_a_rule_that_needs_no_evaluation_is_asked_after_every_update(monkeypatch):
     monkeypatch.setattr(stopping, "RULES", (StopRule(StopKind.RULE, lambda scenario, now: "met"),))
-    assert asked(load("probe_constant"), RunPosition(1)) == Stop(StopKind.RULE, "met")
+    assert reason_to_stop(load("probe_constant"), RunPosition(1)) == Stop(StopKind.RULE, "met")
 
 
 def test_rules_of_evaluations_wait_for_one_and_the_first_rule_met_counts():
     scenario = override(load("probe_constant"), {"timesteps": 100, "stop.target_return": 5.0, "stop.episodes": 3})
 
     def kind(**now):
-        stop = asked(scenario, RunPosition(**now))
+        stop = reason_to_stop(scenario, RunPosition(**now))
         return None if stop is None else stop.kind
 
     assert kind(steps=99) is None
@@ -123,10 +123,10 @@ def test_rules_of_evaluations_wait_for_one_and_the_first_rule_met_counts():
 def test_of_several_reasons_the_one_that_keeps_a_run_from_being_done_counts():
     stops = [Stop(kind, kind.value) for kind in StopKind]
     parked, signal, budget = Stop(StopKind.PARKED, ""), Stop(StopKind.SIGNAL, ""), Stop(StopKind.BUDGET, "")
-    assert first(budget, signal) == signal
-    assert first(None, signal, parked) == parked
-    assert first(*reversed(stops)).kind is StopKind.GIVEN_UP
-    assert first(None, None) is None
+    assert most_important(budget, signal) == signal
+    assert most_important(None, signal, parked) == parked
+    assert most_important(*reversed(stops)).kind is StopKind.GIVEN_UP
+    assert most_important(None, None) is None
     assert [stop.kind for stop in stops if stop.kind.finishes] == [
         StopKind.RULE,
         StopKind.BUDGET,

@@ -51,14 +51,14 @@ def test_a_child_says_why_it_ends():
     ended = child.ended()
     assert (ended.code, ended.reason) == (1, "ValueError: no track")
     assert "a_child.py" in ended.trace
-    assert "ValueError: no track" in child.said()
+    assert "ValueError: no track" in child.output()
     child.close()
 
 
 @pytest.mark.parametrize(("on_parent_end", "code"), [("exit", 1), ("terminate", -signal.SIGINT)])
 def test_a_child_that_is_asked_to_end_does_so(on_parent_end, code):
     child = Child(Job("a_child", ("wait",), output="kept", on_parent_end=on_parent_end))
-    while "waiting" not in child.said():
+    while "waiting" not in child.output():
         assert not child.is_over(0.05)
     end_all([child], grace_s=30.0)
     assert child.ended().code == code

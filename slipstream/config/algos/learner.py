@@ -156,7 +156,13 @@ class RecurrentNetwork(NetworkConfig):
     )
 
 
-_CLASSES: list[type[NetworkConfig]] = [MlpNetwork, ConvNetwork, ModuleNetwork, RecurrentNetwork, *network_classes()]
+_CLASSES: list[type[NetworkConfig]] = [
+    MlpNetwork,
+    ConvNetwork,
+    ModuleNetwork,
+    RecurrentNetwork,
+    *network_classes(),
+]
 
 _BY_KIND = {kind: member for member in _CLASSES for kind in typing.get_args(member.model_fields["kind"].annotation)}
 

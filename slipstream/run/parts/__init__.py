@@ -74,7 +74,7 @@ class ListedPart(NamedTuple):
     is_asked: Callable[[Run], bool] = lambda run: True
 
 
-# The first begins first and is closed last. Why each stands where it does is said beside it.
+# The first begins first and is closed last. Where the place matters, the reason stands before it.
 ORDER = (
     # Closed last: exporters read what all others have written.
     ListedPart("exporters", "Exporters", lambda run: bool(run.options.exporters)),

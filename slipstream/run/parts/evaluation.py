@@ -174,7 +174,7 @@ class Evaluation(Part):
             if self.run.is_finished:
                 with self.run.attempting("the last evaluation"):
                     self._evaluate_last()
-                    self._tell_better()
+                    self._log_better()
         finally:
             self.evaluator.worlds.close()
             self._close_remote()
@@ -223,12 +223,12 @@ class Evaluation(Part):
         if was_known:  # by an earlier session, whose row is there
             return
         run.writer.report(run.first_columns())
-        tell_evaluation(run)
+        log_evaluation(run)
         if found.is_best:
             run.saver.save_best()
         run.saver.save()
 
-    def _tell_better(self) -> None:
+    def _log_better(self) -> None:
         """Name the best checkpoint, if its evaluation was better than the last one."""
         run = self.run
         best, last = run.counters.best_return, run.evaluation.get("eval/return_mean")
@@ -240,7 +240,7 @@ class Evaluation(Part):
             run.tell(f"an earlier evaluation was better ({best:.4g}, the last one {last:.4g}): {path}")
 
 
-def tell_evaluation(run: Run) -> None:
+def log_evaluation(run: Run) -> None:
     """Write an evaluation to events and log."""
     run.writer.event("evaluation", run.counters.steps, **run.evaluation)
     clean = run.evaluation.get("eval/clean_fraction")

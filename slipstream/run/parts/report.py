@@ -14,7 +14,7 @@ from slipstream.collect.slab import Slab
 from slipstream.collect.teams import judged_agents
 from slipstream.errors import SlipstreamError
 from slipstream.run.parts import Part, Update
-from slipstream.run.parts.evaluation import tell_evaluation
+from slipstream.run.parts.evaluation import log_evaluation
 from slipstream.worlds.world import tools_of
 
 
@@ -33,7 +33,7 @@ class Report(Part):
         }
         run.writer.report(row)
         if run.evaluated is not None:
-            tell_evaluation(run)
+            log_evaluation(run)
         for name, feed in run.feeds.items():
             for event in feed.events():
                 run.writer.event("replay", run.counters.steps, policy=name, **event)

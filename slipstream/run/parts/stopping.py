@@ -11,8 +11,8 @@ from slipstream.config.stopping import (
     StopKind,
     StopState,
     after_evaluation,
-    asked,
-    asked_at_start,
+    reason_to_stop,
+    reason_to_stop_at_start,
     stop_rows,
 )
 from slipstream.data.checkpoint import Checkpoint
@@ -26,7 +26,7 @@ class Stopping(Part):
 
     def begin(self) -> Stop | None:
         """A resumed run may have ended before."""
-        return asked_at_start(self.run.scenario, self._position(None), self.ended_by_rule)
+        return reason_to_stop_at_start(self.run.scenario, self._position(None), self.ended_by_rule)
 
     def after_update(self, update: Update) -> Stop | None:
         """Ask all rules."""
@@ -36,7 +36,7 @@ class Stopping(Part):
             episodes, mean = run.evaluated.episodes, run.evaluation["eval/return_mean"]
             clean = [bool(flag) for flag in episodes.stat("clean")] if "clean" in episodes.names else None
             run.stop_state = after_evaluation(run.scenario.stop, run.stop_state, run.counters.steps, clean)
-        stop = asked(run.scenario, self._position(mean))
+        stop = reason_to_stop(run.scenario, self._position(mean))
         self.ended_by_rule = stop.sentence if stop is not None and stop.kind is StopKind.RULE else None
         return stop
 

@@ -157,12 +157,12 @@ def _play(player: PlayerChoice, counts: dict[str, int], seed: int) -> tuple[dict
             raise ScenarioError(f"--policy learned: nothing was learned yet in {scenario.name}; name a run or a model")
         display = best_display("games")
 
-        def told(done: int, display: Display = display) -> None:
+        def on_progress(done: int, display: Display = display) -> None:
             display.advance(done, "")
 
         display.start(f"{player.policy} plays {counts[part]:,} games to {part}", 0, counts[part])
         try:
-            played[part] = play(env, team, counts[part], seed + number, told)
+            played[part] = play(env, team, counts[part], seed + number, on_progress)
         finally:
             display.stop()
             env.close()

@@ -40,7 +40,7 @@ from slipstream.worlds.vec_env import VecEnv
 
 TAILS = (0.25, 0.5, 0.75)  # CVaR is of the largest 0.75, 0.5 and 0.25 of the times
 
-Told = Callable[[int], None]  # how many episodes are over
+OnProgress = Callable[[int], None]  # how many episodes are over
 
 
 class DrawnEpisode(NamedTuple):
@@ -81,7 +81,7 @@ class PlayerRow(NamedTuple):
 
 
 def play_each(
-    env: VecEnv, teams: Sequence[Team], draws: Sequence[DrawnEpisode], seed: int, told: Told
+    env: VecEnv, teams: Sequence[Team], draws: Sequence[DrawnEpisode], seed: int, on_progress: OnProgress
 ) -> list[PlayedEpisode]:
     """Play every episode of the list once, exploration off; a world that is done takes the next.
 
@@ -113,7 +113,7 @@ def play_each(
             played[k] = PlayedEpisode(episode.stats, openings[k], np.stack(actions[k]))
             at[episode.world] = -1
         if done:
-            told(len(played))
+            on_progress(len(played))
     return [played[k] for k in range(len(draws))]
 
 

@@ -200,7 +200,7 @@ def _play(
 
     began, last = time.monotonic(), time.monotonic()
 
-    def told(done: int) -> None:
+    def on_progress(done: int) -> None:
         nonlocal last
         now = time.monotonic()
         if now - last > TELL_EVERY_S or done == len(games):
@@ -208,7 +208,7 @@ def _play(
             print(f"{player}: {done:,} of {len(games):,} games, {now - began:.0f} s", flush=True)
 
     draws = [DrawnEpisode(levels.index(level), number) for level, _, number in games]
-    played = play_each(env, teams, draws, stream, told)
+    played = play_each(env, teams, draws, stream, on_progress)
     at = [env.spec.stats.index(name) for name in ("level", "seed")]
     for (level, seed, _), game in zip(games, played, strict=True):
         if [game.stats[i] for i in at] != [level, seed]:
