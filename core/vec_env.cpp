@@ -20,6 +20,16 @@ T* row(std::vector<T>& buffer, int i, std::size_t width) {
   return buffer.empty() ? nullptr : buffer.data() + zu(i) * width;
 }
 
+void check_parts(const WorldSpec& spec) {
+  const ActionSpec& action = spec.action;
+  const bool fits = zu(action.size) >= action.parts.size() && !action.discrete && action.table.empty();
+  const bool filled = std::all_of(action.parts.begin(), action.parts.end(), [](int choices) { return choices > 0; });
+  if (!action.parts.empty() && !(fits && filled))
+    throw std::invalid_argument(spec.name +
+                                " has an action of parts that is discrete, has a table, an empty part, or " +
+                                "fewer numbers than parts");
+}
+
 bool selected(std::span<const std::uint8_t> mask, int i) { return mask.empty() || mask[zu(i)] != 0; }
 
 }  // namespace
@@ -35,6 +45,7 @@ VecEnv::VecEnv(std::unique_ptr<Worlds> worlds, const VecEnvOptions& options)
     throw std::invalid_argument("threads is " + std::to_string(options.threads) + "; it must be at least 1");
   if (spec.phases.size() > zu(kPhases)) throw std::invalid_argument(spec.name + " has more than 256 phases");
   if (agents_ == 0) throw std::invalid_argument(spec.name + " has no agents");
+  check_parts(spec);
   if (spec.obs.size() > zu(kMaxObsBlocks)) throw std::invalid_argument(spec.name + " has too many observation blocks");
 
   const std::size_t rows = n * agents_;
@@ -50,8 +61,8 @@ VecEnv::VecEnv(std::unique_ptr<Worlds> worlds, const VecEnvOptions& options)
     buffers_.action.resize(rows * zu(spec.action.size));
   }
   if (spec.masked) {
-    buffers_.action_mask.resize(rows * zu(spec.action.size), 1);
-    buffers_.final_mask.resize(rows * zu(spec.action.size), 1);
+    buffers_.action_mask.resize(rows * zu(spec.action.mask_size()), 1);
+    buffers_.final_mask.resize(rows * zu(spec.action.mask_size()), 1);
   }
   buffers_.rewards.resize(rows);
   if (spec.has_potential) {
@@ -93,7 +104,7 @@ Slices VecEnv::slices(int i) {
   s.state = row(buffers_.state, i, zu(spec.state_size));
   s.action = row(buffers_.action, i, agents_ * zu(spec.action.size));
   s.choice = row(buffers_.choice, i, agents_);
-  s.action_mask = row(buffers_.action_mask, i, agents_ * zu(spec.action.size));
+  s.action_mask = row(buffers_.action_mask, i, agents_ * zu(spec.action.mask_size()));
   s.rewards = row(buffers_.rewards, i, agents_);
   s.potential = row(buffers_.potential, i, agents_);
   s.terminated = row(buffers_.terminated, i, agents_);
@@ -176,7 +187,7 @@ void VecEnv::step_world(int i, bool active) {
 void VecEnv::clear_departed(int i) {
   const WorldSpec& spec = worlds_->spec();
   const std::size_t first = zu(i) * agents_;
-  const std::size_t choices = zu(spec.action.size);
+  const std::size_t choices = zu(spec.action.mask_size());
   bool any_end = false;
   for (std::size_t a = first; a < first + agents_; ++a) {
     if (buffers_.alive[a] == 0) {

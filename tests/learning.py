@@ -40,6 +40,8 @@ PROBES = (
     "delayed",
     "duration",
     "leaver",
+    "parts",
+    "switches",
     "target",
 )
 

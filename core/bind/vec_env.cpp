@@ -56,6 +56,7 @@ nb::dict spec_dict(const WorldSpec& spec) {
   action["high"] = spec.action.high;
   action["names"] = spec.action.names;
   action["table"] = spec.action.table;
+  action["parts"] = spec.action.parts;
   nb::dict d;
   d["name"] = spec.name;
   d["agents"] = spec.agents;
@@ -95,6 +96,7 @@ nb::dict views_of(nb::handle self) {
   const auto n = static_cast<std::size_t>(env.num_worlds());
   const auto agents = spec.agents.size();
   const auto width = static_cast<std::size_t>(spec.action.size);
+  const auto choices = static_cast<std::size_t>(spec.action.mask_size());
   nb::dict d;
   d["obs"] = obs_views(self, env, b.obs);
   d["final_obs"] = obs_views(self, env, b.final_obs);
@@ -102,8 +104,8 @@ nb::dict views_of(nb::handle self) {
   d["final_state"] = view_or_none(self, b.final_state, {n, static_cast<std::size_t>(spec.state_size)});
   d["actions"] = spec.action.discrete ? view_or_none(self, b.choice, {n, agents})
                                       : view_or_none(self, b.action, {n, agents, width});
-  d["action_mask"] = view_or_none(self, b.action_mask, {n, agents, width});
-  d["final_mask"] = view_or_none(self, b.final_mask, {n, agents, width});
+  d["action_mask"] = view_or_none(self, b.action_mask, {n, agents, choices});
+  d["final_mask"] = view_or_none(self, b.final_mask, {n, agents, choices});
   d["rewards"] = view_or_none(self, b.rewards, {n, agents});
   d["potential"] = view_or_none(self, b.potential, {n, agents});
   d["final_potential"] = view_or_none(self, b.final_potential, {n, agents});

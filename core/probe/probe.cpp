@@ -13,6 +13,7 @@
 #include "probe/digit.hpp"
 #include "probe/duration.hpp"
 #include "probe/leaver.hpp"
+#include "probe/parts.hpp"
 #include "probe/remember.hpp"
 #include "probe/target.hpp"
 
@@ -36,6 +37,8 @@ constexpr std::pair<const char*, MakeWorlds> kTasks[] = {
     {"alternating", &make<Alternating>},
     {"corridor", &make<Corridor>},
     {"target", &make<Target>},
+    {"parts", &make<Parts<true>>},
+    {"switches", &make<Parts<false>>},
     {"digit", &make<Digit>},
     {"remember", &make<Remember>},
     {"copy", &make<Copy>},

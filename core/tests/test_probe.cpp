@@ -6,6 +6,7 @@
 #include <numeric>
 #include <stdexcept>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "check.hpp"
@@ -95,6 +96,44 @@ void the_best_allowed_arm_earns_0_6_and_a_masked_one_more() {
   const std::vector<std::uint8_t> mask = b.action_mask;
   env.step({});
   for (std::size_t i = 0; i < 1000; ++i) CHECK(b.rewards[i] == (mask[4 * i + 3] != 0 ? 1.0F : 2.0F));
+}
+
+// Three choices and four beside each other: the masks of the first part stand in front, and each is paid by itself.
+void the_best_of_several_parts_earns_their_sum_and_a_masked_choice_more() {
+  for (const auto& [task, numbers, mean] : {std::tuple{"parts", 3U, 2.4}, std::tuple{"switches", 2U, 1.4}}) {
+    VecEnv env = make(task, 1000);
+    CHECK(env.spec().action.mask_size() == 7);
+    double sum = 0.0;
+    int episodes = 0;
+    play_best(env, [&](int i) {
+      sum += env.buffers().episode_return[static_cast<std::size_t>(i)];
+      ++episodes;
+      CHECK(env.buffers().episode_stats[static_cast<std::size_t>(i)] == 0.0);
+    });
+    CHECK(std::abs(sum / episodes / kHorizon - mean) < 0.01);  // standard error 0.002
+
+    env.reset({});
+    Buffers& b = env.buffers();
+    act_best(env);
+    std::vector<float> fair(1000);
+    for (std::size_t i = 0; i < 1000; ++i) {
+      const std::uint8_t* mask = &b.action_mask[7 * i];
+      CHECK(mask[static_cast<std::size_t>(b.action[numbers * i])] == 1);
+      CHECK(mask[3 + static_cast<std::size_t>(b.action[numbers * i + 1])] == 1);
+      b.action[numbers * i + 1] = 3.0F;  // the arm that is sometimes masked
+      fair[i] = mask[6] != 0 ? 1.0F : 2.0F;
+    }
+    const std::vector<float> first_and_axis = [&] {
+      std::vector<float> paid(1000, numbers == 3 ? 1.0F : 0.0F);
+      for (std::size_t i = 0; i < 1000; ++i) {
+        const auto* mask = &b.action_mask[7 * i];
+        paid[i] += mask[0] + mask[1] + mask[2] == 3 ? 1.0F : 0.6F;
+      }
+      return paid;
+    }();
+    env.step({});
+    for (std::size_t i = 0; i < 1000; ++i) CHECK(std::abs(b.rewards[i] - first_and_axis[i] - fair[i]) < 1e-5F);
+  }
 }
 
 // From any distance the discounted reward of walking right is gamma^(d-1); the horizon cuts the longest walks.
@@ -222,6 +261,7 @@ int main() {
   best_returns_are_those_stated();
   the_leaver_is_paid_when_it_leaves_and_the_others_go_on();
   the_best_allowed_arm_earns_0_6_and_a_masked_one_more();
+  the_best_of_several_parts_earns_their_sum_and_a_masked_choice_more();
   the_corridor_is_worth_gamma_to_the_distance();
   only_the_discount_per_tick_ranks_the_arms_rightly();
   the_duration_probe_is_cut_only_between_decisions();

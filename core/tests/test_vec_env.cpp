@@ -239,6 +239,36 @@ void scripts_act_only_for_the_agents_asked_and_acting() {
   CHECK_THROWS(env->act_scripted(0, nobody), std::invalid_argument);
 }
 
+// A spec whose action is of parts that cannot be.
+template <int kCase>
+struct OddParts : TickWorld {
+  using TickWorld::TickWorld;
+  static WorldSpec spec(const Config& config) {
+    WorldSpec spec = TickWorld::spec(config);
+    spec.action = {};
+    spec.action.size = 2;
+    spec.action.parts = {2, 3};
+    if (kCase == 1) spec.action.discrete = true;
+    if (kCase == 2) spec.action.size = 1;
+    if (kCase == 3) spec.action.parts = {2, 0};
+    if (kCase == 4) spec.action.table = {{0.0F, 0.0F}};
+    return spec;
+  }
+};
+
+template <int kCase>
+void make_odd_parts() {
+  const VecEnv env(std::make_unique<WorldsOf<OddParts<kCase>>>(TickWorld::Config{}, 1), {});
+}
+
+void impossible_parts_are_refused() {
+  make_odd_parts<0>();
+  CHECK_THROWS(make_odd_parts<1>(), std::invalid_argument);
+  CHECK_THROWS(make_odd_parts<2>(), std::invalid_argument);
+  CHECK_THROWS(make_odd_parts<3>(), std::invalid_argument);
+  CHECK_THROWS(make_odd_parts<4>(), std::invalid_argument);
+}
+
 void impossible_batches_are_refused() {
   CHECK_THROWS(make_tick_env({}, 0), std::invalid_argument);
   CHECK_THROWS(make_tick_env({}, 1, {.threads = 0}), std::invalid_argument);
@@ -268,6 +298,7 @@ int main() {
   worlds_draw_from_their_global_number_not_from_their_row();
   threads_do_not_change_a_bit();
   scripts_act_only_for_the_agents_asked_and_acting();
+  impossible_parts_are_refused();
   impossible_batches_are_refused();
   a_step_before_the_first_reset_does_nothing();
   return test::finish();

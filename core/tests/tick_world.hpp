@@ -25,7 +25,7 @@ struct TickWorld {
     spec.obs.push_back({"clock", DType::kF32, {2}, 0.0F, 1e9F, {"tick", "draw"}});
     spec.obs.push_back({"plane", DType::kU8, {2, 2}, 0.0F, 255.0F, {}});
     spec.state_size = 1;
-    spec.action = {true, 3, -1.0F, 1.0F, {"a", "b", "c"}, {}};
+    spec.action = {true, 3, -1.0F, 1.0F, {"a", "b", "c"}, {}, {}};
     spec.masked = true;
     spec.has_potential = true;
     spec.has_durations = config.period > 1;

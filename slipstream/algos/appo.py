@@ -49,7 +49,7 @@ class Appo(RolloutAlgorithm):
     """One policy shared by the agents of a team, its critic, and the target network of both."""
 
     traits: ClassVar[Traits] = Traits(
-        "appo", "rollout", continuous=True, discrete=True, masks=True, durations=True, lagged=True
+        "appo", "rollout", continuous=True, discrete=True, masks=True, durations=True, lagged=True, parts=True
     )
     layout: ClassVar[StateLayout] = StateLayout(("actor", "critic"), ("target_actor", "target_critic"))
 

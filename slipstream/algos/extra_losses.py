@@ -4,8 +4,9 @@
         return policy.mean.square().mean()
 
 A policy is a distribution of nets/heads.py: Gaussian and Squashed have `mean`, Categorical has `logits`, Point has
-`action`; all have `logp(action)`. The batch has `inputs` (standardised, by block), `action` and `mask`, and what the
-algorithm learns from besides: `Batch` of rollout_batch.py, or `Rows` of offpolicy.py.
+`action`; Composite has `choices` (logits [rows, parts, most choices]) and `axes`, a Gaussian or None. All have
+`logp(action)`. The batch has `inputs` (standardised, by block), `action` and `mask`, and what the algorithm learns from
+besides: `Batch` of rollout_batch.py, or `Rows` of offpolicy.py.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from slipstream.algos.offpolicy import RowSlice
 from slipstream.algos.rollout_batch import Batch, Policy
 from slipstream.config.algos.learner import ExtraLossConfig, schedule_at
 from slipstream.errors import ScenarioError, TrainingError
+from slipstream.nets.heads import tensors_of, with_tensors
 from slipstream.nets.networks import Forward
 from slipstream.own_code import find_own
 
@@ -64,7 +66,7 @@ class ExtraLosses:
         """Terms and gradients by the policy's tensors, and by what follows them, with theirs added."""
         if not self:
             return terms, output_grads
-        grads, more = self._grads(type(policy), tuple(policy), batch)
+        grads, more = self._grads(lambda *tensors: with_tensors(policy, tensors), tensors_of(policy), batch)
         own, others = output_grads[: len(grads)], output_grads[len(grads) :]
         return {**terms, **more}, (*(a + b for a, b in zip(own, grads, strict=True)), *others)
 

@@ -35,6 +35,7 @@ from slipstream.algos.surrogate import value_error
 from slipstream.config.algos import ImpalaConfig, schedule_at
 from slipstream.data.rollout import Blocks, Rollout
 from slipstream.nets.actor import Acted, act
+from slipstream.nets.heads import tensors_of, with_tensors
 from slipstream.nets.networks import ActorCritic, make_networks
 from slipstream.spec import WorldSpec
 
@@ -43,7 +44,7 @@ class Impala(RolloutAlgorithm):
     """One policy shared by the agents of a team, and its critic."""
 
     traits: ClassVar[Traits] = Traits(
-        "impala", "rollout", continuous=True, discrete=True, masks=True, durations=True, lagged=True
+        "impala", "rollout", continuous=True, discrete=True, masks=True, durations=True, lagged=True, parts=True
     )
     layout: ClassVar[StateLayout] = StateLayout(("actor", "critic"))
 
@@ -106,12 +107,12 @@ class Impala(RolloutAlgorithm):
         advantage = standardise(batch.advantage) if to_standardise else batch.advantage
 
         def loss(*outputs: Tensor) -> tuple[Tensor, Tensor]:
-            policy = type(forward.policy)(*outputs)
+            policy = with_tensors(forward.policy, outputs)
             value, approx_kl, clipped = policy_loss(policy.logp(batch.action), batch.logp, advantage, config.rho_clip)
             entropy = policy.entropy().mean()
             return value - entropy_coef * entropy, torch.stack([value, entropy, approx_kl, clipped])
 
-        _, numbers, policy_grads = autograd_loss(loss, *forward.policy)
+        _, numbers, policy_grads = autograd_loss(loss, *tensors_of(forward.policy))
         value_loss, value_grads = value_error(forward.value, batch.target, batch.value, None)
         names = ("policy_loss", "entropy", "approx_kl", "clip_fraction")
         terms = {**dict(zip(names, numbers.tolist(), strict=True)), "value_loss": value_loss}

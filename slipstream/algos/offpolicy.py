@@ -20,6 +20,7 @@ from slipstream.data.transitions import Sample
 from slipstream.errors import CheckpointError
 from slipstream.nets.actor import Actor, tensors
 from slipstream.nets.inputs import Inputs, map_blocks
+from slipstream.spec import best_of_parts
 from slipstream.types import Arrays
 
 
@@ -139,12 +140,18 @@ class Noise:
         return torch.from_numpy(mine).to(device)
 
 
-def random_actions(noise: NDArray[np.float32], mask: NDArray[np.uint8] | None, discrete: bool) -> NDArray[np.generic]:
-    """Uniform actions from exploration noise: axes within (-1, 1), or one of the allowed choices."""
+def random_actions(
+    noise: NDArray[np.float32], mask: NDArray[np.uint8] | None, discrete: bool, parts: tuple[int, ...] = ()
+) -> NDArray[np.generic]:
+    """Uniform actions from exploration noise: axes within (-1, 1), or one of the allowed choices, of each part one."""
     if discrete:
         return np.asarray(np.argmax(noise if mask is None else noise * mask, axis=1), np.int32)
-    actions: NDArray[np.float32] = torch.erf(torch.from_numpy(noise) / math.sqrt(2.0)).numpy()
-    return actions
+    uniform, normal = np.split(noise, [sum(parts)], axis=1)
+    axes: NDArray[np.float32] = torch.erf(torch.from_numpy(normal) / math.sqrt(2.0)).numpy()
+    if not parts:
+        return axes
+    chosen = best_of_parts(uniform if mask is None else uniform * mask, parts)
+    return np.concatenate([chosen.astype(np.float32), axes], axis=1)
 
 
 def coin(noise: NDArray[np.float32], mask: NDArray[np.uint8] | None) -> NDArray[np.float64]:

@@ -47,7 +47,9 @@ EMA_WARM_UP = 10  # updates; after n of them the average looks back over n / 10 
 class Ppo(RolloutAlgorithm):
     """One policy shared by the agents of a team, and its critic."""
 
-    traits: ClassVar[Traits] = Traits("ppo", "rollout", continuous=True, discrete=True, masks=True, durations=True)
+    traits: ClassVar[Traits] = Traits(
+        "ppo", "rollout", continuous=True, discrete=True, masks=True, durations=True, parts=True
+    )
     layout: ClassVar[StateLayout] = StateLayout(("actor", "critic"), (AVERAGE,), {"kl_coef": Rule("setting")})
 
     def __init__(self, config: PpoConfig, spec: WorldSpec, seed: int, device: torch.device) -> None:

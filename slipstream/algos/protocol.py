@@ -19,7 +19,7 @@ from slipstream.data.rollout import Blocks, Rollout
 from slipstream.data.transitions import Sample, Transitions
 from slipstream.nets.actor import Acted, Actor, ActorSpec
 from slipstream.nets.networks import ActionShape
-from slipstream.spec import WorldSpec
+from slipstream.spec import MOST_JOINT, WorldSpec
 from slipstream.types import Arrays
 
 Stats = dict[str, float]
@@ -50,6 +50,7 @@ class Traits:
     masks: bool
     durations: bool
     lagged: bool = False  # learns also from rollouts of an older policy
+    parts: bool = False  # acts on several parts at once, each with a head of its own; otherwise as one joint choice
 
 
 @dataclass(frozen=True)
@@ -153,27 +154,38 @@ class ReplayAlgorithm(Algorithm, Protocol):
 
 
 def action_shape(config: LearnerConfig, traits: Traits, spec: WorldSpec) -> ActionShape:
-    """What a policy outputs: the world's own axes or choices, or choices from an action table."""
-    table = action_table(config, traits, spec)
-    return ActionShape(len(table) or spec.action.size, spec.action.discrete or bool(table))
+    """What a policy outputs: the world's own axes, choices or parts, or choices from an action table."""
+    if table := action_table(config, traits, spec):
+        return ActionShape(len(table), discrete=True)
+    return ActionShape(spec.action.outputs, spec.action.discrete, spec.action.parts)
 
 
 def action_table(config: LearnerConfig, traits: Traits, spec: WorldSpec) -> tuple[tuple[float, ...], ...]:
-    """The choices a discrete policy has on continuous axes; empty where it acts as the world does."""
+    """The choices of a discrete policy on axes, or on parts as one; empty where it acts as the world does."""
+    if spec.action.parts:
+        return spec.action.joint_table if config.discrete_actions or not traits.parts else ()
     wanted = config.discrete_actions or not traits.continuous
     return spec.action.table if wanted and not spec.action.discrete else ()
 
 
 def refuse_mismatch(traits: Traits, spec: WorldSpec, where: str) -> str | None:
     """One sentence naming both sides when the algorithm cannot learn in this world, else None."""
+    if spec.action.parts and not traits.parts and not (traits.discrete and spec.action.joint_table):
+        return f"{where}: {traits.name} {_one_action(traits)}, but an action in {spec.name} has {spec.action.words}"
     if spec.action.discrete and not traits.discrete:
         return (
             f"{where}: {traits.name} acts on continuous axes, but {spec.name} has {spec.action.size} discrete choices"
         )
-    if not spec.action.discrete and not traits.continuous and not spec.action.table:
+    if not (spec.action.discrete or spec.action.parts or traits.continuous or spec.action.table):
         return f"{where}: {traits.name} chooses among discrete actions, but {spec.name} has none and no action table"
     if spec.masked and not traits.masks:
         return f"{where}: {traits.name} ignores action masks, but {spec.name} forbids some actions"
     if spec.has_durations and not traits.durations:
         return f"{where}: {traits.name} assumes a decision on every tick, but decisions in {spec.name} last several"
     return None
+
+
+def _one_action(traits: Traits) -> str:
+    if not traits.discrete:
+        return "acts on continuous axes alone"
+    return f"takes all parts of an action for one choice, among {MOST_JOINT} at most and without axes"

@@ -41,7 +41,7 @@ class Reinforce(RolloutAlgorithm):
     """One policy shared by the agents of a team."""
 
     traits: ClassVar[Traits] = Traits(
-        "reinforce", "rollout", continuous=True, discrete=True, masks=True, durations=True
+        "reinforce", "rollout", continuous=True, discrete=True, masks=True, durations=True, parts=True
     )
     layout: ClassVar[StateLayout] = StateLayout(("actor",), numbers={"baseline": Rule("baseline")})
 

@@ -23,13 +23,13 @@ from slipstream.config.algos.onpolicy import ActorCriticConfig, VtraceConfig
 from slipstream.data.rollout import Blocks, Rollout
 from slipstream.nets.actor import Actor, tensors
 from slipstream.nets.critic import Critic
-from slipstream.nets.heads import Categorical, Gaussian
+from slipstream.nets.heads import Categorical, Composite, Gaussian, tensors_of, with_tensors
 from slipstream.nets.inputs import VECTOR, Inputs, map_blocks, prepend, split_rows
 from slipstream.nets.networks import shared_features
 from slipstream.types import F32, U8
 
 ROWS_AT_A_TIME = 256  # of networks that read more than a vector, where values are estimated
-Policy = Gaussian | Categorical
+Policy = Gaussian | Categorical | Composite
 
 
 class Values(NamedTuple):
@@ -327,14 +327,13 @@ def split(rows: int, pieces: int) -> list[slice]:
 
 def frozen(policy: Policy) -> Policy:
     """The policy as it is now: a Gaussian's deviation is the network's own parameter, and would go on learning."""
-    return policy._replace(log_std=policy.log_std.detach().clone()) if isinstance(policy, Gaussian) else policy
+    rows, *parameters = tensors_of(policy)
+    return with_tensors(policy, [rows, *(each.detach().clone() for each in parameters)])
 
 
 def map_policy(policy: Policy, how: Callable[[Tensor], Tensor]) -> Policy:
-    """The policy on some of its rows."""
-    if isinstance(policy, Gaussian):
-        return Gaussian(how(policy.mean), policy.log_std)
-    return Categorical(how(policy.logits))
+    """The policy on some of its rows, which every kind has in its first tensor."""
+    return with_tensors(policy, [how(policy[0])])
 
 
 # --- statistics ---

@@ -1,14 +1,15 @@
 """What PPO and APPO minimise: the clipped surrogate with entropy bonus and KL penalty, and the critic's error.
 
 Each comes with its gradients with respect to the networks' outputs, which `backward` takes to the weights. `in_torch`
-is the definition, and what runs on a GPU. On the CPU a native kernel (core/kernels/surrogate.hpp) gives the same
-numbers in one pass: a minibatch has a few hundred rows, and thirty small torch operations with their graph would cost
-as much as the networks.
+is the definition, and runs on GPUs and for actions of several parts. Elsewhere a native kernel
+(core/kernels/surrogate.hpp) gives the same numbers in one pass: a minibatch has a few hundred rows, and thirty small
+torch operations with their graph would cost as much as the networks.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,7 +17,7 @@ from torch import Tensor
 from slipstream import _core
 from slipstream.algos.means import Terms
 from slipstream.algos.rollout_batch import Batch, Policy, standardise
-from slipstream.nets.heads import Categorical, Gaussian
+from slipstream.nets.heads import Categorical, Composite, Gaussian, tensors_of, with_tensors
 from slipstream.nets.networks import PolicyAndValue
 
 
@@ -45,15 +46,15 @@ PolicyGrads = tuple[Tensor, ...]  # of the total by each tensor of the policy
 
 def surrogate(new: Policy, batch: Batch, weights: LossWeights) -> tuple[LossTerms, PolicyGrads]:
     """What to minimise on these rows; `batch.old`, where given, is what the penalty pulls towards."""
-    if batch.logp.device.type != "cpu":
+    if batch.logp.device.type != "cpu" or isinstance(new, Composite):
         return in_torch(new, batch, weights)
     return _gaussian(new, batch, weights) if isinstance(new, Gaussian) else _categorical(new, batch, weights)
 
 
 def in_torch(new: Policy, batch: Batch, weights: LossWeights) -> tuple[LossTerms, PolicyGrads]:
     """The same in plain torch."""
-    leaves = [tensor.detach().requires_grad_() for tensor in new]
-    new = type(new)(*leaves)
+    leaves = [tensor.detach().requires_grad_() for tensor in tensors_of(new)]
+    new = with_tensors(new, leaves)
     with torch.enable_grad():
         advantage = standardise(batch.advantage) if weights.standardise else batch.advantage
         log_ratio = new.logp(batch.action) - batch.logp
@@ -70,12 +71,9 @@ def in_torch(new: Policy, batch: Batch, weights: LossWeights) -> tuple[LossTerms
 
 
 def kl_penalty(old: Policy, new: Policy) -> Tensor:
-    """Mean KL(old || new)."""
-    if isinstance(old, Gaussian) and isinstance(new, Gaussian):
-        return new.kl_from(old).mean()
-    assert isinstance(old, Categorical)
-    assert isinstance(new, Categorical)
-    return new.kl_from(old).mean()
+    """Mean KL(old || new); both of one kind."""
+    divergence: Callable[[Any], Tensor] = new.kl_from
+    return divergence(old).mean()
 
 
 def value_error(prediction: Tensor, target: Tensor, before: Tensor, clip: float | None) -> tuple[float, Tensor]:

@@ -81,11 +81,10 @@ def _describe_world(name: str) -> str:
 
     spec = spec_of(load(name).world)
     action = spec.action
-    what = "choices" if action.discrete else "axes"
     lines = [
         "",
         f"# {spec.name}: {spec.num_agents} agents ({', '.join(spec.agents[:8])}{' …' if spec.num_agents > 8 else ''})",
-        f"# action: {action.size} {what} {', '.join(action.names)}",
+        f"# action: {action.words}: {', '.join(action.names)}",
         f"# scripted policies: {', '.join(spec.scripts) or 'none'}",
         f"# episode figures: {', '.join(spec.stats) or 'none'}",
     ]

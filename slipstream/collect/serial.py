@@ -172,7 +172,9 @@ class RolloutRecorder:
         if env.final_state is not None:
             self._end_state.append(env.final_state[worlds])
         if self.rollout.mask is not None and env.final_mask is not None:
-            self._end_mask.append(env.final_mask[worlds, columns])
+            allowed = self.seat.allowed(env.final_mask[worlds, columns])
+            assert allowed is not None
+            self._end_mask.append(allowed)
 
     def finish(self) -> Rollout:
         """The complete rollout; valid until the next `begin`."""
@@ -183,8 +185,9 @@ class RolloutRecorder:
             rollout.last_obs[MEMORY][:] = self.seat.memory
         if rollout.last_state is not None and env.state is not None:
             rollout.last_state[:] = env.state[:, None]
-        if rollout.last_mask is not None and env.action_mask is not None:
-            rollout.last_mask[:] = env.action_mask[:, self.seat.columns]
+        allowed = self.seat.mask()
+        if rollout.last_mask is not None and allowed is not None:
+            rollout.last_mask[:] = allowed
         names = list(rollout.obs)
         ends = None
         if self._end_rows:
@@ -342,8 +345,8 @@ def _of(policy: str, state: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
 
 def team_rollout(team: Team, spec: WorldSpec, ticks: int, worlds: int) -> Rollout:
     """An empty rollout of a team's decisions."""
-    choices = team.choices(spec) if spec.masked and not team.table else 0
-    return allocate_rollout(spec, ticks, worlds, len(team.agents), team.discrete, choices, team.memory)
+    size = team.mask_size(spec)
+    return allocate_rollout(spec, ticks, worlds, len(team.agents), team.discrete, size, team.memory)
 
 
 def finished_episodes(env: VecEnv, first_world: int = 0, step: int = 0, agent: int = 0) -> list[Episode]:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from slipstream import _core
 from slipstream.data.rollout import Blocks
-from slipstream.spec import MEMORY, WorldSpec
+from slipstream.spec import MEMORY, WorldSpec, joint_mask
 from slipstream.types import F32, U8
 from slipstream.worlds.vec_env import VecEnv
 
@@ -52,15 +52,23 @@ class Team:
     script: str | None = None
     learns: bool = False
     discrete: bool = False
-    table: tuple[tuple[float, ...], ...] = ()  # continuous axes of each choice, for a discrete policy on them
+    table: tuple[tuple[float, ...], ...] = ()  # what each choice is, for a discrete policy on axes or on parts
     noise_hold: int = 1  # steps for which its agents keep the noise they explore with
     memory: int = 0  # numbers that the player remembers for each agent
     explores: bool = False  # though it does not learn: its actions are drawn while a run collects
     rival: bool = False  # there to be learned against: what it earns is not what a run is judged by
 
     def choices(self, spec: WorldSpec) -> int:
-        """Width of the noise and of the output: axes, or choices."""
-        return len(self.table) if self.table else spec.action.size
+        """Width of the noise and of the output: axes, or choices, or of several parts both."""
+        return len(self.table) or spec.action.outputs
+
+    def mask_size(self, spec: WorldSpec) -> int:
+        """Width of the masks it is given; 0: none."""
+        if not spec.masked:
+            return 0
+        if self.table:  # of axes: never masked
+            return len(self.table) if spec.action.parts else 0
+        return spec.action.mask_size
 
 
 def judged_agents(teams: Sequence[Team]) -> list[int]:
@@ -83,23 +91,39 @@ class Seat:
         self.table = np.asarray(team.table, np.float32) if team.table else None
         self._env = env
         self._seed, self._first_world = seed, first_world
-        self._fill = _core.fill_uniform if team.discrete else _core.fill_normal
         width = team.choices(env.spec) if team.player is not None else 1
+        self._parts = () if self.table is not None else env.spec.action.parts
         shape = (env.num_worlds, len(team.agents), team.memory)
         self.memory = np.zeros(shape, np.float32) if team.memory else None  # of every agent, before its next decision
-        self._noise = np.empty((env.num_worlds, env.spec.num_agents, width), np.float32)
+        axes = env.spec.action.axes if self._parts else 0
+        columns_before = sum(self._parts) or width
+        self._uniform = team.discrete or bool(self._parts)
+        self._noise = np.empty((env.num_worlds, env.spec.num_agents, columns_before), np.float32)
+        # Normal numbers beside uniform ones are drawn from later columns (by fours), so that they share no random bits.
+        self._skipped = -(-columns_before // 4) * 4
+        self._normal = np.empty((*self._noise.shape[:2], self._skipped + axes), np.float32) if axes else None
 
     def noise(self, step: int) -> F32:
         """Exploration noise [rows, width], keyed by seed, global world, agent and step (the first it is kept for)."""
         first = step - step % self.team.noise_hold
-        self._fill(self._noise, seed=self._seed, step=first, first_world=self._first_world)
-        return np.ascontiguousarray(self._noise[:, self.columns]).reshape(-1, self._noise.shape[-1])
+        key = {"seed": self._seed, "step": first, "first_world": self._first_world}
+        (_core.fill_uniform if self._uniform else _core.fill_normal)(self._noise, **key)
+        noise = self._noise[:, self.columns]
+        if self._normal is not None:
+            _core.fill_normal(self._normal, **key)
+            noise = np.concatenate([noise, self._normal[:, self.columns, self._skipped :]], axis=-1)
+        return np.ascontiguousarray(noise).reshape(-1, noise.shape[-1])
 
     def mask(self) -> U8 | None:
-        """Allowed choices [N, A', M] of the team's agents; a table of choices is never masked."""
-        if self._env.action_mask is None or self.table is not None:
-            return None
-        return self._env.action_mask[:, self.columns]
+        """Allowed choices [N, A', M] of the team's agents; a table of axes is never masked."""
+        return None if self._env.action_mask is None else self.allowed(self._env.action_mask[:, self.columns])
+
+    def allowed(self, mask: U8) -> U8 | None:
+        """A mask of the world's [..., M] as the team's player has it."""
+        if self.table is None:
+            return mask
+        parts = self._env.spec.action.parts
+        return joint_mask(parts, mask) if parts else None
 
     def write(self, action: NDArray[Any]) -> None:
         """Hand the team's actions [N, A', ...] to the worlds; what is not finite (a bad observation's) becomes 0."""

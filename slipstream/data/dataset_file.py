@@ -24,7 +24,7 @@ from slipstream.data.checkpoint import ARRAYS_FILE, META_FILE, Checkpoint
 from slipstream.data.transitions import TERMINATED, TRUNCATED, Fields, Transitions, from_fields, to_fields
 from slipstream.errors import CheckpointError, ScenarioError
 from slipstream.replay.buffer import check_memory
-from slipstream.spec import WorldSpec
+from slipstream.spec import WorldSpec, joint_mask, wrong_choice
 from slipstream.types import I64, U8
 
 VERSION = 1
@@ -62,7 +62,7 @@ class DatasetRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a dataset says about itself."""
 
     world: WorldSpec
-    discrete: bool  # actions are choices, of the world or of its action table
+    discrete: bool  # actions are choices, of the world or of a table: of its axes, or of all combinations of its parts
     gamma: float  # that rewards within a decision, and shaping, were discounted with
     shaping_coef: float  # weight of the shaping in the rewards; 0: none
     rows: int
@@ -78,9 +78,16 @@ class DatasetRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         }
         types |= {"reward": (number, ()), "discount": (number, ()), "end": (flag, ())}
         types["action"] = (np.dtype(np.int32), ()) if self.discrete else (number, (world.action.size,))
-        if world.masked and world.action.discrete:  # a table of choices is never masked
-            types |= dict.fromkeys(("mask", "next_mask"), (flag, (world.action.size,)))
+        if world.masked and (choices := self._mask_size):
+            types |= dict.fromkeys(("mask", "next_mask"), (flag, (choices,)))
         return types
+
+    @property
+    def _mask_size(self) -> int:
+        action = self.world.action
+        if action.parts:
+            return self.choices if self.discrete else action.mask_size
+        return action.size if action.discrete else 0  # a table of axes is never masked
 
     @property
     def row_bytes(self) -> int:
@@ -95,7 +102,8 @@ class DatasetRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def choices(self) -> int:
         """Choices an action is one of, where it is a choice."""
-        return self.world.action.size if self.world.action.discrete else len(self.world.action.table)
+        action = self.world.action
+        return action.size if action.discrete else len(action.joint_table or action.table)
 
 
 @dataclass(frozen=True)
@@ -132,6 +140,8 @@ def from_arrays(record: DatasetRecord, arrays: Fields) -> Dataset:
     action, end, discount = arrays["action"], arrays["end"], arrays["discount"]
     if record.discrete and not 0 <= action.min() <= action.max() < record.choices:
         raise ValueError(f"choices from {action.min()} to {action.max()}, and there are {record.choices}")
+    if not record.discrete and (odd_choice := wrong_choice(record.world.action, action)):
+        raise ValueError(f"in the actions, {odd_choice}")
     odd = (end > TRUNCATED) | ((end == TERMINATED) & (discount != 0)) | (np.abs(discount - 0.5) > 0.5)
     if odd.any():
         row = int(odd.argmax())
@@ -203,7 +213,12 @@ def read_dataset(path: Path) -> Dataset:
 def load_dataset(path: str, spec: WorldSpec, discrete: bool, gamma: float) -> Transitions:
     """The transitions of a dataset for a learner in this world, with the learner's discount."""
     record = read_record(Path(path))
-    if record.world.obs != spec.obs or record.world.action != spec.action or record.discrete != discrete:
+    jointly = discrete and not record.discrete and bool(spec.action.joint_table)
+    if (
+        record.world.obs != spec.obs
+        or record.world.action != spec.action
+        or record.discrete != (discrete and not jointly)
+    ):
         raise ScenarioError(
             f"algo.replay.dataset: {path} was recorded in {record.world.name} ({record.world.obs_size} inputs, "
             f"{_actions(record.world, record.discrete)}), which is not what a learner in {spec.name} eats "
@@ -216,10 +231,19 @@ def load_dataset(path: str, spec: WorldSpec, discrete: bool, gamma: float) -> Tr
             f"for that; set algo.gamma to {record.gamma:g}, or record again with --gamma {gamma:g}"
         )
     dataset = read_dataset(Path(path))
+    rows = _as_one_choice(dataset.rows, spec.action.parts) if jointly else dataset.rows
     if record.gamma == gamma:
-        return dataset.rows
+        return rows
     discount = np.where(dataset.end == TERMINATED, np.float32(0.0), np.float32(gamma))
-    return from_fields({**to_fields(dataset.rows), "discount": discount})
+    return from_fields({**to_fields(rows), "discount": discount})
+
+
+def _as_one_choice(rows: Transitions, parts: tuple[int, ...]) -> Transitions:
+    """Rows whose actions have several parts, for who takes all parts for one choice."""
+    fields = to_fields(rows)
+    chosen = np.ravel_multi_index(tuple(rows.action.astype(np.int64).T), parts)
+    masks: Fields = {name: joint_mask(parts, fields[name]) for name in ("mask", "next_mask") if name in fields}
+    return from_fields({**fields, **masks, "action": chosen.astype(np.int32)})
 
 
 def _arrays(dataset: Dataset) -> Fields:
@@ -234,9 +258,9 @@ def _load(path: Path) -> Checkpoint:
 
 
 def _actions(spec: WorldSpec, discrete: bool) -> str:
-    if not discrete:
-        return f"{spec.action.size} action axes"
-    return f"{spec.action.size if spec.action.discrete else len(spec.action.table)} choices"
+    if spec.action.discrete or not discrete:
+        return spec.action.words
+    return f"{len(spec.action.joint_table or spec.action.table)} choices"
 
 
 # --- merging ---

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from slipstream.data.dataset_file import Dataset, DatasetPart, DatasetRecord, Returns
 from slipstream.data.transitions import TERMINATED, TRUNCATED
-from slipstream.spec import WorldSpec
+from slipstream.spec import ActionSpec, WorldSpec
 
 BINS = 10  # of an axis
 MOST_FEATURES = 64  # of a block that are described one by one
@@ -60,8 +60,8 @@ def describe(dataset: Dataset) -> DatasetSummary:
         truncated=float(np.mean(dataset.end == TRUNCATED)),
         reward=_spread(rows.reward),
         obs=_obs_spreads(record.world, rows.obs),
-        choices=_choice_shares(record, rows.action) if record.discrete else None,
-        axes=None if record.discrete else _axis_shares(record.world, rows.action),
+        choices=_choice_shares(record, rows.action) if record.discrete or record.world.action.parts else None,
+        axes=None if record.discrete or not record.world.action.axes else _axis_shares(record.world, rows.action),
     )
 
 
@@ -95,17 +95,30 @@ def _obs_spreads(world: WorldSpec, obs: Mapping[str, NDArray[Any]]) -> dict[str,
 
 def _choice_shares(record: DatasetRecord, action: NDArray[Any]) -> dict[str, float]:
     spec = record.world.action
+    if not record.discrete:
+        return _part_shares(spec, action)
     named = len(spec.names) == record.choices and spec.discrete
-    names = spec.names if named else [str(row) for row in spec.table] or [str(i) for i in range(spec.size)]
+    table = spec.joint_table or spec.table
+    names = spec.names if named else [str(row) for row in table] or [str(i) for i in range(spec.size)]
     counts = np.bincount(action, minlength=record.choices)
     return {name: float(share) for name, share in zip(names, counts / len(action), strict=True)}
+
+
+def _part_shares(spec: ActionSpec, action: NDArray[Any]) -> dict[str, float]:
+    """Share of the rows by part and choice."""
+    names = spec.names or [f"part {i}" for i in range(len(spec.parts))]
+    shares: dict[str, float] = {}
+    for i, choices in enumerate(spec.parts):
+        counts = np.bincount(action[:, i].astype(np.int64), minlength=choices) / len(action)
+        shares |= {f"{names[i]} {choice}": float(share) for choice, share in enumerate(counts)}
+    return shares
 
 
 def _axis_shares(world: WorldSpec, action: NDArray[Any]) -> dict[str, tuple[float, ...]]:
     spec = world.action
     names = spec.names or [f"axis {i}" for i in range(spec.size)]
     shares = {}
-    for i, name in enumerate(names):
+    for i, name in list(enumerate(names))[len(spec.parts) :]:
         inside = np.clip(action[:, i], spec.low, spec.high)  # an axis without bounds may lie beyond
         counts, _ = np.histogram(inside, bins=BINS, range=(spec.low, spec.high))
         shares[name] = tuple((counts / len(action)).tolist())

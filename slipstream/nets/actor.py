@@ -11,7 +11,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from slipstream.nets.heads import SMALL_GAIN, Categorical, Distribution, Gaussian, Point, Squashed, masked, raw_log_std
+from slipstream.nets.heads import (
+    SMALL_GAIN,
+    Categorical,
+    Composite,
+    Distribution,
+    Gaussian,
+    Point,
+    Squashed,
+    masked,
+    raw_log_std,
+)
 from slipstream.nets.inputs import VECTOR, Inputs, Obs, RunningNorm, flatten
 from slipstream.nets.mlp import Linear
 from slipstream.nets.torso import Network, Remembering, TorsoSpec, network_kind
@@ -24,7 +34,7 @@ class ActorSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All that is needed to build an actor again: saved with its weights."""
 
     inputs: int  # features of the vector
-    outputs: int  # action axes, or choices
+    outputs: int  # action axes, or choices; of several parts the choices of all, then the axes
     discrete: bool
     hidden: tuple[int, ...]
     activation: str
@@ -38,6 +48,12 @@ class ActorSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     network: str = "mlp"  # its kind
     layout: dict[str, Any] = {}  # facts of that kind
     blocks: tuple[ObsBlock, ...] = ()  # read by name; all others are in the vector
+    parts: tuple[int, ...] = ()  # choices of each part of an action; empty: it is not one of parts
+
+    @property
+    def mask_size(self) -> int:
+        """Choices that a mask is about."""
+        return sum(self.parts) or self.outputs
 
     @property
     def head_outputs(self) -> int:
@@ -72,8 +88,8 @@ class Actor(nn.Module):
         self._named = tuple(block.name for block in spec.blocks) + ((MEMORY,) if self.memory else ())
         self.norm = RunningNorm(spec.inputs) if spec.normalize_observation else None
         self.build(generator)
-        gaussian = spec.head == "distribution" and not spec.discrete
-        self.log_std = nn.Parameter(torch.full((spec.outputs,), spec.init_log_std)) if gaussian else None
+        axes = spec.outputs - sum(spec.parts) if spec.head == "distribution" and not spec.discrete else 0
+        self.log_std = nn.Parameter(torch.full((axes,), spec.init_log_std)) if axes else None
 
     def build(self, generator: torch.Generator) -> None:
         """Make the layers."""
@@ -126,12 +142,14 @@ class Actor(nn.Module):
 
     def distribution(
         self, inputs: Inputs, mask: Tensor | None, features: Tensor | None = None
-    ) -> Gaussian | Categorical:
+    ) -> Gaussian | Categorical | Composite:
         """The distribution of every row."""
         return self.policy(self.outputs(inputs, mask, features), mask)
 
-    def policy(self, outputs: Tensor, mask: Tensor | None) -> Gaussian | Categorical:
+    def policy(self, outputs: Tensor, mask: Tensor | None) -> Gaussian | Categorical | Composite:
         """The distribution that the head's outputs stand for."""
+        if self.spec.parts:
+            return Composite(masked(outputs, mask), self.log_std, self.spec.parts)
         return Categorical(masked(outputs, mask)) if self.log_std is None else Gaussian(outputs, self.log_std)
 
     def squashed(self, inputs: Inputs, features: Tensor | None = None) -> Squashed:
@@ -170,7 +188,7 @@ def with_network_keys(record: Mapping[str, Any]) -> dict[str, Any]:
 class Acted(NamedTuple):
     """Actions and the log-probability with which they were chosen."""
 
-    action: NDArray[Any]  # f32 [rows, K] or i32 [rows]
+    action: NDArray[Any]  # f32 [rows, K] or i32 [rows]; of several parts f32, their choices before the axes
     logp: NDArray[np.float32]  # [rows]
     memory: NDArray[np.float32] | None = None  # [rows, state], after the decision
 
@@ -194,7 +212,7 @@ def act(
         actor: The network.
         obs: Blocks [rows, ...]; for a network with a memory, MEMORY among them.
         mask: Allowed choices [rows, M], or None.
-        noise: Standard normal [rows, K] or uniform [rows, M] numbers; None acts without exploration.
+        noise: Standard normal [rows, K] or uniform [rows, M] numbers, or both [rows, M + K]; None: no exploration.
         device: Where the network lives.
     """
     allowed = None if mask is None else torch.from_numpy(mask).to(device)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -164,9 +165,90 @@ class Categorical(NamedTuple):
         return (old_logp.exp() * (old_logp - torch.log_softmax(self.logits, dim=-1))).sum(-1)
 
 
-Distribution = Gaussian | Squashed | Point | Categorical
+class Composite(NamedTuple):
+    """An action of several parts, independent of each other: choices, and a diagonal Gaussian over the axes.
+
+    Numbers of an action [rows, parts + K] are the choice made in each part, then the axes.
+    """
+
+    outputs: Tensor  # [rows, choices + K]: logits of all parts side by side, then the means of the axes
+    log_std: Tensor | None  # [K]; None without axes
+    parts: tuple[int, ...]  # choices of each
+
+    @property
+    def choices(self) -> Categorical:
+        """The parts, [rows, parts, most choices]; a part with fewer has forbidden ones behind its own."""
+        return Categorical(self._side_by_side(self.outputs, FORBIDDEN))
+
+    @property
+    def axes(self) -> Gaussian | None:
+        """The axes, if there are any."""
+        return None if self.log_std is None else Gaussian(self.outputs[..., sum(self.parts) :], self.log_std)
+
+    def sample(self, noise: Tensor) -> Tensor:
+        """Actions from noise [rows, choices + K]: uniform for the choices, standard normal for the axes."""
+        chosen = self.choices.sample(self._side_by_side(noise, 0.5)).to(self.outputs.dtype)
+        axes = self.axes
+        return chosen if axes is None else torch.cat([chosen, axes.sample(noise[..., sum(self.parts) :])], -1)
+
+    def mode(self) -> Tensor:
+        """The most likely action."""
+        chosen, axes = self.choices.mode().to(self.outputs.dtype), self.axes
+        return chosen if axes is None else torch.cat([chosen, axes.mode()], -1)
+
+    def logp(self, action: Tensor) -> Tensor:
+        """Log-density, [rows]: the sum over parts and axes."""
+        count, axes = len(self.parts), self.axes
+        chosen = self.choices.logp(action[..., :count]).sum(-1)
+        return chosen if axes is None else chosen + axes.logp(action[..., count:])
+
+    def entropy(self) -> Tensor:
+        """Entropy, [rows]: the sum over parts and axes."""
+        chosen, axes = self.choices.entropy().sum(-1), self.axes
+        return chosen if axes is None else chosen + axes.entropy()
+
+    def kl_from(self, old: Composite) -> Tensor:
+        """KL(old || self), [rows]; the masks must agree."""
+        chosen = self.choices.kl_from(old.choices).sum(-1)
+        axes, before = self.axes, old.axes
+        return chosen if axes is None or before is None else chosen + axes.kl_from(before)
+
+    def _side_by_side(self, columns: Tensor, beyond: float) -> Tensor:
+        """Of columns for all choices, those of each part as a row of its own, filled up with `beyond`."""
+        most, count = max(self.parts), len(self.parts)
+        columns = columns[..., : sum(self.parts)]
+        if most * count == columns.shape[-1]:
+            return columns.reshape(*columns.shape[:-1], count, most)
+        rows = [
+            functional.pad(part, (0, most - part.shape[-1]), value=beyond)
+            for part in torch.split(columns, list(self.parts), -1)
+        ]
+        return torch.stack(rows, -2)
+
+
+Distribution = Gaussian | Squashed | Point | Categorical | Composite
+_D = TypeVar("_D", bound=Distribution)
+
+
+def tensors_of(dist: Distribution) -> tuple[Tensor, ...]:
+    """What gradients are taken by."""
+    return tuple(each for each in dist if isinstance(each, Tensor))
+
+
+def with_tensors(dist: _D, tensors: Sequence[Tensor]) -> _D:
+    """The same distribution of other tensors, in the order of `tensors_of`; those not given stay."""
+    kind: Any = type(dist)
+    again: _D = kind(*tensors, *dist[len(tensors) :])
+    return again
+
+
+def allowed(mask: Tensor | None, outputs: Tensor) -> Tensor | None:
+    """A mask over all outputs: behind the choices there may be axes, which nothing forbids."""
+    axes = 0 if mask is None else outputs.shape[-1] - mask.shape[-1]
+    return mask if mask is None or not axes else functional.pad(mask, (0, axes), value=1)
 
 
 def masked(logits: Tensor, mask: Tensor | None) -> Tensor:
     """Logits with forbidden choices (mask 0) made impossible."""
+    mask = allowed(mask, logits)
     return logits if mask is None else logits.masked_fill(mask == 0, FORBIDDEN)

@@ -19,7 +19,7 @@ from slipstream.config.world import NetworkConfig
 from slipstream.nets.actor import Actor, ActorSpec, HeadKind, make_actor
 from slipstream.nets.arithmetic import PLAIN, current_arithmetic
 from slipstream.nets.critic import ActionCritics, Critic
-from slipstream.nets.heads import Categorical, Gaussian
+from slipstream.nets.heads import Categorical, Composite, Gaussian, allowed, tensors_of
 from slipstream.nets.inputs import VECTOR, Inputs
 from slipstream.nets.mlp import NativeForward, Net, forward_with_memory, is_native
 from slipstream.nets.torso import Network, NetworkKind, TorsoSpec, network_kind, usual_network
@@ -29,10 +29,11 @@ TWINS = 2  # critics of actions, of which the smaller value counts
 
 
 class ActionShape(NamedTuple):
-    """What a policy outputs: so many axes, or choices."""
+    """What a policy outputs: so many axes, or choices; of several parts the choices of all, then the axes."""
 
     size: int
     discrete: bool
+    parts: tuple[int, ...] = ()
 
 
 class Networks(NamedTuple):
@@ -64,6 +65,7 @@ class Networks(NamedTuple):
             network=self.network.kind,
             layout=dict(self.spec.layout),
             blocks=self.spec.blocks,
+            parts=self.action.parts,
         )
         return make_actor(spec, self.generator).to(self.device)
 
@@ -177,7 +179,7 @@ def runner_of(actor: Actor) -> NetworkRunner:
 class PolicyAndValue(NamedTuple):
     """The policy and the critic's standardised value on every row of a batch; `backward` takes their gradients."""
 
-    policy: Gaussian | Categorical
+    policy: Gaussian | Categorical | Composite
     value: Tensor  # [rows]
     backward: Callable[[Sequence[Tensor]], Sequence[Tensor]]  # of the policy's tensors and the value -> of parameters
 
@@ -205,8 +207,8 @@ class ActorCritic:
 
         def backward(output_grads: Sequence[Tensor]) -> Sequence[Tensor]:
             outputs, *log_std, value = output_grads
-            if mask is not None:
-                outputs = outputs.masked_fill(mask == 0, 0.0)
+            if (open_to := allowed(mask, outputs)) is not None:
+                outputs = outputs.masked_fill(open_to == 0, 0.0)
             grads = *log_std, *native.backward((outputs, value.unsqueeze(1)))  # in the order of the parameters
             return grads if self._sizes is None else torch.split(torch.cat(grads), self._sizes)
 
@@ -219,7 +221,7 @@ class ActorCritic:
             policy, value = self._actor.distribution(inputs, mask, features), self._critic(features, critic_inputs)
 
         def backward(output_grads: Sequence[Tensor]) -> Sequence[Tensor]:
-            return torch.autograd.grad((*policy, value), self._parameters, output_grads)
+            return torch.autograd.grad((*tensors_of(policy), value), self._parameters, output_grads)
 
         return PolicyAndValue(policy, value, backward)
 

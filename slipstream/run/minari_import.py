@@ -94,8 +94,7 @@ def from_minari(source: MinariSource, name: str, scenario: Scenario, gamma: floa
     if blocks != spec.obs or action != spec.action or spec.masked != ("mask" in targets):
         raise ScenarioError(
             f"{where}: its observations are {source.observation_space} and its actions {source.action_space}, which is "
-            f"not what {spec.name} of {scenario.name} has ({spec.obs_size} inputs, {spec.action.size} "
-            f"{'choices' if spec.action.discrete else 'action axes'})"
+            f"not what {spec.name} of {scenario.name} has ({spec.obs_size} inputs, {spec.action.words})"
         )
     total = int(source.total_steps)
     record = DatasetRecord(spec, spec.action.discrete, gamma, 0.0, total, ())
@@ -148,10 +147,17 @@ def _refuse_other_environment(where: str, source: MinariSource, scenario: Scenar
 def _steps_of(episode: MinariEpisode) -> int:
     """Steps of an episode; MismatchError where its arrays are not of one length."""
     steps = len(episode.rewards)
-    lengths = {name: len(getattr(episode, name)) for name in ("actions", "terminations", "truncations")}
+    lengths = {name: _rows(getattr(episode, name)) for name in ("actions", "terminations", "truncations")}
     if wrong := {name: length for name, length in lengths.items() if length != steps}:
         raise MismatchError(f"{steps} rewards, but {', '.join(f'{count} {name}' for name, count in wrong.items())}")
     return steps
+
+
+def _rows(values: Any) -> int:
+    """Of an array, or of the first in a Dict or Tuple of arrays."""
+    while isinstance(values, dict | tuple):
+        values = next(iter(values.values() if isinstance(values, dict) else values))
+    return len(values)
 
 
 def _write(
@@ -172,7 +178,7 @@ def _write(
     arrays["end"][rows] = end
     arrays["reward"][rows] = episode.rewards
     arrays["discount"][rows] = np.where(terminated, 0.0, gamma)
-    arrays["action"][rows] = from_space(space, np.asarray(episode.actions))
+    arrays["action"][rows] = from_space(space, episode.actions if space.spaces else np.asarray(episode.actions))
     for name, leaf in targets.items():
         seen = _seen(episode.observations, leaf, steps + 1, arrays[name])
         after = arrays[f"next_{name}"][rows]

@@ -3,7 +3,8 @@
     def lazy(obs, mask):  # {"obs": [rows, 6]}, mask [rows, choices] or None
         return numpy.zeros(len(obs["obs"]), int)
 
-It is given all agents of its team that act now, one a row, and returns a choice for each, or axes [rows, K].
+It is given all agents of its team that act now, one a row, and returns a choice for each, or axes [rows, K]; of
+actions of several parts [rows, K] too, the number of the choice in each part before the axes.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from slipstream.data.rollout import Blocks
 from slipstream.errors import WorldContractError
 from slipstream.nets.actor import Acted
 from slipstream.own_code import OWN_NAME, find_own
-from slipstream.spec import WorldSpec
+from slipstream.spec import WorldSpec, wrong_choice
 from slipstream.types import F32, U8
 
 
@@ -57,6 +58,8 @@ class OwnScript:
         if not spec.discrete:
             if not np.isfinite(action).all():
                 raise WorldContractError(f"{found}, some of them not finite")
+            if wrong := wrong_choice(spec, action, mask):
+                raise WorldContractError(f"{found}, and {wrong}")
             return action.astype(np.float32)
         if ((action < 0) | (action >= spec.size)).any():
             raise WorldContractError(f"{found}, some of them not among the {spec.size} choices")

@@ -11,7 +11,6 @@ from typing import Any
 import msgspec
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from slipstream.algos.protocol import Algorithm
 from slipstream.algos.state import AVERAGE, load_module
@@ -20,7 +19,7 @@ from slipstream.data import checkpoint
 from slipstream.data.rollout import Blocks
 from slipstream.errors import CheckpointError, SlipstreamError, suggest
 from slipstream.nets.actor import Acted, Actor, ActorSpec, act, make_actor, with_network_keys
-from slipstream.spec import MEMORY, WorldSpec, to_space
+from slipstream.spec import MEMORY, WorldSpec, clip_axes, flat_mask, joint_mask, map_actions, to_space
 from slipstream.types import F32, U8, Arrays
 
 CPU = torch.device("cpu")
@@ -32,7 +31,7 @@ class PolicyRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     actor: ActorSpec
     world: WorldSpec
     agents: tuple[int, ...]  # columns of the world it acts for
-    table: tuple[tuple[float, ...], ...] = ()  # axes of each choice, for a discrete policy on a continuous world
+    table: tuple[tuple[float, ...], ...] = ()  # what each choice is, for a discrete policy on axes or on parts
     inference_shard: int | None = None  # read from files of version 0.1 and ignored: rows no longer depend on it
 
 
@@ -47,11 +46,15 @@ class Policy:
         """Rows in, choices and log-probabilities out."""
         return act(self.network, obs, mask, noise, CPU)
 
-    def act(self, obs: Any, mask: U8 | None = None) -> NDArray[Any]:
+    def act(self, obs: Any, mask: Any = None) -> Any:
         """The most likely action for each observation: an array [features] or [..., features], or a dict of blocks.
 
-        Answers as the world it was trained in takes them: axes within its bounds, or numbers of choices; of a
-        foreign environment, actions of its own space. A policy with a memory acts through `start`.
+        Answers as the world it was trained in takes them: axes within its bounds, or numbers of choices; of several
+        parts both, the choices first. Of a foreign environment, actions of its own space, in the Dict or Tuple that it
+        has. The mask is the world's: the choices of all parts side by side; of a single observation it may also be in
+        the shape of that space.
+
+        A policy with a memory acts through `start`.
         """
         if self.network.memory:
             raise SlipstreamError(
@@ -67,7 +70,7 @@ class Policy:
         """
         return RememberingPlayer(self, shape)
 
-    def answer(self, obs: Any, mask: U8 | None, memory: F32 | None) -> tuple[NDArray[Any], F32 | None]:
+    def answer(self, obs: Any, mask: Any, memory: F32 | None) -> tuple[Any, F32 | None]:
         """The actions, and what is remembered after them, [rows, state]."""
         spec = self.record.world
         blocks = {k: np.asarray(v) for k, v in obs.items()} if isinstance(obs, Mapping) else _as_blocks(obs, spec)
@@ -84,7 +87,9 @@ class Policy:
                     f"{block.shape} per agent ({', '.join(block.features[:4])}…) in {spec.name}"
                 )
             rows[block.name] = np.ascontiguousarray(array.reshape(-1, *block.shape), dtype=block.dtype)
-        flat = None if mask is None else np.asarray(mask, np.uint8).reshape(-1, self.record.actor.outputs)
+        if isinstance(mask, Mapping | tuple) and spec.action_space is not None:
+            mask = flat_mask(spec.action_space, mask)
+        flat = None if mask is None else self.network_mask(np.asarray(mask, np.uint8))
         if memory is not None:
             asked = len(next(iter(rows.values())))
             if asked != len(memory):
@@ -94,14 +99,21 @@ class Policy:
                 )
             rows[MEMORY] = memory
         chosen = self.choose(rows, flat, None)
-        action = chosen.action
+        action: Any = chosen.action
         if self.record.table:
             action = np.asarray(self.record.table, np.float32)[action]
-        elif spec.action_space is not None:
+        if spec.action_space is not None:
             action = to_space(spec.action_space, action)
-        elif not self.record.actor.discrete:
-            action = np.clip(action, spec.action.low, spec.action.high)
-        return action.reshape((*leading, *action.shape[1:]))[()], chosen.memory
+        elif not (self.record.actor.discrete or self.record.table):
+            action = clip_axes(spec.action, action)
+        return map_actions(action, lambda each: each.reshape((*leading, *each.shape[1:]))[()]), chosen.memory
+
+    def network_mask(self, mask: U8) -> U8:
+        """The world's masks as rows for the network."""
+        parts = self.record.world.action.parts
+        if parts and self.record.table:
+            return joint_mask(parts, mask.reshape(-1, sum(parts)))
+        return mask.reshape(-1, self.record.actor.mask_size)
 
 
 class RememberingPlayer:
@@ -112,7 +124,7 @@ class RememberingPlayer:
         size = policy.network.memory
         self.memory = np.zeros((math.prod(shape), size), np.float32) if size else None  # [rows, state]
 
-    def act(self, obs: Any, mask: U8 | None = None) -> NDArray[Any]:
+    def act(self, obs: Any, mask: Any = None) -> Any:
         """The most likely action for each observation, as `Policy.act`; remembers it."""
         action, after = self.policy.answer(obs, mask, self.memory)
         if after is not None:

@@ -31,10 +31,10 @@ from slipstream.data.disk import replace_file
 from slipstream.data.rollout import Blocks
 from slipstream.errors import CheckpointError, SlipstreamError
 from slipstream.nets.arithmetic import one_thread
-from slipstream.nets.heads import Categorical
+from slipstream.nets.heads import Categorical, Composite
 from slipstream.run.policy_file import CPU, Policy
 from slipstream.run.saved_cast import FIRST_JUDGED, trained_teams
-from slipstream.spec import MEMORY, from_space, scaling
+from slipstream.spec import MEMORY, flat_numbers, joint_columns, scaling
 from slipstream.types import F32, U8
 from slipstream.worlds.registry import make_worlds
 from slipstream.worlds.vec_env import EnvOptions
@@ -52,7 +52,8 @@ class Portable(nn.Module):
     """A policy as one module: blocks [rows, ...] in the spec's order, and a mask where there is one -> actions."""
 
     table: Tensor
-    axes: Tensor  # of a foreign space: middle, half of the width, lowest, highest
+    axes: Tensor  # of a foreign space: middle, half of the width, lowest, highest, whether only whole numbers
+    joint: Tensor  # where choices of all parts are one: for each combination, where its choices stand in the mask
 
     def __init__(self, policy: Policy) -> None:
         super().__init__()
@@ -60,33 +61,48 @@ class Portable(nn.Module):
         self._names = block_names(policy)
         self._bounds, self._space = policy.record.world.action, policy.record.world.action_space
         self.register_buffer("table", torch.tensor(policy.record.table, dtype=torch.float32))
+        parts = self._bounds.parts if policy.record.table else ()
+        self._is_joint = bool(parts)
+        if parts:
+            self.register_buffer("joint", torch.from_numpy(joint_columns(parts)))
         if self._space is not None and not self._space.discrete:
             axes = scaling(self._space)
-            self._whole = axes.whole
-            bounds = np.stack([axes.middle, axes.half, axes.low, axes.high])
+            self._whole = bool(axes.whole.any())
+            bounds = np.stack([axes.middle, axes.half, axes.low, axes.high, axes.whole])
             self.register_buffer("axes", torch.tensor(bounds, dtype=torch.float32))
 
     def forward(self, blocks: list[Tensor], mask: Tensor | None) -> Tensor | tuple[Tensor, Tensor]:
         """Actions, and with a memory, what is remembered after them."""
         obs = dict(zip(self._names, blocks, strict=True))
+        if mask is not None and self._is_joint:
+            mask = mask[:, self.joint].amin(2)
         if self.network.memory:
             dist, after = self.network.remember(obs, mask)
             return self._action(dist.mode()), after
         return self._action(self.network(obs, mask).mode())
 
     def _action(self, action: Tensor) -> Tensor:
-        """Axes f32 [rows, K] within the world's bounds, or choices i64 [rows]; of a foreign space, its actions."""
-        if len(self.table):
-            return self.table[action]
+        """Axes f32 [rows, K] within the world's bounds, or choices i64 [rows]; of a foreign space, its actions.
+
+        Of several parts f32 [rows, K]: the choice made in each, then the axes, in a foreign space's own numbers.
+        """
         space = self._space
-        if self.network.spec.discrete:
+        if len(self.table):
+            action = self.table[action]
+        elif self.network.spec.discrete:
             return action if space is None else action + space.start
         if space is not None:
-            middle, half, low, high = self.axes.unbind()
+            middle, half, low, high, whole = self.axes.unbind()
             scaled = middle + half * action
-            inside = torch.clamp(scaled.round() if self._whole else scaled, low, high)
-            return inside.reshape(-1, *space.shape)
-        return torch.clamp(action, self._bounds.low, self._bounds.high)
+            if self._whole:
+                scaled = torch.where(whole > 0, scaled.round(), scaled)
+            inside = torch.clamp(scaled, low, high)
+            return inside.reshape(-1, *space.shape) if space.plain else inside
+        if len(self.table):
+            return action
+        parts = len(self._bounds.parts)
+        axes = torch.clamp(action[:, parts:], self._bounds.low, self._bounds.high)
+        return torch.cat([action[:, :parts], axes], 1) if parts else axes
 
 
 class RecordedObservations(NamedTuple):
@@ -147,7 +163,18 @@ def record(scenario: Scenario, saved: Checkpoint, name: str, rows: int) -> Recor
         raise CheckpointError(f"policy '{name}' was never asked in {WORLDS} episodes, so there is nothing to compare")
     obs = {key: np.concatenate([o[key] for o, _ in heard])[:rows] for key in heard[0][0]}
     masks = [mask for _, mask in heard if mask is not None]
-    return RecordedObservations(obs, np.concatenate(masks)[:rows] if masks else None)
+    mask = np.concatenate(masks)[:rows] if masks else None
+    parts = worlds.spec.action.parts
+    if mask is not None and parts and mask.shape[1] != sum(parts):
+        mask = _by_part(parts, mask)
+    return RecordedObservations(obs, mask)
+
+
+def _by_part(parts: tuple[int, ...], joint: U8) -> U8:
+    """From allowed combinations to the allowed choices of each part: the opposite of `joint_mask`."""
+    tables = joint.reshape(-1, *parts)
+    others = [tuple(axis for axis in range(1, tables.ndim) if axis != part + 1) for part in range(len(parts))]
+    return np.concatenate([tables.max(axis=axes) for axes in others], axis=1)
 
 
 # --- writing ---
@@ -202,7 +229,7 @@ def input_names(policy: Policy) -> list[str]:
 
 def is_masked(policy: Policy) -> bool:
     """Whether the policy is told which choices are allowed."""
-    return policy.record.world.masked and not policy.record.table
+    return policy.record.world.masked and (not policy.record.table or bool(policy.record.world.action.parts))
 
 
 def describe(policy: Policy, about: Mapping[str, Any]) -> dict[str, Any]:
@@ -217,9 +244,10 @@ def describe(policy: Policy, about: Mapping[str, Any]) -> dict[str, Any]:
         "mask": MASK if is_masked(policy) else None,
         "memory": policy.network.memory or None,
         ACTION: {
-            "kind": "choice" if world.action.discrete else "axes",
+            "kind": "choice" if world.action.discrete else "parts" if world.action.parts else "axes",
             "names": list(world.action.names),
             "size": world.action.size,
+            **({"parts": list(world.action.parts)} if world.action.parts else {}),
             **({} if world.action.discrete else {"low": world.action.low, "high": world.action.high}),
             **({} if world.action_space is None else {"space": msgspec.to_builtins(world.action_space)}),
         },
@@ -266,27 +294,39 @@ def read_pt2(path: Path, policy: Policy) -> Answer:
 def compare(policy: Policy, answer: Answer, asked: RecordedObservations) -> AnswerMatch:
     """The policy's actions and another's for the same observations."""
     own, other = policy.answer(asked.obs, asked.mask, asked.obs.get(MEMORY))[0], answer(asked.obs, asked.mask)
+    space, parts = policy.record.world.action_space, len(policy.record.world.action.parts)
+    if space is not None and not space.plain:
+        own = flat_numbers(space, own).astype(np.float32)
     if own.shape != other.shape:
         raise SlipstreamError(f"the file answers {other.shape} where the policy answers {own.shape}; it is of no use")
     differs = own != other
     differing = int(differs.reshape(len(own), -1).any(1).sum())
-    space = policy.record.world.action_space
-    if not policy.record.actor.discrete:
+    if not (policy.record.actor.discrete or parts):
         width = 1.0 if space is None else scaling(space).half.reshape(space.shape)  # in units of our axes
         return AnswerMatch(len(own), differing, float((np.abs(own - other) / width).max(initial=0.0)))
+    if not differing:
+        return AnswerMatch(len(own), 0, 0.0)
     if space is not None:
-        other = from_space(space, other)
-    return AnswerMatch(len(own), differing, _preference(policy, asked, other) if differing else 0.0)
+        flat = None if space.discrete else scaling(space)
+        own, other = ((a - space.start) if flat is None else (a - flat.middle) / flat.half for a in (own, other))
+    of_axes = float(np.abs(own - other)[:, parts:].max(initial=0.0)) if parts else 0.0
+    return AnswerMatch(len(own), differing, max(of_axes, _preference(policy, asked, other)))
 
 
 def _preference(policy: Policy, asked: RecordedObservations, other: NDArray[Any]) -> float:
     """By how much, at most, the policy scores its own choice higher than the other one."""
     blocks, mask = _tensors(policy, asked)
+    if mask is not None:
+        mask = torch.from_numpy(policy.network_mask(mask.numpy()))
     obs = dict(zip(block_names(policy), blocks, strict=True))
     with torch.no_grad():
         scored = policy.network.remember(obs, mask)[0] if policy.network.memory else policy.network(obs, mask)
+    parts = len(policy.record.world.action.parts)
+    if isinstance(scored, Composite):
+        logits, numbers = scored.choices.logits, torch.from_numpy(other[:, :parts].astype(np.int64))
+        return float((logits.amax(2) - logits.gather(2, numbers[..., None]).squeeze(2)).max())
     assert isinstance(scored, Categorical)
-    if policy.record.table:  # axes back to choices
+    if policy.record.table:  # axes or parts back to choices
         table = np.asarray(policy.record.table, np.float32)
         other = np.abs(table[None] - other[:, None]).sum(2).argmin(1)
     chosen = scored.logits.gather(1, torch.from_numpy(other.astype(np.int64))[:, None]).squeeze(1)

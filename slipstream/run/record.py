@@ -45,7 +45,7 @@ from slipstream.run.policy_file import from_checkpoint
 from slipstream.run.progress import Display
 from slipstream.run.saved_cast import frozen_team, load_cast, refuse_other_world, scripted_team
 from slipstream.run.setup import gammas, make_shaping, with_gamma
-from slipstream.spec import WorldSpec
+from slipstream.spec import ActionSpec, WorldSpec, clip_axes
 from slipstream.types import F32, U8
 from slipstream.worlds.registry import make_worlds, spec_of
 from slipstream.worlds.vec_env import EnvOptions, VecEnv
@@ -178,14 +178,15 @@ def load_subject(subject: str | Path) -> tuple[Scenario, Checkpoint | None]:
 
 @dataclass(frozen=True)
 class RandomPlayer:
-    """Uniform actions: axes within their bounds, or one of the allowed choices."""
+    """Uniform actions: axes within their bounds, or one of the allowed choices, of each part one."""
 
     discrete: bool
+    parts: tuple[int, ...] = ()
 
     def act(self, obs: Blocks, mask: U8 | None, noise: F32 | None) -> Acted:
         """Uniform actions from the noise."""
         assert noise is not None
-        return Acted(random_actions(noise, mask, self.discrete), np.zeros(len(noise), np.float32))
+        return Acted(random_actions(noise, mask, self.discrete, self.parts), np.zeros(len(noise), np.float32))
 
 
 @dataclass(frozen=True)
@@ -209,15 +210,14 @@ class Bounded:
     """A player whose actions are clipped to the world's bounds, so that rows hold the actions that had effect."""
 
     player: Player
-    low: float
-    high: float
+    spec: ActionSpec
     noise: bool
 
     def act(self, obs: Blocks, mask: U8 | None, noise: F32 | None) -> Acted:
         """The player's choice."""
         acted = self.player.act(obs, mask, noise if self.noise else None)
         action: NDArray[Any] = acted.action
-        return Acted(action if action.ndim == 1 else np.clip(action, self.low, self.high), acted.logp, acted.memory)
+        return Acted(action if action.ndim == 1 else clip_axes(self.spec, action), acted.logp, acted.memory)
 
 
 def _teams(
@@ -236,7 +236,7 @@ def _teams(
         if config.kind == "learning":
             team = _acting_team(scenario, saved, worlds, name, agents, policy)
             assert team.player is not None
-            bounded = Bounded(team.player, spec.action.low, spec.action.high, noise or policy == "random")
+            bounded = Bounded(team.player, spec.action, noise or policy == "random")
             teams.append(replace(team, player=bounded))
         elif config.kind == "past":
             teams.append(_acting_team(scenario, saved, worlds, config.of, agents, policy))
@@ -259,6 +259,8 @@ def _acting_team(
     spec, algo = worlds.spec, scenario.algo_of(name)
     assert algo is not None
     table = action_table(algo, ALGORITHMS[algo.kind].traits, spec)
+    if spec.action.parts and policy not in ("learned", "random"):
+        table = ()  # scripts act on parts; who takes these for one choice reads them so
     discrete = spec.action.discrete or bool(table)
     memory = 0
     if policy == "learned":
@@ -267,7 +269,7 @@ def _acting_team(
         player: Player = learner
         memory = learner.actor_spec().memory
     elif policy == "random":
-        player = RandomPlayer(discrete)
+        player = RandomPlayer(discrete, () if table else spec.action.parts)
     elif table:
         raise ScenarioError(
             f"{scenario.name}: the script '{policy}' moves the axes of {spec.name}, but {algo.kind} chooses from its "

@@ -90,9 +90,8 @@ def refuse_other_world(policy: Policy, spec: WorldSpec, where: str) -> None:
     trained = policy.record.world
     if trained.obs != spec.obs or trained.action != spec.action:
         raise ScenarioError(
-            f"{where}: this policy was trained on {trained.name} ({trained.obs_size} inputs, {trained.action.size} "
-            f"{'choices' if trained.action.discrete else 'action axes'}) and cannot act in {spec.name} "
-            f"({spec.obs_size} inputs, {spec.action.size})"
+            f"{where}: this policy was trained on {trained.name} ({trained.obs_size} inputs, "
+            f"{trained.action.words}) and cannot act in {spec.name} ({spec.obs_size} inputs, {spec.action.words})"
         )
 
 

@@ -162,7 +162,7 @@ def make_cast(scenario: Scenario, spec: WorldSpec) -> Cast:
     _refuse_bad_offline(scenario)
     _refuse_pace(scenario, assigned, spec)
     _refuse_hopeless_certificate(scenario)
-    _refuse_distilling(scenario)
+    _refuse_distilling(scenario, spec)
     learners: dict[str, Algorithm] = {}
     teams, records, past = [], {}, {}
     for index, (name, agents) in enumerate(assigned.items()):
@@ -273,10 +273,15 @@ def _refuse_hopeless_certificate(scenario: Scenario) -> None:
         raise ScenarioError(f"curriculum.certificate.max_episodes: {error}") from None
 
 
-def _refuse_distilling(scenario: Scenario) -> None:
-    """Refuse distillation without a stochastic policy, or with other policies that change."""
+def _refuse_distilling(scenario: Scenario, spec: WorldSpec) -> None:
+    """Refuse distillation without a stochastic policy, of actions with parts, or with other policies that change."""
     if scenario.federated.distill is None:
         return
+    if spec.action.parts:
+        raise ScenarioError(
+            f"federated.distill: an action in {spec.name} has {spec.action.words}, and a student learns one choice or "
+            "axes alone; leave it out"
+        )
     others = [
         name
         for name, policy in scenario.policies.items()
@@ -327,8 +332,10 @@ def make_learner(
         )
     if scenario.federated.dp_sgd is not None and name in shared_policies(scenario):
         _refuse_dp_sgd(scenario, kind.traits.name, algo)
-    if algo.discrete_actions and not spec.action.discrete and not spec.action.table:
-        raise ScenarioError(f"algo.discrete_actions: {spec.name} has no action table; set it to false")
+    if algo.discrete_actions and not spec.action.discrete and not (spec.action.table or spec.action.joint_table):
+        raise ScenarioError(
+            f"algo.discrete_actions: {spec.name} acts on {spec.action.words} and has no action table; set it to false"
+        )
     seed = (scenario.seed * 1_000_003 + index) % 2**63
     return kind(algo, spec, seed, torch.device(scenario.device)), action_table(algo, kind.traits, spec)
 

@@ -68,7 +68,8 @@ class SlipstreamMultiAgentEnv(MultiAgentEnv):  # type: ignore[misc]  # RLlib has
         self.possible_agents = list(env.possible_agents)
         self.agents = list(env.possible_agents)  # those the last reset or step told of
         self.action_spaces = dict(env.action_spaces)
-        self._nothing = np.zeros_like(next(iter(self.action_spaces.values())).sample())
+        some = next(iter(self.action_spaces.values())).sample()
+        self._nothing = tuple(map(np.zeros_like, some)) if isinstance(some, tuple) else np.zeros_like(some)
         self.observation_spaces = {agent: _space(env.spec, space) for agent, space in env.observation_spaces.items()}
 
     def reset(
@@ -130,4 +131,4 @@ def _make(config: EnvContext, scenario: str | None = None) -> SlipstreamMultiAge
 def _space(spec: WorldSpec, space: Space[Any]) -> Space[Any]:
     if not spec.masked:
         return space
-    return spaces.Dict({"observations": space, "action_mask": spaces.Box(0, 1, (spec.action.size,), np.int8)})
+    return spaces.Dict({"observations": space, "action_mask": spaces.Box(0, 1, (spec.action.mask_size,), np.int8)})

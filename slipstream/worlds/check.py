@@ -71,6 +71,8 @@ def spec_faults(spec: WorldSpec) -> Iterator[str]:
         yield f"the action has size {action.size} and {len(action.names)} names"
     if any(len(row) != action.size for row in action.table) or (action.discrete and action.table):
         yield "the action table needs rows of a continuous action"
+    if action.parts and (action.discrete or action.table or action.axes < 0 or min(action.parts) < 1):
+        yield f"an action of parts {list(action.parts)} cannot be of size {action.size}, discrete, or have a table"
 
 
 def array_faults(env: VecEnv) -> Iterator[str]:
@@ -92,7 +94,7 @@ def array_faults(env: VecEnv) -> Iterator[str]:
         "agent_stats": (np.float64, (n, a, len(spec.stats))),
     }
     if spec.masked:
-        expected |= dict.fromkeys(("action_mask", "final_mask"), (np.uint8, (n, a, spec.action.size)))
+        expected |= dict.fromkeys(("action_mask", "final_mask"), (np.uint8, (n, a, spec.action.mask_size)))
     if spec.has_potential:
         expected |= dict.fromkeys(("potential", "final_potential"), (np.float32, (n, a)))
     if spec.state_size:
@@ -138,7 +140,7 @@ def row_faults(env: VecEnv, present: NDArray[np.bool_]) -> Iterator[str]:
     if env.action_mask is not None:
         if env.action_mask.max() > 1:
             yield "action_mask has values other than 0 and 1"
-        if not env.action_mask[env.acting != 0].any(axis=1).all():
+        if not _allows(env.spec, env.action_mask[env.acting != 0]):
             yield "action_mask allows an acting agent nothing"
     if env.acting.max() > 1 or env.acting[~present].any():
         yield "acting is not 0 for an agent that left"
@@ -208,7 +210,7 @@ class EpisodeCheck:
         if env.final_mask is not None:
             if env.final_mask[ended].max(initial=0) > 1:
                 yield "final_mask has values other than 0 and 1"
-            if not env.final_mask[truncated & ~terminated].any(axis=1).all():
+            if not _allows(env.spec, env.final_mask[truncated & ~terminated]):
                 yield "final_mask allows nothing where an episode was cut off"
         # Parts are of one tick; a reward paid after several has no such row to be compared with.
         parts = None if env.spec.has_durations or not env.spec.reward_parts else env.reward_parts
@@ -239,6 +241,12 @@ class EpisodeCheck:
             yield "episode_decisions is not how often each agent acted"
         self.next_index[done] += 1
         self.finished += int(done.sum())
+
+
+def _allows(spec: WorldSpec, masks: NDArray[np.uint8]) -> bool:
+    """Whether each of these masks allows some choice, in each part of an action one."""
+    parts = np.split(masks, np.cumsum(spec.action.parts)[:-1], axis=1) if spec.action.parts else [masks]
+    return all(bool(part.any(axis=1).all()) for part in parts)
 
 
 def _bound_faults(name: str, rows: NDArray[Any], low: float, high: float) -> Iterator[str]:

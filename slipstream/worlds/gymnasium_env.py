@@ -6,9 +6,9 @@ episode is over when the controlled agent ends. `SlipstreamParallelEnv` in `pett
 A step is one decision of the controlled agent: ticks in which it does not decide pass unseen, and their
 rewards are summed.
 
-`info` holds `action_mask` (int8) in worlds that have one, `duration` (ticks) in worlds where decisions last,
-and, with the last step of a world's episode, `stats`: the world's own figures by name, the controlled agent's where
-agents have their own.
+`info` holds `action_mask` (int8; of several parts their choices side by side) in worlds that have one, `duration`
+(ticks) in worlds where decisions last, and, with the last step of a world's episode, `stats`: the world's own figures
+by name, the controlled agent's where agents have their own.
 
 `render_mode="rgb_array"` shows worlds that have a picture; in the others `metadata["render_modes"]` is empty.
 
@@ -36,7 +36,7 @@ from slipstream.spec import WorldSpec
 from slipstream.types import Bools
 from slipstream.worlds.film import RGB_ARRAY, make_film, render_metadata, warn_of_no_mode
 from slipstream.worlds.registry import make_worlds, world_config
-from slipstream.worlds.spaces import action_space, checked_actions, in_form, observation_space
+from slipstream.worlds.spaces import action_space, batch_of_one, checked_actions, in_form, observation_space
 from slipstream.worlds.vec_env import EnvOptions
 
 if TYPE_CHECKING:
@@ -306,7 +306,7 @@ class SlipstreamEnv(gymnasium.Env[Any, Any]):
         seat = self._seat
         if seat.ended[0]:
             raise ResetNeeded("the episode is over or was never started; call reset()")
-        seat.act(np.asarray(action)[None])
+        seat.act(batch_of_one(action))
         result = seat.step(ALL)
         ends = bool(result.terminated[0]), bool(result.truncated[0])
         return seat.observation(0), float(result.rewards[0]), *ends, seat.info(0, result)

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from slipstream import _core
 from slipstream.runtime.platform import Usage, free_unused_memory, usage
+from slipstream.spec import best_of_parts
 from slipstream.types import F32, U64
 from slipstream.worlds.vec_env import EnvOptions, VecEnv
 
@@ -151,21 +152,24 @@ def play(
 
 
 def draw(env: VecEnv, step: int, first_world: int = 0) -> F32:
-    """Uniform numbers [N, A, M or K] keyed by global world, agent and step."""
-    out = np.empty((env.num_worlds, env.spec.num_agents, env.spec.action.size), np.float32)
+    """Uniform numbers [N, A, M or K, of several parts M + K] keyed by global world, agent and step."""
+    out = np.empty((env.num_worlds, env.spec.num_agents, env.spec.action.outputs), np.float32)
     _core.fill_uniform(out, seed=SEED, step=step, first_world=first_world)
     return out
 
 
 def to_actions(env: VecEnv, draws: F32) -> NDArray[Any]:
-    """Turns uniform numbers into actions: the largest allowed, or a point between the bounds."""
+    """Turns uniform numbers into actions: the largest allowed, of each part one, or a point between the bounds."""
     action = env.spec.action
-    if not action.discrete:
-        low, high = np.float32(action.low), np.float32(action.high)
-        return low + (high - low) * draws
-    if env.action_mask is not None:
-        draws = draws * env.action_mask
-    return np.asarray(draws.argmax(axis=2), np.int32)
+    choices = action.outputs - action.axes
+    chances, draws = draws[..., :choices], draws[..., choices:]
+    if env.action_mask is not None and choices:
+        chances = chances * env.action_mask
+    if action.discrete:
+        return np.asarray(chances.argmax(axis=2), np.int32)
+    low, high = np.float32(action.low), np.float32(action.high)
+    axes = low + (high - low) * draws
+    return np.concatenate([best_of_parts(chances, action.parts), axes], axis=2, dtype=np.float32) if choices else axes
 
 
 def act(env: VecEnv, step: int) -> None:

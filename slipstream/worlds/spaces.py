@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, cast, get_args
 
 import numpy as np
@@ -40,24 +40,57 @@ def _box(block: ObsBlock) -> spaces.Box:
 
 
 def action_space(spec: WorldSpec) -> Space[Any]:
-    """One agent's action: Discrete, or a Box with the spec's bounds."""
+    """One agent's action: Discrete, a Box with the spec's bounds, or of parts MultiDiscrete, in a Tuple with a Box."""
     action = spec.action
     if action.discrete:
         return spaces.Discrete(action.size)
-    return spaces.Box(action.low, action.high, (action.size,), np.float32)
+    box = spaces.Box(action.low, action.high, (action.axes,), np.float32)
+    if not action.parts:
+        return box
+    parts = spaces.MultiDiscrete(list(action.parts))
+    return spaces.Tuple((parts, box)) if action.axes else parts
 
 
 def checked_actions(spec: WorldSpec, actions: Any, batch: tuple[int, ...] = ()) -> NDArray[Any]:
-    """Actions [*batch] (discrete) or [*batch, K] as an array; refused where they are not legal numbers."""
-    array, action = np.asarray(actions), spec.action
-    shape = batch if action.discrete else (*batch, action.size)
+    """Actions in the form of `action_space`, [*batch, ...], as an array; refused where they are not legal numbers."""
+    action = spec.action
+    if action.discrete:
+        return _checked_choices(spec, actions, batch, action.size)
+    if not action.parts:
+        return _checked_axes(spec, actions, (*batch, action.size))
+    shape, most = (*batch, len(action.parts)), np.array(action.parts)
+    if not action.axes:
+        return _checked_choices(spec, actions, shape, most)
+    if not isinstance(actions, tuple) or len(actions) != 2:
+        raise InvalidAction(f"{spec.name}: an action is a tuple of choices and axes, not {type(actions).__name__}")
+    chosen, axes = actions
+    columns = _checked_choices(spec, chosen, shape, most), _checked_axes(spec, axes, (*batch, action.axes))
+    return np.concatenate(columns, axis=-1)
+
+
+def batch_of_one(action: Any) -> Any:
+    """An action in the form of `action_space` as a batch."""
+    return tuple(map(batch_of_one, action)) if isinstance(action, tuple) else np.asarray(action)[None]
+
+
+def _checked_choices(spec: WorldSpec, actions: Any, shape: tuple[int, ...], below: int | NDArray[Any]) -> NDArray[Any]:
+    array = _shaped(spec, actions, shape)
+    if array.dtype.kind not in "iu" or ((array < 0) | (array >= below)).any():
+        raise InvalidAction(f"{spec.name}: a choice is a whole number from 0 to {np.subtract(below, 1)}")
+    return array
+
+
+def _checked_axes(spec: WorldSpec, actions: Any, shape: tuple[int, ...]) -> NDArray[Any]:
+    array = _shaped(spec, actions, shape)
+    if array.dtype.kind not in "fiu" or not np.isfinite(array).all():
+        raise InvalidAction(f"{spec.name}: actions must be finite numbers")
+    return array
+
+
+def _shaped(spec: WorldSpec, actions: Any, shape: tuple[int, ...]) -> NDArray[Any]:
+    array = np.asarray(actions)
     if array.shape != shape:
         raise InvalidAction(f"{spec.name}: actions have shape {array.shape}, not {shape}")
-    if action.discrete:
-        if array.dtype.kind not in "iu" or ((array < 0) | (array >= action.size)).any():
-            raise InvalidAction(f"{spec.name}: a choice is a whole number from 0 to {action.size - 1}")
-    elif array.dtype.kind not in "fiu" or not np.isfinite(array).all():
-        raise InvalidAction(f"{spec.name}: actions must be finite numbers")
     return array
 
 
@@ -132,19 +165,117 @@ def _flat_leaf(name: str, path: tuple[str | int, ...], space: Space[Any]) -> Lea
 
 
 def action_spec(space: Space[Any]) -> tuple[ActionSpec, ActionSpace]:
-    """A foreign action space as our choices or axes, and what is to be known to turn these into its own actions."""
+    """A foreign action space as ours, and what is to be known to turn our actions into its own."""
+    own = _action_space(space)
     if isinstance(space, spaces.Discrete):
-        return ActionSpec(discrete=True, size=int(space.n)), ActionSpace(_number(space), start=int(space.start))
+        return ActionSpec(discrete=True, size=int(space.n)), own
+    leaves = list(action_leaves(space))
+    parts = tuple(choices for leaf in leaves for choices in leaf.parts)
+    names = tuple(name for leaf in leaves for name in leaf.names if leaf.parts)
+    names += tuple(name for leaf in leaves for name in leaf.names if not leaf.parts)
+    if own.plain:
+        return ActionSpec(discrete=False, size=len(own.low)), own
+    return ActionSpec(discrete=False, size=len(names), parts=parts, names=names), own
+
+
+class ActionLeaf(NamedTuple):
+    """One plain space inside an action space."""
+
+    path: tuple[str | int, ...]  # keys from the whole action to this value
+    parts: tuple[int, ...]  # choices of each of its parts; empty for a Box
+    names: tuple[str, ...]  # of its parts or axes
+
+
+def action_leaves(space: Space[Any], path: tuple[str | int, ...] = ()) -> Iterator[ActionLeaf]:
+    """The plain spaces of an action space, in order."""
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        for key, child in _children(space):
+            yield from action_leaves(child, (*path, key))
+        return
+    parts = _parts(space)
+    count = len(parts) or int(np.prod(space.shape or (), dtype=np.int64))
+    name = ".".join(map(str, path))
+    single = isinstance(space, spaces.Discrete) or space.shape in ((), (1,))
+    numbered = (name,) if single and name else tuple(f"{name}.{k}".strip(".") for k in range(count))
+    yield ActionLeaf(path, parts, numbered)
+
+
+def _children(space: spaces.Dict | spaces.Tuple[Any]) -> list[tuple[str | int, Space[Any]]]:
+    if isinstance(space, spaces.Tuple):
+        return list(enumerate(space.spaces))
+    if odd := [key for key in space.spaces if not isinstance(key, str)]:
+        raise WorldContractError(f"the action space's Dict has the key {odd[0]!r}, and only names can be saved")
+    return list(space.spaces.items())
+
+
+def _parts(space: Space[Any]) -> tuple[int, ...]:
+    """Choices of each part of a plain space."""
+    if isinstance(space, spaces.Discrete):
+        return (int(space.n),)
+    if isinstance(space, spaces.MultiDiscrete):
+        return tuple(space.nvec.ravel().tolist())
+    return (2,) * int(np.prod(space.shape)) if isinstance(space, spaces.MultiBinary) else ()
+
+
+def _action_space(space: Space[Any]) -> ActionSpace:
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        children = _children(space)
+        if not children:
+            raise WorldContractError(f"the action space has an empty {type(space).__name__}")
+        keys = tuple(str(key) for key, _ in children) if isinstance(space, spaces.Dict) else ()
+        return ActionSpace(spaces=tuple(_action_space(child) for _, child in children), keys=keys)
+    if isinstance(space, spaces.Discrete):
+        return ActionSpace(_number(space), start=int(space.start))
+    if isinstance(space, spaces.MultiDiscrete):
+        return ActionSpace(_number(space), space.shape, starts=tuple(space.start.ravel().tolist()))
+    if isinstance(space, spaces.MultiBinary):
+        return ActionSpace(_number(space), space.shape, starts=(0,) * int(np.prod(space.shape)))
     if not isinstance(space, spaces.Box):
         raise WorldContractError(
-            f"the action space is {space}; Slipstream's policies choose one Discrete action or one Box of "
-            "numbers, so wrap the environment in one that offers either"
+            f"the action space has a {type(space).__name__}, of which no policy can give a value; Slipstream acts in "
+            "Discrete, MultiDiscrete, MultiBinary, Box, and Dict or Tuple of these"
         )
     low, high = (
         tuple(np.clip(bound.astype(np.float64), -FLOAT32_MAX, FLOAT32_MAX).ravel().tolist())
         for bound in (space.low, space.high)
     )
-    return ActionSpec(discrete=False, size=len(low)), ActionSpace(_number(space), space.shape, low=low, high=high)
+    return ActionSpace(_number(space), space.shape, low=low, high=high)
+
+
+def mask_leaves(blocks: Sequence[Leaf], space: Space[Any], action: ActionSpec) -> list[tuple[Leaf, slice]]:
+    """The blocks of an observation that say which choices are allowed, and where they stand in the mask.
+
+    They are the entry "action_mask" of a Dict: one array for all choices, or a Dict or Tuple in the shape of the action
+    space, with an array for each plain space in it, or for each part of that. Empty where there is none.
+    """
+    masks = {leaf.path[1:]: leaf for leaf in blocks if leaf.path[:1] == ("action_mask",)}
+    if not masks or not (action.discrete or action.parts):
+        return []
+    whole = masks.get(())
+    if whole is not None and whole.block.size == action.mask_size:
+        return [(whole, slice(0, action.mask_size))]
+    if action.discrete:
+        return []  # an observation like any other
+    found, first = list[tuple[Leaf, slice]](), 0
+    for leaf in action_leaves(space):
+        pieces = [(leaf.path, sum(leaf.parts))] if leaf.path in masks else []
+        for path, size in pieces or [((*leaf.path, k), part) for k, part in enumerate(leaf.parts)]:
+            mask = masks.pop(path, None)
+            if mask is None or mask.block.size != size:
+                raise WorldContractError(_misfit(action, space))
+            found.append((mask, slice(first, first + size)))
+            first += size
+    if masks:
+        raise WorldContractError(_misfit(action, space))
+    return found
+
+
+def _misfit(action: ActionSpec, space: Space[Any]) -> str:
+    return (
+        f"the observation's 'action_mask' does not fit the action space {space}: it must be one array of "
+        f"{action.mask_size}, the choices of all parts side by side, or a Dict or Tuple like that with an array for "
+        "each space of choices"
+    )
 
 
 def _number(space: Space[Any]) -> Number:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
+from slipstream.spec import best_of_parts
 from slipstream.worlds.registry import make_worlds
 from slipstream.worlds.vec_env import EnvOptions, VecEnv
 
@@ -159,6 +160,16 @@ def random_writer(env: VecEnv, seed: int) -> Callable[[int], None]:
     """What writes the actions of the k-th step; a choice that is not allowed would be another world's speed."""
     rng = np.random.default_rng(seed)
     shape, mask = env.actions.shape, env.action_mask
+    if parts := env.spec.action.parts:
+        axes = rng.uniform(-1.0, 1.0, (*shape[:-1], env.spec.action.axes))
+        lot = rng.random(sum(parts), np.float32) + np.float32(1e-3)
+
+        def of_parts(k: int) -> None:
+            lots = np.broadcast_to(np.roll(lot, 7 * k), (*shape[:-1], sum(parts)))
+            chosen = best_of_parts(lots if mask is None else mask * lots, parts)
+            env.actions[...] = np.concatenate([chosen, axes], axis=-1)
+
+        return of_parts
     if mask is not None:
         luck = rng.random(mask.shape[-1], np.float32) + 1e-3
 

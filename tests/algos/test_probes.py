@@ -20,6 +20,7 @@ from slipstream.algos import dqn, sac
 from slipstream.algos.protocol import refuse_mismatch
 from slipstream.algos.registry import ALGORITHMS
 from slipstream.algos.rollout_batch import values_of
+from slipstream.collect import teams
 from slipstream.collect.episodes import play
 from slipstream.collect.serial import RolloutRecorder
 from slipstream.collect.shaping import Shaper
@@ -27,6 +28,7 @@ from slipstream.config.load import load
 from slipstream.nets import actor as actor_module
 from slipstream.nets.inputs import append
 from slipstream.run import setup
+from slipstream.spec import joint_mask
 from slipstream.worlds.registry import make_worlds
 from slipstream.worlds.vec_env import EnvOptions
 
@@ -58,7 +60,7 @@ class Score(NamedTuple):
 
     return_gap: float  # share of the best return that is missing; negative: more than is possible
     value_error: float  # root mean square, relative to the values' own
-    wrong_choices: float  # long choices of `duration`, masked ones of `bandit`, per episode
+    wrong_choices: float  # long choices of `duration`, masked ones of `bandit` and `parts`, per episode
     rows_excess: float  # decisions that entered updates beyond those that agents took
 
 
@@ -82,6 +84,10 @@ def closed_form(task: str, obs: np.ndarray, gamma: float, by_table: bool) -> np.
         return ticks(obs[:, 2] * HORIZON)
     if task in ("constant", "duration"):
         return np.full(len(obs), 1 / (1 - gamma))
+    if task in ("parts", "switches"):
+        axes = 1.0 if task == "parts" else 0.0
+        now = np.where(obs[:, 3] > 0, 1.0, 0.6) + obs[:, 4:7] @ [1.0, 0.5, 0.3] + axes
+        return now + (1.4 + axes) * (gamma - gamma ** (obs[:, 7] * HORIZON)) / (1 - gamma)
     if task == "bandit":
         return obs[:, :3] @ [1.0, 0.5, 0.3] + 0.6 * (gamma - gamma ** (obs[:, 3] * HORIZON)) / (1 - gamma)
     if task == "corridor":
@@ -132,10 +138,13 @@ def score(who: str, task: str, parts: Parts, rows_excess: float) -> Score:
     everyone = tuple(range(worlds.spec.num_agents))
     best_team = setup.scripted_team("best", everyone, "best", worlds.spec, "script")
     mine, best = play(worlds, parts.cast.teams, 64, seed=5), play(worlds, [best_team], 64, seed=5)
-    by_table = any(team.table for team in parts.cast.teams)
-    wrong = {"duration": "long_choices", "bandit": "masked_choices"}.get(task)
+    by_table = task == "target" and any(team.table for team in parts.cast.teams)
+    masked = dict.fromkeys(("bandit", "parts", "switches"), "masked_choices")
+    wrong = {"duration": "long_choices", **masked}.get(task)
 
     obs, mask = decisions_of_best(scenario.world)
+    if mask is not None and any(team.table for team in parts.cast.teams):
+        mask = joint_mask(worlds.spec.action.parts, mask)
     value = values(parts.learner, obs, mask)
     expected = closed_form(task, obs.astype(np.float64), scenario.algo.gamma, by_table)
     if task == "corridor":  # shaping moves every value by its potential, and nothing else
@@ -166,7 +175,7 @@ def decisions_of_best(world: Any) -> tuple[np.ndarray, np.ndarray | None]:
 def value_limit(who: str, task: str) -> float:
     if who == "cql":
         return PESSIMISTS_VALUE_ERROR
-    return TARGET_VALUE_ERROR if task == "target" else USUAL_VALUE_ERROR
+    return TARGET_VALUE_ERROR if task in ("target", "parts") else USUAL_VALUE_ERROR
 
 
 def is_solved(who: str, task: str, result: Score) -> bool:
@@ -252,6 +261,15 @@ def mask_ignored(patch: Patch) -> None:
     patch.setattr(actor_module, "masked", lambda logits, mask: logits)
 
 
+def masks_of_parts_exchanged(patch: Patch) -> None:
+    real = actor_module.masked
+    patch.setattr(actor_module, "masked", lambda out, mask: real(out, mask.roll(3, 1)))
+
+
+def joint_masks_of_parts_exchanged(patch: Patch) -> None:
+    patch.setattr(teams, "joint_mask", lambda parts, mask: joint_mask(parts, np.roll(mask, 3, axis=-1)))
+
+
 def mask_of_what_follows_ignored(patch: Patch) -> None:
     real = sac.rows_of
     patch.setattr(sac, "rows_of", lambda *args: real(*args)._replace(next_mask=None))
@@ -294,6 +312,8 @@ MUTANTS = [
     ("ppo", "corridor", truncation_taken_for_termination, "value_error", {}),
     ("ppo", "corridor", truncation_bootstraps_from_the_next_episode, "value_error", {}),
     ("ppo", "bandit", mask_ignored, "wrong_choices", {}),
+    ("ppo", "parts", masks_of_parts_exchanged, "wrong_choices", {}),
+    ("dqn", "switches", joint_masks_of_parts_exchanged, "wrong_choices", {}),
     ("ppo", "duration", discount_per_decision, "wrong_choices", {}),
     ("ppo", "duration", reward_not_discounted_within_a_decision, "wrong_choices", {}),
     ("ppo", "alternating", discount_per_decision, "value_error", {}),

@@ -16,6 +16,7 @@ from slipstream.collect.teams import Team
 from slipstream.data.rollout import Rollout
 from slipstream.nets.actor import Acted
 from slipstream.run.setup import gammas, make_training_worlds
+from slipstream.spec import ActionSpec
 from slipstream.worlds.vec_env import VecEnv
 
 WORLDS = ("head_on", *(f"probe_{task}" for task in PROBES))
@@ -69,17 +70,30 @@ def _decision(slab: Rollout, row: int, n: int, a: int) -> Told:
     )
 
 
+def noise_by_hand(action: ActionSpec, rows: tuple[int, int], seed: int, step: int) -> np.ndarray:
+    """Uniform numbers for choices and normal ones for axes; beside choices, the axes' from later columns (by fours)."""
+
+    def filled(fill: Any, width: int) -> np.ndarray:
+        out = np.empty((*rows, width), np.float32)
+        fill(out, seed=seed, step=step, first_world=0)
+        return out
+
+    choices = action.size if action.discrete else sum(action.parts)
+    if not choices:
+        return filled(_core.fill_normal, action.size)
+    uniform, after = filled(_core.fill_uniform, choices), (choices + 3) // 4 * 4
+    return np.concatenate([uniform, filled(_core.fill_normal, after + action.axes)[..., after:]], axis=-1)
+
+
 def by_hand(parts: Parts, env: VecEnv, ticks: int, kappa: float) -> dict[tuple[int, int], list[Told]]:
     """The same, step by step and agent by agent."""
     spec, gamma, seed = env.spec, parts.scenario.algo.gamma, parts.scenario.seed
-    fill = _core.fill_uniform if spec.action.discrete else _core.fill_normal
     pairs = [(n, a) for n in range(env.num_worlds) for a in range(spec.num_agents)]
     story: dict[tuple[int, int], list[Told]] = {pair: [] for pair in pairs}
     phi = dict.fromkeys(pairs, 0.0)
     env.reset()
     for step in range(ticks):
-        noise = np.empty((env.num_worlds, spec.num_agents, spec.action.size), np.float32)
-        fill(noise, seed=seed, step=step, first_world=0)
+        noise = noise_by_hand(spec.action, env.rewards.shape, seed, step)
         for n, a in pairs:
             obs = env.obs["obs"][n, a].copy()
             mask = None if env.action_mask is None else env.action_mask[n, a].copy()

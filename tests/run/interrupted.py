@@ -59,7 +59,7 @@ KILLED = {
     "evaluate.evaluation_interval": None,
 }
 PRIORITISED = {"replay.n_step": 3, "replay.prioritised": {}}
-PROBES = ("alternating", "bandit", "constant", "corridor", "delayed", "duration", "leaver", "target")
+PROBES = ("alternating", "bandit", "constant", "corridor", "delayed", "duration", "leaver", "parts", "target")
 
 
 class StopAfter(Display):
@@ -88,6 +88,7 @@ def cases() -> dict[str, Scenario]:
     found = {f"probe_{task}": scenario_of(f"probe_{task}", PPO) for task in PROBES}
     found["probe_coordination"] = scenario_of("probe_coordination", {**PPO, "algo.centralised_critic": True})
     short = {"world.max_episode_steps": 12}
+    found["all parts as one choice"] = learned_by("dqn", "probe_switches")
     found["head_on"] = scenario_of("head_on", {**PPO, **short, "algo.shared_torso": True})
     three = {"a": {"kind": "learning"}, "b": {"kind": "learning"}, "c": {"kind": "scripted", "script": "best"}}
     teams = {"stays_0": "a", "stays_1": "c", "leaves": "b"}

@@ -203,7 +203,7 @@ def test_what_does_not_fit_is_refused_in_a_sentence(monkeypatch):
     text.observation_space = spaces.Text(5)
     for source, said in (
         (other, r" CartPole-v1, .*pendulum .*Pendulum-v1; .* world\.id "),
-        (wider, r"\(4,\).* Pendulum-v1 .*pendulum .*\(3 inputs, 1 action axes\)"),
+        (wider, r"\(4,\).* Pendulum-v1 .*pendulum .*\(3 inputs, 1 action axis\)"),
         (text, r" Text \('obs'\)"),
         (pendulum(3, observations=np.zeros((3, 3), np.float32)), r"episode 0: 3 .*'obs' .* 4 "),
         (pendulum(2, 3, actions=np.zeros((2, 1))), r"episode 1: 3 rewards, but 2 actions"),

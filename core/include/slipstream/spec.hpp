@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,8 @@ struct ObsBlock {
   [[nodiscard]] std::size_t bytes() const { return elements() * size_of(dtype); }
 };
 
+// An action of several parts has `parts` and is not discrete: its `size` numbers are the choice made in each part
+// (exact in a float), then the axes. Its mask has the choices of all parts side by side.
 struct ActionSpec {
   bool discrete = false;
   int size = 0;  // K axes of a continuous action, or M choices of a discrete one
@@ -36,6 +39,10 @@ struct ActionSpec {
   float high = 1.0F;
   std::vector<std::string> names;         // one per axis or choice
   std::vector<std::vector<float>> table;  // continuous worlds: rows a discrete policy may choose from
+  std::vector<int> parts;                 // choices of each part; empty: the action is not one of parts
+
+  // Choices that a mask is about.
+  [[nodiscard]] int mask_size() const { return parts.empty() ? size : std::accumulate(parts.begin(), parts.end(), 0); }
 };
 
 // An entry of VecEnv's phases: which one, plus kPhases times the ticks that its episodes may last where the phase's own

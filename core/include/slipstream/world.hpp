@@ -21,9 +21,9 @@ inline constexpr int kMaxObsBlocks = 8;
 struct Slices {
   std::array<void*, kMaxObsBlocks> obs{};  // [A, ...] per block, in spec order
   float* state = nullptr;                  // [S]
-  float* action = nullptr;                 // [A, K] of a continuous world
+  float* action = nullptr;                 // [A, K] of a continuous world, or of one with several parts
   std::int32_t* choice = nullptr;          // [A] of a discrete world
-  std::uint8_t* action_mask = nullptr;     // [A, M], 1 = allowed
+  std::uint8_t* action_mask = nullptr;     // [A, M], 1 = allowed; M choices, of several parts side by side
   float* rewards = nullptr;                // [A], of this step
   float* potential = nullptr;              // [A], of the state after the step
   std::uint8_t* terminated = nullptr;      // [A]

@@ -236,7 +236,9 @@ class LearnerConfig(Config):
         "probabilities leave out; appo and impala refuse it.",
     )
     discrete_actions: bool = Field(
-        False, description="Choose from the action table of a continuous world instead of acting on its axes."
+        False,
+        description="Choose from the action table of a continuous world instead of acting on its axes, or among all "
+        "combinations of an action's parts.",
     )
 
     extra_losses: tuple[ExtraLossConfig, ...] = Field(

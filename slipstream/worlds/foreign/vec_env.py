@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 
 from slipstream.config.records import from_json
 from slipstream.errors import WorldContractError
-from slipstream.spec import WorldSpec, to_space
+from slipstream.spec import WorldSpec, row_of, to_space
 from slipstream.types import F32, F64, U8, U32, U64
-from slipstream.worlds.spaces import MismatchError, action_spec, leaves
+from slipstream.worlds.spaces import MismatchError, action_spec, leaves, mask_leaves
 from slipstream.worlds.vec_env import EnvOptions
 
 SNAPSHOT_VERSION = 1
@@ -62,12 +62,10 @@ class ForeignVecEnv:
         try:
             blocks = leaves(obs_space)
             action, self._space = action_spec(act_space)
+            self._masks = mask_leaves(blocks, act_space, action)
         except WorldContractError as error:
             raise WorldContractError(f"{name}: {error}") from None
-        # PettingZoo's convention for legal moves: a Dict observation with the entry "action_mask".
-        masks = [leaf for leaf in blocks if leaf.path == ("action_mask",) and isinstance(act_space, spaces.Discrete)]
-        self._mask = masks[0] if masks and masks[0].block.size == action.size else None
-        self._leaves = [leaf for leaf in blocks if leaf is not self._mask]
+        self._leaves = [leaf for leaf in blocks if all(leaf is not mask for mask, _ in self._masks)]
         state_space = getattr(first, "state_space", None)
         state_size = int(np.prod(state_space.shape)) if isinstance(state_space, spaces.Box) else 0
         self.spec = WorldSpec(
@@ -77,7 +75,7 @@ class ForeignVecEnv:
             obs=tuple(leaf.block for leaf in self._leaves),
             action=action,
             state_size=state_size,
-            masked=self._mask is not None,
+            masked=bool(self._masks),
             max_episode_steps=max_episode_steps,
             action_space=self._space,
         )
@@ -99,7 +97,7 @@ class ForeignVecEnv:
         self.actions: NDArray[Any] = (
             np.zeros((n, a), np.int32) if spec.action.discrete else np.zeros((n, a, spec.action.size), np.float32)
         )
-        self.action_mask: U8 | None = np.ones((n, a, spec.action.size), np.uint8) if spec.masked else None
+        self.action_mask: U8 | None = np.ones((n, a, spec.action.mask_size), np.uint8) if spec.masked else None
         self.final_mask: U8 | None = np.ones_like(self.action_mask) if self.action_mask is not None else None
         self.rewards = np.zeros((n, a), np.float32)
         self.potential: F32 | None = None
@@ -118,11 +116,15 @@ class ForeignVecEnv:
         self._returns = [[0.0] * a for _ in range(n)]
         self._decisions = np.zeros((n, a), np.int32)
         # Where each leaf of an observation goes; views made once, as making one costs more than a write.
-        targets = [(leaf.write, leaf.path, self.obs[leaf.block.name], leaf.row_shape) for leaf in self._leaves]
-        if self._mask is not None and self.action_mask is not None:
-            targets.append((self._mask.write, self._mask.path, self.action_mask, self._mask.row_shape))
+        whole = slice(None)
+        targets = [(leaf, self.obs[leaf.block.name], whole) for leaf in self._leaves]
+        if self.action_mask is not None:
+            targets += [(leaf, self.action_mask, part) for leaf, part in self._masks]
         self._rows = [
-            [[(write, path, out[i, k].reshape(shape)) for write, path, out, shape in targets] for k in range(a)]
+            [
+                [(leaf.write, leaf.path, out[i, k][at].reshape(leaf.row_shape)) for leaf, out, at in targets]
+                for k in range(a)
+            ]
             for i in range(n)
         ]
 
@@ -147,11 +149,12 @@ class ForeignVecEnv:
         self.episode_done.fill(0)
         np.copyto(self.alive, self.acting)
         actions: Any = to_space(self._space, self.actions)
+        is_tree = bool(self._space.spaces)
         if self.spec.action.discrete:
             actions = actions.tolist()  # many environments want a plain int
         for i in range(self.num_worlds):
             if (active is None or active[i]) and self._present[i]:
-                self._step_world(i, actions[i])
+                self._step_world(i, [row_of(actions, i, k) for k in range(len(self._ids))] if is_tree else actions[i])
             else:
                 self.alive[i] = 0
         np.copyto(self.duration, self.alive)  # everybody decides on every tick

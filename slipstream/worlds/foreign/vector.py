@@ -174,9 +174,11 @@ class VectorWorlds(ForeignVecEnv):
 
     def _show(self, which: NDArray[np.int64], seen: Any) -> None:
         """Take over the observations of these environments."""
-        masks = [(self._mask, self.action_mask)] if self._mask is not None and self.action_mask is not None else []
-        for leaf, array in [*((leaf, self.obs[leaf.block.name]) for leaf in self._leaves), *masks]:
-            _write_rows(leaf, seen, which, array[:, 0])
+        for leaf in self._leaves:
+            _write_rows(leaf, seen, which, self.obs[leaf.block.name][:, 0])
+        for leaf, part in self._masks:
+            assert self.action_mask is not None
+            _write_rows(leaf, seen, which, self.action_mask[:, 0, part])
 
     def _failed(self, error: Exception) -> NoReturn:
         if isinstance(error, MismatchError):

@@ -23,6 +23,8 @@ class ProbeConfig(WorldConfig):
         "alternating",
         "corridor",
         "target",
+        "parts",
+        "switches",
         "digit",
         "remember",
         "copy",
