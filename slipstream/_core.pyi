@@ -113,6 +113,29 @@ def keep_freed_memory() -> None:
 def kernel_threads() -> int:
     """Threads the kernels share their work over."""
 
+class RecurrentShape:
+    """Kind and widths of a recurrent cell; the weights are torch's."""
+
+    def __init__(self, cell: str, inputs: int, size: int) -> None: ...
+
+    @property
+    def memory(self) -> int: ...
+
+    @property
+    def parameter_floats(self) -> int: ...
+
+    def kept_floats(self, rows: int) -> int: ...
+
+def recurrent_forward(shape: RecurrentShape, parameters: Sequence[int], x: int, before: int, rows: int, lengths: int, count: int, kept: int, out: int, after: int) -> None:
+    """
+    A cell over sequences: addresses of contiguous float32 memory, of lengths int64; lengths 0: every row is a sequence; kept 0: no backward pass will follow; after 0: not wanted.
+    """
+
+def recurrent_backward(shape: RecurrentShape, parameters: Sequence[int], x: int, before: int, rows: int, lengths: int, count: int, kept: int, grad_out: int, grad_after: int, grad_parameters: int, grad_x: int, grad_before: int) -> None:
+    """
+    The same back; grad_after 0: zeros; gradients that are not wanted have the address 0.
+    """
+
 def gaussian_surrogate(rows: int, size: int, *, mean: int, log_std: int, old_mean: int, old_log_std: int, action: int, logp: int, advantage: int, weights: tuple[float, float, float, bool], by_mean: int, by_log_std: int) -> tuple[float, float, float, float, float, float]:
     """
     Total, policy loss, entropy, approximate KL, share of clipped rows, KL; addresses of contiguous memory.

@@ -44,6 +44,7 @@ T* at(Address address) {
 void bind_vec_env(nb::module_& m);
 void bind_kernels(nb::module_& m);
 void bind_mlp(nb::module_& m);
+void bind_recurrent(nb::module_& m);
 void bind_surrogate(nb::module_& m);
 void bind_vtrace(nb::module_& m);
 void bind_replay(nb::module_& m);

@@ -43,10 +43,14 @@ class Critic(nn.Module):
             out: Tensor = self.torso(inputs, self.head)
             return out.squeeze(-1)
         assert features is not None
-        if self._state_size:  # it stands first in the vector
-            features = torch.cat([features, inputs[VECTOR][:, : self._state_size]], 1)
-        out = self.head(features)
+        out = self.head(self.head_inputs(features, inputs))
         return out.squeeze(-1)
+
+    def head_inputs(self, features: Tensor, inputs: Inputs) -> Tensor:
+        """What the head reads beside an actor's features: the global state, where there is one."""
+        if not self._state_size:
+            return features
+        return torch.cat([features, inputs[VECTOR][:, : self._state_size]], 1)  # it stands first in the vector
 
     def value(self, features: Tensor | None, inputs: Inputs) -> Tensor:
         """Value in units of reward, [rows]."""

@@ -51,7 +51,11 @@ class Linear(nn.Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         """Rows [rows, inputs] -> [rows, outputs]."""
-        return run(Net(self._layout, (self.weight, self.bias)).on(x))[0]
+        return run(self.native().on(x))[0]
+
+    def native(self) -> Net:
+        """The layer that `forward` runs."""
+        return Net(self._layout, (self.weight, self.bias))
 
 
 def make_orthogonal(weight: Tensor, gain: float, generator: torch.Generator) -> None:
@@ -90,7 +94,7 @@ class Mlp(nn.Sequential):
         layout = self._layout
         if layout is None:
             assert head is not None
-            return Net(head._layout, (head.weight, head.bias))
+            return head.native()
         if head is None:
             return Net(layout, _parameters(*self._linears))
         if self._topped is None or self._topped.widths[-1] != head.out_features:
@@ -160,15 +164,21 @@ class NativeForward(NamedTuple):
 
     def backward(self, output_grads: Sequence[Tensor]) -> list[Tensor]:
         """Gradients of the parameters of every pass, each one vector: weight and bias of every layer, in order."""
-        return self._back(output_grads, to_parameters=True)[1]
+        return self._back(output_grads, to_rows=False)[1]
 
     def vector_grads(self, output_grads: Sequence[Tensor]) -> list[Tensor]:
         """Gradients of the rows of every pass, [rows, inputs]."""
         return self._back(output_grads, to_parameters=False)[0]
 
-    def _back(self, output_grads: Sequence[Tensor], to_parameters: bool) -> tuple[list[Tensor], list[Tensor]]:
+    def all_grads(self, output_grads: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+        """Both: of the rows of every pass, and of its parameters."""
+        return self._back(output_grads)
+
+    def _back(
+        self, output_grads: Sequence[Tensor], to_rows: bool = True, to_parameters: bool = True
+    ) -> tuple[list[Tensor], list[Tensor]]:
         passes, parameters = len(self.shapes), len(self.flat) - len(self.shapes)
-        wanted = [not to_parameters] * passes + [to_parameters] * parameters
+        wanted = [to_rows] * passes + [to_parameters] * parameters
         of_rows, of_parameters = _backward(self, [grads.contiguous() for grads in output_grads], wanted)
         return [g for g in of_rows if g is not None], [g for g in of_parameters if g is not None]
 

@@ -1,9 +1,9 @@
 """Networks for a learner: how all algorithms make them, and run them forward and backward.
 
 An algorithm runs its networks forward, works out the gradients of its loss with respect to their outputs, and hands
-these to `backward`. Perceptrons on the CPU run natively, without autograd, whose overhead exceeds the arithmetic of
-small networks; everything else runs in torch's graph. Which of the two is decided here where a backward pass
-follows, and by `run` (mlp.py) everywhere else: no algorithm knows.
+these to `backward`. Perceptrons, and memories over them, run natively on the CPU, without autograd, whose overhead
+exceeds the arithmetic of small networks; everything else runs in torch's graph. Which of the two is decided here where
+a backward pass follows, and by `run` (mlp.py) and `run_cell` (cell.py) everywhere else: no algorithm knows.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from slipstream.nets.critic import ActionCritics, Critic
 from slipstream.nets.heads import Categorical, Composite, Gaussian, allowed, tensors_of
 from slipstream.nets.inputs import VECTOR, Inputs
 from slipstream.nets.mlp import NativeForward, Net, forward_with_memory, is_native
+from slipstream.nets.shared import SharedRunner, shared_runner
 from slipstream.nets.torso import Network, NetworkKind, TorsoSpec, network_kind, usual_network
 from slipstream.spec import WorldSpec
 
@@ -195,7 +196,7 @@ class ActorCritic:
         self._actor, self._critic = actor, critic
         self._parameters = [*actor.parameters(), *critic.parameters()]
         self._sizes = [p.numel() for p in self._parameters] if per_parameter else None
-        self._runner: NetworkRunner | None = None
+        self._runner: NetworkRunner | SharedRunner | None = shared_runner(actor, critic)
         if actor.network is not None and critic.network is not None:
             self._runner = NetworkRunner(actor.network, critic.network)
 

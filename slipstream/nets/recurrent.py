@@ -4,13 +4,14 @@ The state travels as one more block of an observation (MEMORY), as it was before
 every agent, rollouts and replay hold it, and whoever acts gives it and takes the next one. A pass over single rows is
 one step of the cell from each row's own state. A pass over sequences has their LENGTHS beside the rows, which stand
 sequence by sequence; it starts from the state of each sequence's first row and unrolls the cell over the rest, so that
-gradients flow back to what was worth remembering.
+gradients flow back to what was worth remembering. On the CPU the cell runs natively (cell.py), and a row has the same
+bits in either pass.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import torch
@@ -18,12 +19,14 @@ from torch import Tensor, nn
 
 from slipstream.config.algos.learner import RecurrentNetwork
 from slipstream.config.world import NetworkConfig
-from slipstream.nets.inputs import LENGTHS, Inputs
-from slipstream.nets.mlp import Linear, make_orthogonal
+from slipstream.nets.cell import CellForward, CellLayout, CellRows, checked, forward_cell, is_native_here, run_cell
+from slipstream.nets.inputs import LENGTHS, VECTOR, Inputs
+from slipstream.nets.mlp import Linear, MlpTorso, NativeForward, Net, forward_with_memory, make_orthogonal
 from slipstream.nets.torso import NetworkKind, TorsoSpec, network_kind, usual_network
 from slipstream.spec import MEMORY, WorldSpec
 
 GATES = {"gru": 3, "lstm": 4}
+PARAMETERS = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")  # torch's names, in the order of the cell
 STATES = {"gru": 1, "lstm": 2}  # vectors of the cell's size that make up its state
 
 
@@ -65,33 +68,47 @@ class RecurrentTorso(nn.Module):
         elif layout.cell == "lstm":
             weights["bias_ih_l0"][size : 2 * size] = 1.0  # remember at first (Jozefowicz et al. 2015)
         self.features = size
+        self._native = CellLayout(layout.cell, width, size)
 
     def native(self, head: Linear | None = None) -> None:
-        """None: torch runs it."""
+        """None: it is more than a perceptron."""
 
     def forward(self, inputs: Inputs, head: Linear | None = None) -> Tensor:
         """Features [rows, size], or a head's outputs."""
-        features = self.step(inputs)[0] if LENGTHS not in inputs else self._unroll(inputs)
+        features, _ = self._run(self._encode(inputs), inputs[MEMORY], inputs.get(LENGTHS))
         return features if head is None else head(features)
 
     def step(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
         """Features of single rows, and the states after them, [rows, memory]."""
-        encoded = self.encoder(inputs)
-        features, state = self._run(encoded.unsqueeze(0), inputs[MEMORY])
-        return features.squeeze(0), state
+        return self._run(self._encode(inputs), inputs[MEMORY], None)
 
-    def _unroll(self, inputs: Inputs) -> Tensor:
-        """Features of rows that stand sequence by sequence."""
-        lengths = inputs[LENGTHS]
-        encoded = self.encoder({name: block for name, block in inputs.items() if name != LENGTHS})
+    def runner(self) -> RecurrentRunner | None:
+        """Encoder and cell as native passes without autograd; None where torch has to run the encoder."""
+        encoder = self.encoder.native() if isinstance(self.encoder, MlpTorso) and len(self.encoder) else None
+        return None if encoder is None else RecurrentRunner(encoder, self._native, self._weights())
+
+    def _weights(self) -> tuple[Tensor, ...]:
+        return tuple(getattr(self.cell, name) for name in PARAMETERS)
+
+    def _encode(self, inputs: Inputs) -> Tensor:
+        encoded: Tensor = self.encoder({name: block for name, block in inputs.items() if name != LENGTHS})
+        return encoded
+
+    def _run(self, encoded: Tensor, before: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Features of all rows, and the states after single ones; of a sequence the first row's `before` counts."""
+        if is_native_here(encoded):
+            return run_cell(self._native, self._weights(), CellRows(encoded, before, lengths))
+        if lengths is None:
+            features, after = self._run_in_torch(encoded.unsqueeze(0), before)
+            return features.squeeze(0), after
         ends = lengths.cumsum(0)
         starts = ends - lengths
         at = torch.arange(int(lengths.max()), device=lengths.device).unsqueeze(1)  # [time, sequences]
         rows = torch.minimum(starts + at, ends - 1)  # a sequence that is over repeats its last row, to no effect
-        features, _ = self._run(encoded[rows], inputs[MEMORY][starts])
-        return features.transpose(0, 1)[(at < lengths).T]
+        features, after = self._run_in_torch(encoded[rows], before[starts])
+        return features.transpose(0, 1)[(at < lengths).T], after
 
-    def _run(self, encoded: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+    def _run_in_torch(self, encoded: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """The cell over [time, sequences, width] from states [sequences, memory]."""
         if self._layout.cell == "gru":
             features, after = self.cell(encoded, state.unsqueeze(0).contiguous())
@@ -99,6 +116,43 @@ class RecurrentTorso(nn.Module):
         hidden, cell = (part.unsqueeze(0).contiguous() for part in state.chunk(2, 1))
         features, (hidden, cell) = self.cell(encoded, (hidden, cell))
         return features, torch.cat([hidden.squeeze(0), cell.squeeze(0)], 1)
+
+
+class RecurrentForward(NamedTuple):
+    """A torso that was run natively, and what its backward pass needs."""
+
+    encoded: NativeForward
+    cell: CellForward
+
+    @property
+    def features(self) -> Tensor:
+        """[rows, size]."""
+        return self.cell.out
+
+    def backward(self, grad_features: Tensor) -> tuple[Tensor, Tensor]:
+        """Gradients of the encoder's and of the cell's parameters, each one vector."""
+        grads = self.cell.backward(grad_features, None, wanted=(True, True, False))
+        assert grads.parameters is not None
+        assert grads.x is not None
+        return self.encoded.backward([grads.x])[0], grads.parameters
+
+
+class RecurrentRunner:
+    """Runs encoder and cell forward, keeping what one backward pass needs, in memory that stays from pass to pass."""
+
+    def __init__(self, encoder: Net, cell: CellLayout, weights: tuple[Tensor, ...]) -> None:
+        self._encoder, self._cell, self._weights = encoder, cell, weights
+        self._hidden: list[Tensor] = []
+        self._kept = torch.empty(0)
+
+    def forward(self, inputs: Inputs) -> RecurrentForward:
+        """Features of all rows; valid until the next forward pass."""
+        encoded = forward_with_memory([self._encoder.on(inputs[VECTOR])], self._hidden)
+        rows = checked(self._cell, CellRows(encoded.outputs[0], inputs[MEMORY], inputs.get(LENGTHS)))
+        needed = self._cell.native.kept_floats(len(rows.x))
+        if len(self._kept) < needed:
+            self._kept = torch.empty(needed)
+        return RecurrentForward(encoded, forward_cell(self._cell, self._weights, rows, self._kept))
 
 
 class RecurrentKind(NetworkKind):

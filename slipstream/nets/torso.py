@@ -40,6 +40,27 @@ class Remembering(Torso, Protocol):
     def step(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
         """Features of single rows, and what is remembered after them."""
 
+    def runner(self) -> FeatureRunner | None:
+        """The torso as native passes without autograd; None where torch has to run a part of it."""
+
+
+class NativeFeatures(Protocol):
+    """Features of a torso that ran natively; valid until the same runner runs again."""
+
+    @property
+    def features(self) -> Tensor:
+        """[rows, width]."""
+
+    def backward(self, grad_features: Tensor) -> Sequence[Tensor]:
+        """Gradients of the torso's parameters, in their order."""
+
+
+class FeatureRunner(Protocol):
+    """Runs a torso forward natively, for heads that share its features."""
+
+    def forward(self, inputs: Inputs) -> NativeFeatures:
+        """Features of every row."""
+
 
 class Network(NamedTuple):
     """A torso and its head, from inputs to outputs."""

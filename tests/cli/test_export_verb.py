@@ -66,6 +66,8 @@ def test_the_verb_writes_both_files_checks_them_and_prints_latency(head_on, tmp_
         ("head_on", "dqn", {}),  # choices of a table, answered as axes
         ("probe_bandit", "dqn", {"dueling": True, "values.kind": "quantile"}),  # masked choices
         ("drmario_level_0", "ppo", {"network": "candidates"}),  # several blocks, a mask, as many passes as placements
+        ("probe_remember", "ppo", {"network": "gru"}),  # the state goes in and comes out
+        ("probe_remember", "ppo", {"network": "lstm"}),
     ],
 )
 def test_every_kind_of_policy_acts_the_same_through_onnxruntime(name, kind, algo, tmp_path):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -11,8 +14,9 @@ from slipstream.config.algos.learner import RecurrentNetwork
 from slipstream.config.load import load
 from slipstream.errors import ScenarioError
 from slipstream.nets.actor import act, make_actor
-from slipstream.nets.inputs import LENGTHS, VECTOR
+from slipstream.nets.inputs import LENGTHS, VECTOR, prepend
 from slipstream.nets.networks import ActionShape, ActorCritic, make_networks
+from slipstream.run.policy_file import load_policy
 from slipstream.spec import MEMORY, ActionSpec, ObsBlock, WorldSpec
 
 CPU = torch.device("cpu")
@@ -25,12 +29,13 @@ SPEC = WorldSpec(
 )
 NUMBERS = WorldSpec("seen", ("a",), ("a",), SPEC.obs[:1], SPEC.action)
 CELLS = ("gru", "lstm")
+SAVED = Path(__file__).parents[1] / "fixtures" / "memories"
 
 
-def made(cell="gru", spec=NUMBERS, **settings):
+def made(cell="gru", spec=NUMBERS, discrete=True, **settings):
     """An actor with a memory, and the networks it came from."""
-    config = PpoConfig(network=RecurrentNetwork(kind=cell, size=5, **settings), hidden=(8,))
-    networks = make_networks(config, spec, ActionShape(3, True), 4, CPU)
+    config = PpoConfig(network=RecurrentNetwork(kind=cell, **{"size": 5, **settings}), hidden=(8,))
+    networks = make_networks(config, spec, ActionShape(3, discrete), 4, CPU)
     return networks, networks.actor()
 
 
@@ -95,17 +100,36 @@ def test_gradients_flow_to_the_first_row_of_a_sequence_and_no_further():
 
 
 @pytest.mark.parametrize("cell", CELLS)
-def test_the_backward_pass_is_autograds(cell):
-    networks, actor = made(cell)
-    critic = networks.value_critic(actor, None)
-    rows = {**inputs(6, actor.memory), LENGTHS: torch.tensor([2, 4])}
-    forward = ActorCritic(actor, critic).forward(rows, rows, None)
-    by_logits, by_value = torch.randn(6, 3), torch.randn(6)
-    found = forward.backward([by_logits, by_value])
+@pytest.mark.parametrize("images", [False, True])
+@pytest.mark.parametrize("state_size", [0, 2])
+@pytest.mark.parametrize("discrete", [False, True])
+def test_the_backward_pass_is_autograds(cell, images, state_size, discrete):
+    networks, actor = made(cell, SPEC if images else NUMBERS, discrete=discrete)
+    critic = networks.value_critic(actor, None, state_size)
+    rows = {**inputs(6, actor.memory, images), LENGTHS: torch.tensor([2, 4])}
+    seen = prepend(torch.randn(6, state_size), rows) if state_size else rows
+    forward = ActorCritic(actor, critic).forward(rows, seen, None)
+    by_output = [torch.randn_like(tensor.detach()) for tensor in (*forward.policy, forward.value)]
+    found = torch.cat([grads.flatten() for grads in forward.backward(by_output)])
     features = actor.torso(rows)
-    loss = (actor.head(features) * by_logits).sum() + (critic(features, rows) * by_value).sum()
-    for got, wanted in zip(found, torch.autograd.grad(loss, [*actor.parameters(), *critic.parameters()]), strict=True):
-        assert torch.allclose(got, wanted, atol=1e-5)
+    outputs = (*actor.policy(actor.head(features), None), critic(features, seen))
+    wanted = torch.autograd.grad(outputs, [*actor.parameters(), *critic.parameters()], by_output)
+    assert torch.allclose(found, torch.cat([grads.flatten() for grads in wanted]), atol=1e-5)
+
+
+def test_batches_of_any_size_one_after_the_other_give_the_gradients_of_each_alone():
+    networks, actor = made(size=40)
+    critic = networks.value_critic(actor, None)
+    both = ActorCritic(actor, critic)
+
+    def gradients(run, lengths):
+        rows = {**inputs(sum(lengths), actor.memory), LENGTHS: torch.tensor(lengths)}
+        forward = run.forward(rows, rows, None)
+        return forward.backward([torch.ones_like(forward.policy.logits), torch.ones_like(forward.value)])
+
+    for lengths in ([2, 1], [30] * 50, [4], [1] * 900):
+        pairs = zip(gradients(both, lengths), gradients(ActorCritic(actor, critic), lengths), strict=True)
+        assert all(torch.equal(one, other) for one, other in pairs)
 
 
 def test_a_saved_policy_that_remembers_is_built_again():
@@ -121,6 +145,15 @@ def test_a_saved_policy_that_remembers_is_built_again():
     one, other = act(actor, obs, None, None, CPU), act(again, obs, None, None, CPU)
     assert np.array_equal(one.action, other.action)
     assert np.array_equal(one.memory, other.memory)
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_a_policy_saved_when_torch_ran_its_cell_remembers_the_same(cell):
+    player = load_policy(SAVED / cell).start(3)
+    recorded = json.loads((SAVED / cell / "remembered.json").read_text())
+    for seen, memory in zip(recorded["seen"], recorded["memory"], strict=True):
+        player.act(np.array(seen, np.float32), mask=np.ones((3, player.policy.record.actor.outputs), np.uint8))
+        np.testing.assert_allclose(player.memory, memory, atol=2e-6)
 
 
 def test_images_are_encoded_by_convolutions_and_a_word_names_an_encoder():

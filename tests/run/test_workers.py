@@ -89,6 +89,8 @@ LAGGED = {"collect.overlap": "deterministic", "collect.lag": 2}
 CASES = {
     "boards": lambda: scenario_of("drmario_level_0", {**PPO, "world.max_pills": 6}),
     "central_critic": lambda: scenario_of("probe_coordination", {**PPO, "algo.centralised_critic": True}),
+    "gru": lambda: learned_by("ppo", "probe_alternating", network={"kind": "gru", "size": 24, "length": 3}),
+    "lstm": lambda: learned_by("impala", "probe_leaver", network={"kind": "lstm", "size": 24, "length": 3}),
     "several": several,
     "past_selves": past_selves,
     "sac": lambda: learned_by("sac", "head_on", {"world.max_episode_steps": 12}, **{"replay.n_step": 3}),

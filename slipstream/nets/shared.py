@@ -1,0 +1,59 @@
+"""Actor and critic on one native torso, such as a memory, without autograd: the torso runs once for both heads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, cast
+
+from torch import Tensor
+
+from slipstream.nets.actor import Actor
+from slipstream.nets.arithmetic import PLAIN, current_arithmetic
+from slipstream.nets.critic import Critic
+from slipstream.nets.inputs import VECTOR, Inputs
+from slipstream.nets.mlp import NativeForward, forward_with_memory, is_native
+from slipstream.nets.torso import FeatureRunner, NativeFeatures, Remembering
+
+
+class SharedForward(NamedTuple):
+    """Two heads that ran on the features of one torso, and what their backward pass needs."""
+
+    torso: NativeFeatures
+    heads: NativeForward
+
+    @property
+    def outputs(self) -> tuple[Tensor, ...]:
+        """The actor's, then the critic's."""
+        return self.heads.outputs
+
+    def backward(self, output_grads: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Gradients of the torso's parameters, of the actor's head and of the critic's."""
+        (by_actor, by_critic), of_heads = self.heads.all_grads(output_grads)
+        return *self.torso.backward(by_actor + by_critic[:, : by_actor.shape[1]]), *of_heads
+
+
+class SharedRunner:
+    """Runs them forward; memory for what one backward pass needs is kept from pass to pass."""
+
+    def __init__(self, torso: FeatureRunner, actor: Actor, critic: Critic) -> None:
+        self._torso, self._actor, self._critic = torso, actor, critic
+        self._memory: list[Tensor] = []
+
+    def forward_natively(self, inputs: Inputs, critic_inputs: Inputs) -> SharedForward | None:
+        """Outputs of the actor and of the critic; None where torch has to run them."""
+        if current_arithmetic() != PLAIN or not is_native(inputs[VECTOR]):
+            return None
+        torso = self._torso.forward(inputs)
+        passes = [
+            self._actor.head.native().on(torso.features),
+            self._critic.head.native().on(self._critic.head_inputs(torso.features, critic_inputs)),
+        ]
+        return SharedForward(torso, forward_with_memory(passes, self._memory))
+
+
+def shared_runner(actor: Actor, critic: Critic) -> SharedRunner | None:
+    """A runner of both, where the critic reads the features of an actor's memory and torch need not run that."""
+    if not actor.memory or critic.torso is not None:
+        return None
+    torso = cast(Remembering, actor.torso).runner()
+    return None if torso is None else SharedRunner(torso, actor, critic)
