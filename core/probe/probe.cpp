@@ -14,6 +14,8 @@
 #include "probe/duration.hpp"
 #include "probe/leaver.hpp"
 #include "probe/parts.hpp"
+
+#include "probe/recall.hpp"
 #include "probe/remember.hpp"
 #include "probe/target.hpp"
 
@@ -42,6 +44,7 @@ constexpr std::pair<const char*, MakeWorlds> kTasks[] = {
     {"digit", &make<Digit>},
     {"remember", &make<Remember>},
     {"copy", &make<Copy>},
+    {"recall", &make<Recall>},
 };
 
 }  // namespace

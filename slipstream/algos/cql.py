@@ -89,7 +89,7 @@ class Cql(ReplayAlgorithm):
     def _conservative_loss(self, piece: RowSlice, target: Tensor) -> tuple[Tensor, Tensor]:
         """The loss of a piece, and how wrong the critics are together, [B]."""
         rows = piece.rows
-        all_values = self.critics(self.sac.critic_inputs(rows))
+        all_values = self.critics(*self.sac.critic_inputs(rows))
         values = self.sac.taken(all_values, rows)
         if not self.actor.spec.discrete:
             highest = self._soft_maximum(piece)

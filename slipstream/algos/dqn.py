@@ -3,7 +3,8 @@
 With double targets (van Hasselt et al. 2016), dueling heads (Wang et al. 2016), n-step returns and prioritised replay
 (both in `algo.replay`), and quantiles of the return instead of its mean (QR-DQN, Dabney et al. 2018). Where we depart
 from the papers: masks forbid choices in acting and in bootstraps; a truncated episode bootstraps from its final
-observation; the target network is refreshed by gradient steps, not by frames.
+observation; the target network is refreshed by gradient steps, not by frames. With a memory it is R2D2 (Kapturowski et
+al. 2019) without its rescaling of values: `algos/remembered.py`.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from slipstream.algos.offpolicy import (
     saved_steps,
 )
 from slipstream.algos.protocol import Progress, ReplayAlgorithm, StateLayout, Traits, UpdateResult, action_shape
+from slipstream.algos.remembered import actor_rows
 from slipstream.config.algos import DqnConfig, schedule_at
 from slipstream.config.algos.offpolicy import QuantileValues
 from slipstream.data.merge_rules import Rule
@@ -106,8 +108,11 @@ class Dqn(ReplayAlgorithm):
     def update(self, sample: Sample, progress: Progress) -> UpdateResult:
         """Targets, values, and now and then a new target network."""
         rate = schedule_at(self.config.learning_rate, progress.fraction)
-        rows = rows_of(sample, self.actor, self.device, self.share)
-        pieces = pieces_of(rows, 1 if self.private is not None else self.config.accumulate, self.share)
+        rows = rows_of(sample, self.actor, self.device, self.share, self.config.replay.n_step)
+        pieces = [
+            piece._replace(rows=actor_rows(self.actor, piece.rows))
+            for piece in pieces_of(rows, 1 if self.private is not None else self.config.accumulate, self.share)
+        ]
         best = over_pieces(pieces, lambda piece: self._next_quantiles(piece.rows))
         target = rows.reward.unsqueeze(1) + rows.discount.unsqueeze(1) * best
         loss, td_error, norm = self._step(pieces, target, rate)
@@ -150,9 +155,9 @@ class Dqn(ReplayAlgorithm):
     @torch.no_grad()
     def _next_quantiles(self, rows: Rows) -> Tensor:
         """Quantiles of the best choice of what follows, [B, quantiles]; `double` lets the learning network choose."""
-        judged = self.target.network.quantiles(rows.next_inputs)
+        judged = self.target.network.quantiles(actor_rows(self.target.network, rows).next_inputs)
         choosing = self.actor.quantiles(rows.next_inputs) if self.config.double else judged
-        return taken(judged, masked(choosing.mean(2), rows.next_mask).argmax(1))
+        return rows.following(taken(judged, masked(choosing.mean(2), rows.next_mask).argmax(1)))
 
 
 def taken(quantiles: Tensor, action: Tensor) -> Tensor:

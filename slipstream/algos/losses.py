@@ -102,9 +102,12 @@ def twin_loss_grads(outputs: Sequence[Tensor], target: Tensor, weight: Tensor) -
 
 
 @torch.no_grad()
-def least_value(critics: NetworkRunner, inputs: Inputs, action: Tensor) -> tuple[Tensor, Tensor]:
-    """The smallest value that critics give to each row's action, [B], and its gradient by the action, [B, K]."""
-    forward = critics.forward(append(inputs, action))
+def least_value(critics: NetworkRunner, inputs: Sequence[Inputs], action: Tensor) -> tuple[Tensor, Tensor]:
+    """The smallest value that critics give to each row's action, [B], and its gradient by the action, [B, K].
+
+    `inputs` are those of all critics, or each one's own.
+    """
+    forward = critics.forward(*(append(each, action) for each in inputs))
     least, which = torch.cat(forward.outputs, 1).min(1, keepdim=True)
     smallest = torch.zeros(len(action), len(forward.outputs), device=action.device).scatter_(1, which, 1.0)
     grads = forward.vector_grads(torch.split(smallest, 1, 1))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from operator import itemgetter
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -23,6 +23,9 @@ from slipstream.nets.inputs import Inputs, map_blocks
 from slipstream.spec import best_of_parts
 from slipstream.types import Arrays
 
+if TYPE_CHECKING:
+    from slipstream.algos.remembered import Sequenced
+
 
 class Rows(NamedTuple):
     """A draw from replay as tensors."""
@@ -35,18 +38,30 @@ class Rows(NamedTuple):
     next_inputs: Inputs
     next_mask: Tensor | None
     weight: Tensor  # [B], importance weights
+    # Where they stand in sequences; `next_inputs` and `next_mask` then have a row more of each (algos/remembered.py).
+    sequences: Sequenced | None = None
+
+    def spread(self, each: Tensor) -> Tensor:
+        """What each row has, [B, ...], for the rows of `next_inputs`."""
+        return each if self.sequences is None else each[self.sequences.spread]
+
+    def following(self, each: Tensor) -> Tensor:
+        """What each row led to, [B, ...], of what the rows of `next_inputs` have."""
+        return each if self.sequences is None else each[self.sequences.follows]
 
     def at(self, rows: slice) -> Rows:
-        """Some of the rows."""
+        """Some of the rows; where they stand in sequences, whole ones."""
+        some, next_rows = (None, rows) if self.sequences is None else self.sequences.at(rows)
         return Rows(
             inputs=map_blocks(self.inputs, itemgetter(rows)),
             action=self.action[rows],
             mask=None if self.mask is None else self.mask[rows],
             reward=self.reward[rows],
             discount=self.discount[rows],
-            next_inputs=map_blocks(self.next_inputs, itemgetter(rows)),
-            next_mask=None if self.next_mask is None else self.next_mask[rows],
+            next_inputs=map_blocks(self.next_inputs, itemgetter(next_rows)),
+            next_mask=None if self.next_mask is None else self.next_mask[next_rows],
             weight=self.weight[rows],
+            sequences=some,
         )
 
 
@@ -58,8 +73,12 @@ class RowPrivacy(Protocol):
 
 
 @torch.no_grad()
-def rows_of(sample: Sample, actor: Actor, device: torch.device, share: Share = ALONE) -> Rows:
-    """The learner's share of a draw as tensors on its device."""
+def rows_of(sample: Sample, actor: Actor, device: torch.device, share: Share = ALONE, n_step: int = 1) -> Rows:
+    """The learner's share of a draw as tensors on its device; `n_step` is for draws that stand in sequences."""
+    if sample.past is not None:
+        from slipstream.algos.remembered import rows_in_sequences
+
+        return rows_in_sequences(sample, sample.past, actor, device, n_step)
     rows = sample.rows
     size = len(rows) // share.ranks
     mine = slice(share.rank * size, (share.rank + 1) * size)
@@ -98,7 +117,7 @@ def pieces_of(rows: Rows, count: int, share: Share) -> list[RowSlice]:
     size = len(rows.reward)
     if count == 1 or size < 2:
         return [RowSlice(rows, slice(0, size), size, None)]
-    slices = split(size, count)
+    slices = split(size, count) if rows.sequences is None else rows.sequences.pieces(count)
     cut = [rows.at(piece) for piece in slices]
     return [RowSlice(few, at, size, len(few.reward) / size / share.ranks) for few, at in zip(cut, slices, strict=True)]
 

@@ -2,7 +2,8 @@
 
 Where we depart from the papers: a truncated episode bootstraps from its final observation; the temperature is learned
 in log space; deviations are bounded smoothly. With discrete choices (Christodoulou 2019, arXiv:1910.07207) expectations
-over actions are exact sums, and the entropy to keep is half of what the allowed choices could have.
+over actions are exact sums, and the entropy to keep is half of what the allowed choices could have. With a memory, the
+actor and each critic have one of their own (`algos/remembered.py`).
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ from slipstream.algos.offpolicy import (
     saved_steps,
 )
 from slipstream.algos.protocol import Progress, ReplayAlgorithm, StateLayout, Traits, UpdateResult, action_shape
+from slipstream.algos.remembered import actor_rows, critic_rows
 from slipstream.config.algos import SacConfig, schedule_at
 from slipstream.data.merge_rules import Rule
 from slipstream.data.rollout import Blocks
@@ -141,7 +143,9 @@ class Sac(ReplayAlgorithm):
     def act(self, obs: Blocks, mask: NDArray[np.uint8] | None, noise: NDArray[np.float32] | None) -> Acted:
         """Choose for every row; without noise, the most likely action."""
         if noise is not None and self.warming_up:
-            return Acted(random_actions(noise, mask, self.actor.spec.discrete), np.zeros(len(noise), np.float32))
+            action = random_actions(noise, mask, self.actor.spec.discrete)
+            memory = act(self.actor, obs, mask, None, self.device).memory if self.actor.memory else None
+            return Acted(action, np.zeros(len(noise), np.float32), memory)
         return act(self.actor, obs, mask, noise, self.device)
 
     def observe(self, rows: Transitions) -> None:
@@ -155,7 +159,7 @@ class Sac(ReplayAlgorithm):
         self.extra.fraction = progress.fraction
         of_critics = config.critic_learning_rate
         critic_rate = rate if of_critics is None else schedule_at(of_critics, progress.fraction)
-        rows = rows_of(sample, self.actor, self.device, self.share)
+        rows = rows_of(sample, self.actor, self.device, self.share, config.replay.n_step)
         temperature = self.temperature.value
         noise = self.noise.draw(self.steps, 2, len(rows.reward), self.device, self.share)
 
@@ -184,13 +188,16 @@ class Sac(ReplayAlgorithm):
     @torch.no_grad()
     def _next_value(self, rows: Rows, temperature: Tensor, noise: Tensor) -> Tensor:
         """Soft value of the next observation, [B], by the target critics."""
+        of_critics = [each.next_inputs for each in critic_rows(self.targets.network, rows)]
+        of_actor = actor_rows(self.actor, rows).next_inputs
         if self.actor.spec.discrete:
-            dist = self.actor.distribution(rows.next_inputs, rows.next_mask)
+            dist = self.actor.distribution(of_actor, rows.next_mask)
             assert isinstance(dist, Categorical)
-            return expected_soft_value(dist, self.targets.network(rows.next_inputs).amin(0), temperature)[0]
-        action, logp, *_ = self.actor.squashed(rows.next_inputs).sample_with_logp(noise)
-        value: Tensor = self.targets.network(append(rows.next_inputs, action)).amin(0).squeeze(1)
-        return value - temperature * logp
+            soft, _ = expected_soft_value(dist, self.targets.network(*of_critics).amin(0), temperature)
+            return rows.following(soft)
+        action, logp, *_ = self.actor.squashed(of_actor).sample_with_logp(rows.spread(noise))
+        value: Tensor = self.targets.network(*(append(each, action) for each in of_critics)).amin(0).squeeze(1)
+        return rows.following(value - temperature * logp)
 
     def _step_critics(self, pieces: Sequence[RowSlice], target: Tensor, rate: float) -> GradientStep:
         """Minimise the squared error of both critics; reports their mean absolute error, [B]."""
@@ -199,7 +206,7 @@ class Sac(ReplayAlgorithm):
 
     def _critic_loss(self, target: Tensor, piece: RowSlice) -> tuple[Forward, Loss]:
         rows, target = piece.rows, target[piece.at]
-        forward = self.critic_runner.forward(self.critic_inputs(rows))
+        forward = self.critic_runner.forward(*self.critic_inputs(rows))
         if not self.actor.spec.discrete:
             return forward, twin_loss_grads(forward.outputs, target, rows.weight)
 
@@ -208,9 +215,10 @@ class Sac(ReplayAlgorithm):
 
         return forward, autograd_loss(loss, *forward.outputs)
 
-    def critic_inputs(self, rows: Rows) -> Inputs:
-        """What critics read: the inputs, and the action where it is one of axes."""
-        return rows.inputs if self.actor.spec.discrete else append(rows.inputs, rows.action)
+    def critic_inputs(self, rows: Rows) -> list[Inputs]:
+        """What critics read: the inputs, and the action where it is one of axes; once, unless they remember."""
+        inputs = [each.inputs for each in critic_rows(self.critics, rows)]
+        return inputs if self.actor.spec.discrete else [append(each, rows.action) for each in inputs]
 
     def taken(self, values: Tensor, rows: Rows) -> Tensor:
         """Of values [members, B, choices or 1] those of the actions taken, [members, B]."""
@@ -229,15 +237,16 @@ class Sac(ReplayAlgorithm):
 
     def _actor_loss(self, temperature: Tensor, noise: Tensor, piece: RowSlice) -> tuple[Forward, Loss]:
         rows = piece.rows
-        forward = self.actor_runner.forward(rows.inputs)
+        forward = self.actor_runner.forward(actor_rows(self.actor, rows).inputs)
         (out,) = forward.outputs
+        inputs = [each.inputs for each in critic_rows(self.critics, rows)]
         if not self.actor.spec.discrete:
             drawn = Squashed(*out.chunk(2, 1)).sample_with_logp(noise[piece.at])
-            value, action_grads = least_value(self.critic_runner, rows.inputs, drawn.action)
+            value, action_grads = least_value(self.critic_runner, inputs, drawn.action)
             logp, share = drawn.logp.mean(), 1.0 / len(value)
             output_grads = drawn.output_grads(action_grads * -share, temperature * share)
             return forward, Loss(temperature * logp - value.mean(), -logp, [output_grads])
-        values = self.critics(rows.inputs).amin(0)
+        values = self.critics(*inputs).amin(0)
 
         def loss(logits: Tensor) -> tuple[Tensor, Tensor]:
             value, entropy = expected_soft_value(Categorical(masked(logits, rows.mask)), values, temperature)

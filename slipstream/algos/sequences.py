@@ -66,6 +66,13 @@ def share_of_sequences(lengths: I64, rank: int, ranks: int) -> tuple[SequenceRow
     return SequenceRows(np.arange(begin, end), lengths[first : last + 1]), (end - begin) / int(lengths.sum())
 
 
+def split_between(lengths: I64, pieces: int) -> list[slice]:
+    """Neighbouring rows in so many pieces of whole sequences, of about as many rows; fewer pieces if need be."""
+    ends = np.cumsum(lengths)
+    parts = _evenly(np.arange(len(lengths)), lengths, pieces)
+    return [slice(int(ends[part[0]] - lengths[part[0]]), int(ends[part[-1]])) for part in parts]
+
+
 def _evenly(sequences: I64, lengths: I64, parts: int) -> list[I64]:
     """Neighbouring sequences in so many parts of about as many rows, none of them empty; fewer parts if need be."""
     parts = min(parts, len(sequences))

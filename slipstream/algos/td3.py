@@ -1,7 +1,8 @@
 """TD3 (Fujimoto et al. 2018, arXiv:1802.09477): a deterministic policy, twin critics, delayed and smoothed.
 
 Where we depart from the paper: a truncated episode bootstraps from its final observation; the exploration noise may
-follow a schedule; importance weights of prioritised replay weigh the critics' errors.
+follow a schedule; importance weights of prioritised replay weigh the critics' errors. With a memory, the actor and each
+critic have one of their own (`algos/remembered.py`).
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from slipstream.algos.offpolicy import (
     saved_steps,
 )
 from slipstream.algos.protocol import Progress, ReplayAlgorithm, StateLayout, Traits, UpdateResult, action_shape
+from slipstream.algos.remembered import actor_rows, critic_rows
 from slipstream.config.algos import Td3Config, schedule_at
 from slipstream.data.merge_rules import Rule
 from slipstream.data.rollout import Blocks
@@ -107,7 +109,9 @@ class Td3(ReplayAlgorithm):
     def act(self, obs: Blocks, mask: NDArray[np.uint8] | None, noise: NDArray[np.float32] | None) -> Acted:
         """Choose for every row; without noise, the policy's own action."""
         if noise is not None and self.warming_up:
-            return Acted(random_actions(noise, None, discrete=False), np.zeros(len(noise), np.float32))
+            action = random_actions(noise, None, discrete=False)
+            memory = act(self.actor, obs, None, None, self.device).memory if self.actor.memory else None
+            return Acted(action, np.zeros(len(noise), np.float32), memory)
         chosen = act(self.actor, obs, None, None, self.device)
         if noise is None:
             return chosen
@@ -124,7 +128,7 @@ class Td3(ReplayAlgorithm):
         self.extra.fraction = progress.fraction
         of_critics = config.critic_learning_rate
         critic_rate = rate if of_critics is None else schedule_at(of_critics, progress.fraction)
-        rows = rows_of(sample, self.actor, self.device, self.share)
+        rows = rows_of(sample, self.actor, self.device, self.share, config.replay.n_step)
         noise = self.noise.draw(self.steps, 1, len(rows.reward), self.device, self.share)[0]
 
         pieces = pieces_of(rows, config.accumulate, self.share)
@@ -152,16 +156,18 @@ class Td3(ReplayAlgorithm):
         """The smaller of the target critics' values of the target policy's action with noise, [B]."""
         clip = self.config.target_noise_clip
         noise = (noise * self.config.target_noise).clamp(-clip, clip)
-        action = (self.actor_target.network.point(rows.next_inputs) + noise).clamp(-1.0, 1.0)
-        inputs = append(rows.next_inputs, action)
-        value: Tensor = self.critic_target.network(inputs).amin(0).squeeze(1)
-        return value
+        inputs = actor_rows(self.actor_target.network, rows).next_inputs
+        action = (self.actor_target.network.point(inputs) + rows.spread(noise)).clamp(-1.0, 1.0)
+        each_rows = critic_rows(self.critic_target.network, rows)
+        value = self.critic_target.network(*(append(each.next_inputs, action) for each in each_rows)).amin(0).squeeze(1)
+        return rows.following(value)
 
     def _step_critics(self, pieces: Sequence[RowSlice], target: Tensor, rate: float) -> GradientStep:
         """Minimise the squared error of both critics; reports their mean absolute error, [B]."""
 
         def loss_of(piece: RowSlice) -> tuple[Forward, Loss]:
-            forward = self.critic_runner.forward(append(piece.rows.inputs, piece.rows.action))
+            each_rows = critic_rows(self.critics, piece.rows)
+            forward = self.critic_runner.forward(*(append(each.inputs, piece.rows.action) for each in each_rows))
             return forward, twin_loss_grads(forward.outputs, target[piece.at], piece.rows.weight)
 
         return gradient_step(self.critic_optimiser, pieces, loss_of, rate, self.config.max_grad_norm)
@@ -170,9 +176,10 @@ class Td3(ReplayAlgorithm):
         """Maximise the first critic's value of the policy's actions."""
 
         def loss_of(piece: RowSlice) -> tuple[Forward, Loss]:
-            forward = self.actor_runner.forward(piece.rows.inputs)
+            forward = self.actor_runner.forward(actor_rows(self.actor, piece.rows).inputs)
             point = Point(torch.tanh(forward.outputs[0]))
-            value, action_grads = least_value(self.first_critic_runner, piece.rows.inputs, point.action)
+            inputs = critic_rows(self.critics, piece.rows)[0].inputs
+            value, action_grads = least_value(self.first_critic_runner, [inputs], point.action)
             return forward, Loss(-value.mean(), value, [point.output_grads(action_grads) * (-1.0 / len(value))])
 
         loss = self.extra.around(lambda outputs: Point(torch.tanh(outputs)), loss_of)

@@ -26,6 +26,7 @@ def problems(scenario: Scenario) -> Iterator[Problem]:
     yield from _stop_problems(scenario)
     yield from _curriculum_problems(scenario)
     yield from _worker_problems(scenario.collect)
+    yield from _learner_problems(scenario)
     if not unknown:
         yield from _agent_problems(scenario)
         yield from _federated_problems(scenario)
@@ -82,6 +83,18 @@ def _worker_problems(collect: CollectConfig) -> Iterator[Problem]:
             f"overlap free needs the same number of worlds for every worker, and {worlds} worlds cannot be divided by "
             f"{workers} workers; change either number",
         )
+
+
+def _learner_problems(scenario: Scenario) -> Iterator[Problem]:
+    if scenario.learners == 1:
+        return
+    for algo in scenario.learning.values():
+        if algo.replay_config is not None and algo.network is not None and algo.network.remembers:
+            yield (
+                ("learners",),
+                f"{algo.kind} with network {algo.network.kind} draws sequences, which {scenario.learners} learners in "
+                "step cannot share; set learners to 1",
+            )
 
 
 def _agent_problems(scenario: Scenario) -> Iterator[Problem]:

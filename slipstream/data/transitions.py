@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from slipstream import _core
 from slipstream.data.rollout import Blocks, Ends, Rollout
-from slipstream.types import F32, I64, U8
+from slipstream.spec import MEMORY
+from slipstream.types import F32, I32, I64, U8
 
 Fields = dict[str, NDArray[Any]]
 
@@ -36,9 +37,21 @@ class Transitions:
     discount: F32  # [B], gamma^ticks; 0 where the row ends in a termination, so that nothing is bootstrapped
     next_obs: Blocks  # per block [B, ...]; the final observation where the row ends in a truncation
     next_mask: U8 | None  # [B, M]
+    # For networks with a memory (replay/sequences.py); None without one.
+    back: I32 | None = None  # [B], rows since the agent's decision before in this episode; 0: there is none
+    ends: I32 | None = None  # [B], decisions of the sequence that ends here; 0: none does
 
     def __len__(self) -> int:
         return len(self.reward)
+
+
+@dataclass(frozen=True)
+class Past:
+    """Of rows that stand in sequences, one after the other: how long these are, and what the agents saw before."""
+
+    lengths: I64  # [S], of each sequence
+    before: I64  # [S], decisions before each that only bring a memory up to date, perhaps 0
+    obs: Blocks  # per block [sum(before), ...], at those decisions
 
 
 @dataclass(frozen=True)
@@ -48,6 +61,7 @@ class Sample:
     rows: Transitions
     index: I64  # [B], where they stand: what `update_priorities` wants back
     weight: F32  # [B], importance weights; 1 where the draw was uniform
+    past: Past | None = None  # where rows stand in sequences
 
 
 def to_fields(rows: Transitions) -> Fields:
@@ -60,6 +74,8 @@ def to_fields(rows: Transitions) -> Fields:
         "discount": rows.discount,
         **({} if rows.mask is None else {"mask": rows.mask}),
         **({} if rows.next_mask is None else {"next_mask": rows.next_mask}),
+        **({} if rows.back is None else {"back": rows.back}),
+        **({} if rows.ends is None else {"ends": rows.ends}),
     }
 
 
@@ -79,6 +95,8 @@ def from_fields(fields: Fields, blocks: Sequence[str] | None = None) -> Transiti
         discount=fields["discount"],
         next_obs=under("next_obs."),
         next_mask=fields.get("next_mask"),
+        back=fields.get("back"),
+        ends=fields.get("ends"),
     )
 
 
@@ -114,6 +132,8 @@ class Chain:
             for name, flat in _decision_fields(like).items()
         }
         self._out = _out_fields(like, shape[0] * shape[1])
+        self._follows = np.empty(0, np.int32)  # of the rows of the last `extend`: what the kernel calls next
+        self.columns = np.empty(0, np.int64)  # and their columns
         self._agents, self._parts = agents, dict[int, Chain]()  # chains of fewer worlds, by their number
 
     @property
@@ -124,7 +144,7 @@ class Chain:
     @property
     def ended(self) -> U8:
         """How each row of the last `extend` ended: WENT_ON, TERMINATED or TRUNCATED."""
-        follows = self._spans["next"][self._spans["complete"] != 0]
+        follows = self._follows
         ends = np.full(len(follows), WENT_ON, np.uint8)
         ends[follows == _core.TERMINATED] = TERMINATED
         ends[follows == _core.TRUNCATED] = TRUNCATED
@@ -136,6 +156,7 @@ class Chain:
             array[self._kept :] = getattr(rollout, name).reshape(-1, self._columns)
         _core.nstep(**self._slab, gamma=self._gamma, steps=self._n_step, **self._spans)
         done = np.flatnonzero(self._spans["complete"])
+        self._follows, self.columns = self._spans["next"].reshape(-1)[done], done % self._columns
         fields = {name: array[: len(done)] for name, array in self._out.items()}
         np.take(self._spans["span_reward"].reshape(-1), done, out=fields["reward"], mode="clip")
         np.take(self._spans["discount"].reshape(-1), done, out=fields["discount"], mode="clip")
@@ -158,6 +179,7 @@ class Chain:
         for mine, its in kept:
             its[:] = mine[:, columns]
         out = part.extend(rollout)
+        self._follows, self.columns = part._follows, part.columns + columns.start
         for mine, its in kept:
             mine[:, columns] = its
         return out
@@ -248,6 +270,7 @@ def _out_fields(like: Rollout, rows: int) -> Fields:
         return np.zeros((rows, *array.shape[3:]), array.dtype)
 
     fields = {name: empty(block) for b, block in like.obs.items() for name in (f"obs.{b}", f"next_obs.{b}")}
+    fields.pop(f"next_obs.{MEMORY}", None)  # a learner works it out, with its own weights
     fields |= {"action": empty(like.action), "reward": empty(like.reward), "discount": empty(like.reward)}
     if like.mask is not None:
         fields |= {"mask": empty(like.mask), "next_mask": empty(like.mask)}

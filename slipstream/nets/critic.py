@@ -97,6 +97,8 @@ class ActionCritics(nn.Module):
         self.networks = tuple(Network(torso) for torso in torsos)
         self.members = nn.ModuleList(torsos)  # type: ignore[arg-type]
 
-    def forward(self, inputs: Inputs) -> Tensor:
-        """Values [members, rows, outputs]."""
-        return torch.stack(forward_together(self.networks, inputs))
+    def forward(self, *inputs: Inputs) -> Tensor:
+        """Values [members, rows, outputs], of the same inputs or of each member's own."""
+        if len(inputs) == 1:
+            return torch.stack(forward_together(self.networks, inputs[0]))
+        return torch.stack([network(own) for network, own in zip(self.networks, inputs, strict=True)])

@@ -80,7 +80,7 @@ class Networks(NamedTuple):
     def action_critics(self) -> ActionCritics:
         """Twin critics: a value for every choice, or the value of axes appended to the inputs' vector."""
         axes = 0 if self.action.discrete else self.action.size
-        spec, outputs = self.spec._replace(vector=self.spec.vector + axes), self.action.size if not axes else 1
+        spec, outputs = self.spec._replace(vector=self.spec.vector + axes, axes=axes), 1 if axes else self.action.size
         members = [self.kind.action_critic(spec, outputs, self.generator) for _ in range(TWINS)]
         return ActionCritics(members).to(self.device)
 

@@ -82,6 +82,19 @@ class RecurrentTorso(nn.Module):
         """Features of single rows, and the states after them, [rows, memory]."""
         return self._run(self._encode(inputs), inputs[MEMORY], None)
 
+    def after(self, inputs: Inputs) -> Tensor:
+        """The state after each sequence, [sequences, memory]; every sequence has a row."""
+        lengths, encoded = inputs[LENGTHS], self._encode(inputs)
+        if is_native_here(encoded):
+            return run_cell(self._native, self._weights(), CellRows(encoded, inputs[MEMORY], lengths))[1]
+        packed = nn.utils.rnn.pack_sequence([*torch.split(encoded, lengths.tolist())], enforce_sorted=False)
+        state = inputs[MEMORY][lengths.cumsum(0) - lengths].unsqueeze(0)
+        if self._layout.cell == "gru":
+            after: Tensor = self.cell(packed, state)[1]
+            return after.squeeze(0)
+        parts = tuple(part.contiguous() for part in state.chunk(2, 2))
+        return torch.cat(self.cell(packed, parts)[1], 2).squeeze(0)
+
     def runner(self) -> RecurrentRunner | None:
         """Encoder and cell as native passes without autograd; None where torch has to run the encoder."""
         encoder = self.encoder.native() if isinstance(self.encoder, MlpTorso) and len(self.encoder) else None
@@ -155,12 +168,44 @@ class RecurrentRunner:
         return RecurrentForward(encoded, forward_cell(self._cell, self._weights, rows, self._kept))
 
 
+class RecurrentCritic(nn.Module):
+    """A critic of actions that remembers what was observed; it reads the action beside that, and remembers none."""
+
+    def __init__(self, spec: TorsoSpec, layout: RecurrentLayout, outputs: int, generator: torch.Generator) -> None:
+        super().__init__()
+        self._axes, self.features = spec.axes, outputs
+        self.torso = RecurrentTorso(spec._replace(vector=spec.vector - spec.axes, axes=0), layout, generator)
+        width = layout.size + spec.axes
+        hidden = (layout.size,) if spec.axes else ()  # without, no action could be better here and worse there
+        self.values = MlpTorso((width, *hidden, outputs), spec.activation, 1.0, generator)
+
+    def native(self, head: Linear | None = None) -> None:
+        """None: torch runs it."""
+
+    def forward(self, inputs: Inputs, head: Linear | None = None) -> Tensor:
+        """Values [rows, outputs], or what a head makes of them."""
+        vector = inputs[VECTOR]
+        observed = vector.shape[1] - self._axes
+        # Nobody asks for gradients by what was observed: cut off, they cost nothing.
+        features = self.torso({**inputs, VECTOR: vector[:, :observed].detach()})
+        out: Tensor = self.values({VECTOR: torch.cat([features, vector[:, observed:]], 1)})
+        return out if head is None else head(out)
+
+    def after(self, inputs: Inputs) -> Tensor:
+        """The state after each sequence, [sequences, memory]; these inputs are without an action."""
+        return self.torso.after(inputs)
+
+
 class RecurrentKind(NetworkKind):
     """An encoder of another kind, and a cell."""
 
     def torso(self, spec: TorsoSpec, generator: torch.Generator) -> RecurrentTorso:
         """For actor and critic, which share it."""
         return RecurrentTorso(spec, msgspec.convert(spec.layout, RecurrentLayout), generator)
+
+    def action_critic(self, spec: TorsoSpec, outputs: int, generator: torch.Generator) -> RecurrentCritic:
+        """A memory of its own, and values of what it remembers with an action."""
+        return RecurrentCritic(spec, msgspec.convert(spec.layout, RecurrentLayout), outputs, generator)
 
     def blocks(self, config: NetworkConfig, spec: WorldSpec) -> tuple[str, ...]:
         """Those of its encoder."""

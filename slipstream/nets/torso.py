@@ -34,7 +34,14 @@ class Torso(Protocol):
         """Everything that learns."""
 
 
-class Remembering(Torso, Protocol):
+class OverSequences(Protocol):
+    """What runs its memory over sequences."""
+
+    def after(self, inputs: Inputs) -> Tensor:
+        """What is remembered after each sequence, [sequences, memory]; every sequence has a row."""
+
+
+class Remembering(Torso, OverSequences, Protocol):
     """A torso with a memory."""
 
     def step(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
@@ -93,6 +100,7 @@ class TorsoSpec(NamedTuple):
     activation: str
     blocks: tuple[ObsBlock, ...] = ()  # read by name
     layout: Mapping[str, Any] = {}  # facts of the kind, as its `layout` gave them
+    axes: int = 0  # of the vector, at its end: of the action that a critic of actions values
 
 
 class WithOutput(nn.Module):

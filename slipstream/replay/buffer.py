@@ -170,6 +170,10 @@ class Replay:
         rows = from_fields({name: view[index] for name, view in self._views.items()})
         return Sample(rows, index, np.ones(len(index), np.float32))
 
+    def view(self, name: str) -> NDArray[Any]:
+        """One array of the rows by place, [capacity, ...], as it stands here."""
+        return self._views[name]
+
     def choose(self, random: NDArray[np.float64], index: I64, priority: NDArray[np.float64]) -> None:
         """Where the rows stand that these uniform numbers mean; their priorities too, unless draws are uniform.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from torch import Tensor
@@ -14,7 +14,8 @@ from slipstream.algos.protocol import Algorithm, Progress, ReplayAlgorithm, Stat
 from slipstream.collect.merge import block_of
 from slipstream.collect.slab import under
 from slipstream.config.algos.learner import schedule_at
-from slipstream.config.algos.offpolicy import ReplayLearnerConfig
+from slipstream.config.algos.offpolicy import ReplayConfig, ReplayLearnerConfig
+from slipstream.config.base import dotted
 from slipstream.config.scenario import Scenario, shared_policies
 from slipstream.data import checkpoint
 from slipstream.data.arrays_file import content_hash, not_finite
@@ -25,10 +26,12 @@ from slipstream.data.transitions import Chain, Sample, Transitions, to_fields
 from slipstream.errors import CheckpointError
 from slipstream.federate.dpsgd import PrivateGradients
 from slipstream.federate.privacy import Privacy, PrivacyReport
+from slipstream.nets.actor import ActorSpec
 from slipstream.replay.buffer import Prioritised, Replay, ReplayStore
 from slipstream.replay.client import ServedReplay
 from slipstream.replay.link import ClientSettings
 from slipstream.replay.process import OwnService
+from slipstream.replay.sequences import Links, Sequences, check_capacity
 from slipstream.replay.sharing import Limit
 from slipstream.run.learner_input import Feed, read_by_learners
 from slipstream.run.parts.quarantine import Quarantine
@@ -58,6 +61,13 @@ class FollowedWeights:
         return under(saved.arrays, f"policy.{self._policy}.")
 
 
+class InSequences(NamedTuple):
+    """What a feed needs for a network with a memory."""
+
+    links: Links  # of rows that are added
+    sequences: Sequences  # that are drawn
+
+
 class ReplayFeed(Feed):
     """Adds each slab's finished decisions to a replay buffer, and takes gradient steps on samples from it."""
 
@@ -73,19 +83,20 @@ class ReplayFeed(Feed):
         own: OwnService | None = None,
         private: PrivateGradients | None = None,
         followed: FollowedWeights | None = None,
+        memory: InSequences | None = None,
     ) -> None:
         """`chain` None: nothing is added, because the replay is a dataset with the hash `dataset`, or others fill it.
 
         `slab_steps` are the environment steps of a slab, over all worlds. `own` is a service that keeps the replay for
         this feed alone; `private` draws the rows with DP-SGD; `followed` has the weights of a run that learns, where
-        this one only adds.
+        this one only adds; `memory` is for networks with one.
         """
         self._learner, self._config, self._chain, self._slab_steps = learner, config, chain, slab_steps
         self.quarantine = quarantine
         self._dataset = np.frombuffer(bytes.fromhex(dataset), np.uint8)
         self._store = replay
         self._served = replay if isinstance(replay, ServedReplay) else None
-        self._own, self._private, self._followed = own, private, followed
+        self._own, self._private, self._followed, self._memory = own, private, followed, memory
         self._draws = 0
         self._owed = 0.0  # gradient steps, by the training intensity
 
@@ -104,9 +115,11 @@ class ReplayFeed(Feed):
         if self._chain is not None and rollout is not None:
             arrays = read_by_learners(rollout)
             if names := not_finite(arrays):
-                self._chain.forget()
+                self.restart()
                 return self.quarantine.keep(arrays, names, progress)
             for new in _chained(self._chain, rollout, first_worlds):
+                if self._memory is not None:
+                    new = self._memory.links.link(new, self._chain.columns, self._chain.ended, self._store.total_added)
                 self._learner.observe(new)
                 self._store.add(new)
                 rows += len(new)
@@ -116,7 +129,8 @@ class ReplayFeed(Feed):
         role = self._config.replay.role
         if self._followed is not None and (weights := self._followed.newer()) is not None:
             self._learner.load_state_dict(weights, include_optim=False)
-        is_due = is_warm and role != "add" and (role == "draw" or len(self._store) > 0)
+        can_draw = role == "draw" or len(self._store if self._memory is None else self._memory.sequences) > 0
+        is_due = is_warm and role != "add" and can_draw
         due = self._earn() if is_due else 0
         stats, last = self._descend(due, progress)
         size = {"rows": float(rows), "replay_size": float(len(self._store)), **self._telemetry()}
@@ -164,11 +178,15 @@ class ReplayFeed(Feed):
                 stats.setdefault(name, []).append(value)
             if not np.isfinite(learned.stats["grad_norm"]):
                 break
-            if prioritised is not None:
+            if prioritised is not None and self._memory is not None:
+                self._memory.sequences.update_priorities(sample, learned.td_error.cpu().numpy())
+            elif prioritised is not None:
                 replay.update_priorities(sample.index, learned.td_error.cpu().numpy())
         return dict(_means(stats)) | ({"gradient_steps": float(steps)} if steps else {}), batch
 
     def _draw(self, beta: float) -> Sample:
+        if self._memory is not None:
+            return self._memory.sequences.draw(self._config.batch_size, self._draws, beta)
         if self._private is None:
             return self._store.sample(self._config.batch_size, self._draws, beta)
         assert isinstance(self._store, Replay)
@@ -179,9 +197,11 @@ class ReplayFeed(Feed):
         return None if self._private is None or not self._private.steps else self._private.spent()
 
     def restart(self) -> None:
-        """Drop n-step spans of episodes that were cut off."""
+        """Drop n-step spans and sequences of episodes that were cut off."""
         if self._chain is not None:
             self._chain.forget()
+        if self._memory is not None:
+            self._memory.links.forget()
 
     def state_arrays(self) -> Arrays:
         """Counters, unfinished n-step spans, position and priorities of the replay; its rows are saved separately."""
@@ -193,6 +213,8 @@ class ReplayFeed(Feed):
             state["dataset"] = self._dataset
         else:
             state |= {f"chain.{name}": array for name, array in self._chain.state_arrays().items()}
+        if self._memory is not None:
+            state |= {f"links.{name}": array for name, array in self._memory.links.state_arrays().items()}
         return state
 
     def load_state(self, state: Arrays, is_exact: bool) -> None:
@@ -207,8 +229,12 @@ class ReplayFeed(Feed):
         self._store.load_state(under(state, "replay."))
         if self._private is not None:
             self._private.steps, self._private.q = int(state["private"][0]), float(state["private"][1])
+        if self._memory is not None:
+            self._memory.sequences.look_again()
         if self._chain is not None and is_exact:
             self._chain.load_state(under(state, "chain."))
+            if self._memory is not None:
+                self._memory.links.load_state(under(state, "links."))
 
     def events(self) -> list[dict[str, Any]]:
         """Lost and restored connections."""
@@ -238,8 +264,9 @@ def make_replay_feed(
     by_priority = settings.prioritised
     prioritised = None if by_priority is None else Prioritised(by_priority.alpha, by_priority.eps)
     worlds, choices = scenario.collect.num_worlds, actor.outputs if spec.masked and actor.discrete else 0
-    like = allocate_rollout(spec, scenario.collect.rollout_length, worlds, agents, actor.discrete, choices)
-    chain = Chain(like, config.gamma, settings.n_step)
+    ticks, memory = scenario.collect.rollout_length, actor.memory
+    slab = allocate_rollout(spec, ticks, worlds, agents, actor.discrete, choices, memory)
+    chain = Chain(slab, config.gamma, 1 if memory else settings.n_step)  # with a memory, n steps of a sequence drawn
     if settings.kind == "service":
         own = OwnService(cluster) if settings.address is None else None
         served = _served(scenario, policy, config, chain.empty, seed, prioritised, spec, own)
@@ -249,14 +276,27 @@ def make_replay_feed(
     private = _private(scenario, policy, learner, config)
     if settings.dataset is None:
         assert settings.capacity is not None  # chosen by `setup.complete`
-        replay = Replay(chain.empty, settings.capacity, seed, prioritised)
-        return ReplayFeed(learner, config, replay, chain, scenario.rollout_steps, quarantine, private=private)  # type: ignore[arg-type]
+        links = _links(scenario, policy, settings, actor, worlds * agents) if memory else None
+        like = chain.empty if links is None else links.link(chain.empty, chain.columns, chain.ended, 0)
+        replay = Replay(like, settings.capacity, seed, prioritised)
+        burn_in = actor.sequence // 2 if settings.burn_in is None else settings.burn_in
+        drawn = None if links is None else InSequences(links, Sequences(replay, burn_in))
+        steps = scenario.rollout_steps
+        return ReplayFeed(learner, config, replay, chain, steps, quarantine, private=private, memory=drawn)  # type: ignore[arg-type]
     rows = load_dataset(settings.dataset, spec, actor.discrete, config.gamma)
     replay = Replay(chain.empty, len(rows), seed, prioritised)
     replay.add(rows)
     learner.observe(rows)  # type: ignore[attr-defined]  # the statistics of all there is, once
     dataset, steps = content_hash(to_fields(rows)), scenario.rollout_steps
     return ReplayFeed(learner, config, replay, None, steps, quarantine, dataset, private=private)  # type: ignore[arg-type]
+
+
+def _links(scenario: Scenario, policy: str, settings: ReplayConfig, actor: ActorSpec, columns: int) -> Links:
+    """What puts rows into sequences; refused where the replay could hold none."""
+    assert settings.capacity is not None  # chosen by `setup.complete`
+    where = dotted((*scenario.algo_path(policy), "replay", "capacity"))
+    check_capacity(settings.capacity, columns, actor.sequence, where)
+    return Links(columns, actor.sequence)
 
 
 def _private(

@@ -32,7 +32,7 @@ from slipstream.config.stopping import EVALUATED_RULES
 from slipstream.errors import ScenarioError
 from slipstream.nets.arithmetic import PLAIN, Arithmetic
 from slipstream.nets.mlp import fastest_threads
-from slipstream.nets.torso import usual_network
+from slipstream.nets.torso import network_kind, usual_network
 from slipstream.run.policy_file import PolicyRecord
 from slipstream.run.saved_cast import frozen_team, scripted_team
 from slipstream.runtime.platform import available_memory, cores
@@ -373,7 +373,9 @@ def complete(scenario: Scenario, spec: WorldSpec) -> Scenario:
     """
     rows = {where for where, algo in _algos(scenario).items() if (r := algo.replay_config) and r.capacity is None}
     if rows:
-        scenario = override(scenario, {f"{where}.replay.capacity": usual_capacity(scenario, spec) for where in rows})
+        remembered = max(_remembered(_algos(scenario)[where], spec) for where in rows)
+        usual_rows = usual_capacity(scenario, spec, remembered)
+        scenario = override(scenario, {f"{where}.replay.capacity": usual_rows for where in rows})
     open_choices = [where for where, algo in _algos(scenario).items() if algo.network is None]
     if open_choices:
         usual = usual_network(spec).model_dump()
@@ -408,9 +410,18 @@ def usual_workers(scenario: Scenario) -> int:
     return processors if seconds * (1.0 - 1.0 / processors) > WORTH_S else 0
 
 
-def usual_capacity(scenario: Scenario, spec: WorldSpec) -> int:
-    """Rows of a replay for which none were asked: see `algo.replay.capacity`."""
-    row_bytes = 2 * sum(block.size * np.dtype(block.dtype).itemsize for block in spec.obs) + 8 * (spec.action.size + 4)
+def _remembered(algo: LearnerConfig, spec: WorldSpec) -> int:
+    """Numbers that its network remembers for each agent."""
+    if algo.network is None:
+        return 0
+    kind = network_kind(algo.network.kind)
+    return kind.memory(kind.layout(algo.network, spec))
+
+
+def usual_capacity(scenario: Scenario, spec: WorldSpec, memory: int = 0) -> int:
+    """Rows of a replay for which none were asked: see `algo.replay.capacity`; a memory of that size is in each."""
+    seen = sum(block.size * np.dtype(block.dtype).itemsize for block in spec.obs)
+    row_bytes = 2 * seen + 8 * (spec.action.size + 4) + 4 * memory
     return max(1, min(MOST_ROWS, scenario.timesteps * spec.num_agents, available_memory() // 4 // row_bytes))
 
 

@@ -19,6 +19,7 @@ from slipstream.collect.teams import Seat
 from slipstream.config.load import load
 from slipstream.nets import recurrent
 from slipstream.nets.inputs import LENGTHS
+from slipstream.replay.sequences import Links, Sequences
 from slipstream.run import setup
 from slipstream.spec import MEMORY
 
@@ -39,6 +40,26 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "impala": {"algo.kind": "impala", **GRU},
     "appo": {"algo.kind": "appo", **GRU, "algo.minibatch_size": 128, "timesteps": 32768, "algo.entropy_coef": 0.02},
     "reinforce": {"algo.kind": "reinforce", **GRU},
+    "dqn, 2": {"algo.kind": "dqn", **GRU, "world.horizon": 2},
+    "dqn, 20": {"algo.kind": "dqn", **GRU, "world.horizon": 20, "algo.gamma": 0.99, "timesteps": 8192},
+    "dqn with all it has": {
+        "algo.kind": "dqn",
+        "algo.network": {"kind": "lstm", "size": 16, "length": 8},
+        "algo.dueling": True,
+        "algo.values.kind": "quantile",
+        "algo.values.quantiles": 5,
+        "algo.replay.prioritised.alpha": 0.6,
+        "algo.replay.n_step": 3,
+        "algo.accumulate": 2,
+    },
+    "sac, 2": {"algo.kind": "sac", **GRU, "world.horizon": 2, "timesteps": 2048},
+    "sac, 20": {
+        "algo.kind": "sac",
+        "algo.network": {"kind": "gru", "size": 16, "length": 20, "span": 20},
+        "world.horizon": 20,
+        "algo.gamma": 0.99,
+        "timesteps": 4608,
+    },
 }
 
 
@@ -62,8 +83,17 @@ def test_it_remembers(how):
     assert train("remember", SETTINGS[how]) > 0.95
 
 
-def test_it_copies():
-    assert train("copy", {"world.horizon": 6, "timesteps": 32768}) > 0.95
+@pytest.mark.parametrize("how", [{}, {"algo.kind": "sac"}, {"algo.kind": "td3", "timesteps": 5120}])
+def test_an_axis_remembers(how):
+    """`recall`: stand where the first tick showed; who does not know earns nothing."""
+    assert train("recall", {**how, **GRU, "world.horizon": 4}) > 0.95
+
+
+@pytest.mark.parametrize(
+    "how", [{"timesteps": 32768}, {"algo.kind": "dqn", "algo.network": {"kind": "gru", "size": 32}, "timesteps": 8192}]
+)
+def test_it_copies(how):
+    assert train("copy", {"world.horizon": 6, **how}) > 0.95
 
 
 def test_without_a_memory_half_of_it_is_luck():
@@ -101,11 +131,21 @@ def sequences_begin_with_nothing(patch):
     patch.setattr(recurrent, "CellRows", rows)
 
 
+def rows_without_what_led_to_them(patch):
+    """As above, in learners from replay: no sequence is longer than a row, and nothing is burned in."""
+    real = Links.__init__
+    made = Sequences.__init__
+    patch.setattr(Links, "__init__", lambda self, columns, length: real(self, columns, 1))
+    patch.setattr(Sequences, "__init__", lambda self, replay, burn_in: made(self, replay, 0))
+
+
 @pytest.mark.parametrize(
     ("mistake", "changes"),
     [
         (state_forgotten_at_every_step, {"world.horizon": 2}),
         (steps_without_their_past, {"world.horizon": 8}),
+        (state_forgotten_at_every_step, {"world.horizon": 2, "algo.kind": "dqn", **GRU}),
+        (rows_without_what_led_to_them, {"world.horizon": 8, "algo.kind": "dqn", **GRU}),
     ],
 )
 def test_a_mistake_that_spoils_what_is_learned(mistake, changes, monkeypatch):

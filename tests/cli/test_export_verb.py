@@ -65,6 +65,10 @@ def test_the_verb_writes_both_files_checks_them_and_prints_latency(head_on, tmp_
         ("pendulum", "td3", {}),  # in the units of a foreign environment
         ("head_on", "dqn", {}),  # choices of a table, answered as axes
         ("probe_bandit", "dqn", {"dueling": True, "values.kind": "quantile"}),  # masked choices
+        # states go in and come out
+        ("probe_remember", "dqn", {"network": {"kind": "lstm", "size": 5, "length": 2}, "dueling": True}),
+        ("probe_remember", "sac", {"network": {"kind": "gru", "size": 5, "length": 2}}),
+        ("probe_recall", "td3", {"network": {"kind": "gru", "size": 5, "length": 2}}),
         ("drmario_level_0", "ppo", {"network": "candidates"}),  # several blocks, a mask, as many passes as placements
         ("probe_remember", "ppo", {"network": "gru"}),  # the state goes in and comes out
         ("probe_remember", "ppo", {"network": "lstm"}),

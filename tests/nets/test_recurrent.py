@@ -8,11 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from learning import build, scenario_of
 
 from slipstream.config.algos import PpoConfig
 from slipstream.config.algos.learner import RecurrentNetwork
+from slipstream.config.checks import without_effect
 from slipstream.config.load import load
-from slipstream.errors import ScenarioError
+from slipstream.errors import FederationError, ScenarioError
 from slipstream.nets.actor import act, make_actor
 from slipstream.nets.inputs import LENGTHS, VECTOR, prepend
 from slipstream.nets.networks import ActionShape, ActorCritic, make_networks
@@ -171,11 +173,51 @@ def test_weights_depend_on_the_seed_alone():
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 
-@pytest.mark.parametrize("kind", ["sac", "dqn", "td3", "cql"])
-def test_learners_from_single_decisions_refuse_a_memory(kind):
-    task = "probe_target" if kind == "td3" else "probe_bandit"
-    with pytest.raises(ScenarioError, match=r"algo: network gru .*ppo, appo, impala and reinforce"):
-        load(task, {"algo.kind": kind, "algo.network": "gru"})
+@pytest.mark.parametrize("cell", CELLS)
+def test_the_states_after_sequences_are_those_of_their_last_steps(cell):
+    _, actor = made(cell)
+    lengths = [2, 5, 1]
+    rows, expected, first = inputs(8, actor.memory), [], 0
+    for length in lengths:
+        state = rows[MEMORY][first : first + 1]
+        for row in range(first, first + length):
+            _, state = actor.torso.step({VECTOR: rows[VECTOR][row : row + 1], MEMORY: state})
+        expected.append(state)
+        first += length
+    found = actor.torso.after({**rows, LENGTHS: torch.tensor(lengths)})
+    assert torch.allclose(found, torch.cat(expected), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"algo.kind": "cql"}, r"algo: network gru .*cql .*sac, dqn or td3"),
+        ({"algo.kind": "sac", "algo.replay.dataset": "seen"}, r"algo: network gru .*replay\.dataset"),
+        ({"algo.kind": "dqn", "algo.replay.kind": "service"}, r"algo: network gru .*replay\.kind service"),
+        ({"algo.kind": "dqn", "learners": 2}, r"learners: dqn with network gru .*sequences"),
+    ],
+)
+def test_what_learners_from_replay_cannot_do_with_a_memory_is_refused(changes, why):
+    with pytest.raises(ScenarioError, match=why):
+        load("probe_bandit", {**changes, "algo.network": "gru"})
+
+
+def test_a_replay_that_holds_no_whole_sequence_is_refused():
+    short = {"algo.kind": "dqn", "algo.network": "gru", "algo.replay.capacity": 100}
+    with pytest.raises(ScenarioError, match=r"algo\.replay\.capacity: .* 100 .*32 decisions.*network\.length"):
+        build(scenario_of("probe_bandit", short))
+
+
+def test_rows_are_not_hidden_behind_a_memory():
+    hidden = {"federated.dp_sgd.noise_multiplier": 1.0, "federated.agents": ["main"]}
+    with pytest.raises(FederationError, match=r"DP-SGD covers perceptrons"):
+        build(scenario_of("probe_bandit", {"algo.kind": "dqn", "algo.network": "gru", **hidden}))
+
+
+def test_burn_in_without_a_memory_is_said_to_have_no_effect():
+    burned = {"algo.kind": "dqn", "algo.replay.burn_in": 4}
+    assert any("replay.burn_in" in line for line in without_effect(load("probe_bandit", burned)))
+    assert not without_effect(load("probe_bandit", {**burned, "algo.network": "gru"}))
 
 
 def test_actor_and_critic_cannot_have_a_memory_each():

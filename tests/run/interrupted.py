@@ -97,6 +97,10 @@ def cases() -> dict[str, Scenario]:
     for kind, cell in (("ppo", "gru"), ("impala", "lstm"), ("reinforce", "gru")):
         network = {"kind": cell, "size": 8, "length": 3}
         found[f"{kind}_{cell}"] = learned_by(kind, "probe_alternating", network=network)
+    lstm = {"kind": "lstm", "size": 8, "length": 3}
+    found["dqn_lstm"] = learned_by("dqn", "probe_alternating", network=lstm, **PRIORITISED)
+    found["sac_gru"] = learned_by("sac", "probe_leaver", network={**lstm, "kind": "gru"})
+    found["td3_lstm"] = learned_by("td3", "probe_recall", network=lstm)
     found["a rival that remembers"] = recast(
         scenario_of("probe_leaver", {**PPO, "algo.network": {"kind": "gru", "size": 8}}),
         {"a": {"kind": "learning"}, "b": {"kind": "past", "of": "a", "every": 1}},

@@ -159,12 +159,13 @@ def test_free_workers_spend_the_budget_and_nobody_lags_too_far(tmp_path):
     assert once_each(half) > 10
 
 
+@pytest.mark.parametrize("network", ["mlp", {"kind": "gru", "size": 4, "length": 4}])
 @pytest.mark.parametrize("kind", ["sac", "td3", "dqn"])
-def test_free_workers_feed_a_learner_from_replay(kind, tmp_path):
-    """Spans of three decisions are chained world by world, whoever's worlds stand side by side in a slab."""
+def test_free_workers_feed_a_learner_from_replay(kind, network, tmp_path):
+    """Spans and sequences of decisions are chained world by world, whoever's worlds stand side by side in a slab."""
     free = {"overlap": "free", "lag": 4, "prefetch": 2, "mode": "thread"}
     world = "probe_bandit" if kind == "dqn" else "probe_target"
-    scenario = scenario_of(world, {**tiny(kind, **{"replay.n_step": 3, "replay.kind": "local"})})
+    scenario = scenario_of(world, {**tiny(kind, **{"replay.n_step": 3, "replay.kind": "local", "network": network})})
     half = run(scenario, tmp_path, "run", StopAfter(4), workers=2, **free)
     result = resume(half, models=tmp_path / "models")
     rows = list(read_rows(half / "metrics.jsonl"))

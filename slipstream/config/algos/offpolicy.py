@@ -97,7 +97,18 @@ class ReplayConfig(Config):
         description="Transitions kept; the oldest are overwritten. null: all of the run's, but at most a million and "
         "what fits into a quarter of the free memory; chosen once and saved.",
     )
-    n_step: int = Field(1, ge=1, le=1000, description="Decisions summed in an n-step return before bootstrapping.")
+    n_step: int = Field(
+        1,
+        ge=1,
+        le=1000,
+        description="Decisions summed in an n-step return before bootstrapping; with a memory (algo.network), fewer at "
+        "the end of a sequence.",
+    )
+    burn_in: Annotated[int, Field(ge=0, le=10_000)] | None = Field(
+        None,
+        description="With a memory (algo.network gru or lstm): decisions before each sequence that bring the memory up "
+        "to date and are not learned from; null: half of network.length.",
+    )
     prioritised: PrioritisedConfig | None = Field(None, description="Prioritised replay; null: uniform sampling.")
     dataset: str | None = Field(
         None,
@@ -168,17 +179,33 @@ class ReplayLearnerConfig(LearnerConfig):
 
     @model_validator(mode="after")
     def _network_has_values_of_actions(self) -> Self:
-        if self.network is not None and self.network.remembers:
-            raise ValueError(
-                f"network {self.network.kind} remembers, and single decisions drawn from replay have no before; use "
-                "one of ppo, appo, impala and reinforce"
-            )
         if self.network is not None and self.network.for_placements:
             raise ValueError(
                 f"network {self.network.kind} scores placements and has no action values; use network mlp, or one of "
                 "ppo, appo, impala and reinforce"
             )
         return self
+
+    @model_validator(mode="after")
+    def _memory_has_what_it_needs(self) -> Self:
+        if self.network is None or not self.network.remembers:
+            return self
+        for setting, is_set, why, instead in (
+            ("replay.dataset", self.replay.dataset, "recorded rows hold no states of its memory", "train online"),
+            ("replay.kind service", self.replay.kind == "service", "a service draws single rows", "set kind local"),
+        ):
+            if is_set:
+                raise ValueError(
+                    f"network {self.network.kind} learns from sequences, and {why}: {setting} does not go with it; "
+                    f"{instead}, or use a network without a memory"
+                )
+        return self
+
+    def without_effect(self) -> Iterator[tuple[str, str]]:
+        """Fields that have no effect because of others."""
+        yield from super().without_effect()
+        if self.replay.burn_in is not None and not (self.network is not None and self.network.remembers):
+            yield "replay.burn_in", "the network has no memory (algo.network)"
 
     @model_validator(mode="after")
     def _sees_what_it_standardises(self) -> Self:
@@ -241,6 +268,15 @@ class CqlConfig(SacConfig):
         le=1000,
         description="Actions sampled from each of three sources to estimate the log-sum-exp of the conservative loss.",
     )
+
+    @model_validator(mode="after")
+    def _remembers_nothing(self) -> Self:
+        if self.network is not None and self.network.remembers:
+            raise ValueError(
+                f"network {self.network.kind} remembers, and cql values many actions at every decision, of recorded "
+                "rows that hold no states of a memory; use sac, dqn or td3, or a network without a memory"
+            )
+        return self
 
 
 class Td3Config(ReplayLearnerConfig):

@@ -28,5 +28,6 @@ class ProbeConfig(WorldConfig):
         "digit",
         "remember",
         "copy",
+        "recall",
     ] = Field(description="Which probe world.")
     horizon: int = Field(8, ge=2, le=10_000, description="Steps in an episode (each task says how it uses it).")
