@@ -219,6 +219,12 @@ class ProbeConfig:
     @horizon.setter
     def horizon(self, arg: int, /) -> None: ...
 
+    @property
+    def entities(self) -> int: ...
+
+    @entities.setter
+    def entities(self, arg: int, /) -> None: ...
+
 def probe_tasks() -> list[str]:
     """Names of the probe worlds."""
 
@@ -1055,6 +1061,12 @@ class RacingObservation:
 
     @action_stack.setter
     def action_stack(self, arg: int, /) -> None: ...
+
+    @property
+    def others(self) -> int: ...
+
+    @others.setter
+    def others(self, arg: int, /) -> None: ...
 
     @property
     def ahead_m(self) -> list[float]: ...

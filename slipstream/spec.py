@@ -227,6 +227,22 @@ class ObsBlock(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.dtype == "uint8" and len(self.shape) in (2, 3) and not self.features
 
 
+class EntityRows(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The rows at the end of a flat block that each describe one of several others, such as aircraft nearby.
+
+    A row of zeros is nobody. How many rows there are follows from the block's length, so worlds that show different
+    numbers of others have the same.
+    """
+
+    block: str
+    first: int  # element of the block where the first row begins
+    features: tuple[str, ...]  # of one row
+
+    def fits(self, elements: int) -> bool:
+        """Whether a block of so many elements ends in whole rows."""
+        return elements > self.first and (elements - self.first) % len(self.features) == 0
+
+
 class ActionSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A continuous action of `size` axes, a discrete one of `size` choices, or one of several parts.
 
@@ -333,6 +349,7 @@ class WorldSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_episode_steps: int = 0
     tick_seconds: float = 0.0
     action_space: ActionSpace | None = None  # a foreign environment's own
+    entities: tuple[EntityRows, ...] = ()  # which elements of observations describe others; one for a block at most
 
     @property
     def num_agents(self) -> int:
@@ -343,3 +360,13 @@ class WorldSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def obs_size(self) -> int:
         """Elements of one agent's observation, all blocks together."""
         return sum(block.size for block in self.obs)
+
+    def outside(self, entities: tuple[EntityRows, ...]) -> tuple[ObsBlock, ...]:
+        """The observation blocks, without these rows of entities."""
+        first = {rows.block: rows.first for rows in entities}
+        return tuple(
+            msgspec.structs.replace(block, shape=(first[block.name],), features=block.features[: first[block.name]])
+            if block.name in first
+            else block
+            for block in self.obs
+        )

@@ -1,6 +1,7 @@
 #include "airspace/observation.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "airspace/reward.hpp"
@@ -18,7 +19,10 @@ constexpr double kGroundSpeedMps = 200.0;
 constexpr double kSidewindMps = 50.0;
 
 constexpr std::size_t kOwnFeatures = 6;
-constexpr std::size_t kNeighborFeatures = 11;
+constexpr std::array kNeighborNames{"present",        "forward",     "right",    "velocity_forward",
+                                    "velocity_right", "distance",    "closing",  "cpa_time",
+                                    "cpa_distance",   "cpa_forward", "cpa_right"};
+constexpr std::size_t kNeighborFeatures = kNeighborNames.size();
 constexpr std::size_t kLegacyOwnFeatures = 6;
 
 constexpr float kLegacyBound = 150.0F;
@@ -46,9 +50,7 @@ ObsBlock observation_block(const AirspaceConfig& config) {
   if (!config.legacy_observation()) {
     names = {"waypoint_distance", "waypoint_cos", "waypoint_sin", "speed", "ground_forward", "ground_right"};
     for (int k = 1; k <= config.neighbor_topk; ++k) {
-      for (const char* name : {"present", "forward", "right", "velocity_forward", "velocity_right", "distance",
-                               "closing", "cpa_time", "cpa_distance", "cpa_forward", "cpa_right"})
-        names.push_back("neighbor" + std::to_string(k) + "_" + name);
+      for (const char* name : kNeighborNames) names.push_back("neighbor" + std::to_string(k) + "_" + name);
     }
     block.low = -kBound;
     block.high = kBound;
@@ -62,6 +64,11 @@ ObsBlock observation_block(const AirspaceConfig& config) {
   }
   block.shape = {static_cast<int>(names.size())};
   return block;
+}
+
+std::vector<EntityRows> neighbor_rows(const AirspaceConfig& config) {
+  if (config.legacy_observation() || config.neighbor_topk == 0) return {};
+  return {{"obs", static_cast<int>(kOwnFeatures), {kNeighborNames.begin(), kNeighborNames.end()}}};
 }
 
 Observer::Observer(const AirspaceConfig& config)

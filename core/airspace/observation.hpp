@@ -11,6 +11,8 @@
 namespace slipstream::airspace {
 
 ObsBlock observation_block(const AirspaceConfig& config);
+// Which part of it are rows of neighbours; none where it is legacy, or nobody is seen.
+std::vector<EntityRows> neighbor_rows(const AirspaceConfig& config);
 
 // Rates of change the legacy observation shows; 0 until there is something to compare with.
 struct LegacyRates {

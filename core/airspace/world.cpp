@@ -52,6 +52,7 @@ WorldSpec AirspaceWorld::spec(const AirspaceConfig& config) {
     spec.roles.push_back("aircraft");
   }
   spec.obs = {observation_block(config)};
+  spec.entities = neighbor_rows(config);
   spec.state_size = StateWriter::size(spec.agents.size());
   spec.action.size = kAxes;
   spec.action.names = {"heading_delta", "speed_delta"};

@@ -49,6 +49,14 @@ nb::dict spec_dict(const WorldSpec& spec) {
     d["features"] = nb::tuple(nb::cast(block.features));
     obs.append(d);
   }
+  nb::list entities;
+  for (const EntityRows& rows : spec.entities) {
+    nb::dict d;
+    d["block"] = rows.block;
+    d["first"] = rows.first;
+    d["features"] = nb::tuple(nb::cast(rows.features));
+    entities.append(d);
+  }
   nb::dict action;
   action["discrete"] = spec.action.discrete;
   action["size"] = spec.action.size;
@@ -62,6 +70,7 @@ nb::dict spec_dict(const WorldSpec& spec) {
   d["agents"] = spec.agents;
   d["roles"] = spec.roles;
   d["obs"] = obs;
+  d["entities"] = entities;
   d["state_size"] = spec.state_size;
   d["action"] = action;
   d["masked"] = spec.masked;

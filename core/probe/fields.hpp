@@ -19,11 +19,14 @@ struct ProbeConfig {
   std::string task;
   // Steps in an episode (each task says how it uses it).
   int horizon = 8;
+  // Others at most, in the task entities.
+  int entities = 4;
 
   template <class Visit>
   static constexpr void fields(Visit&& visit) {
     visit("task", &ProbeConfig::task);
     visit("horizon", &ProbeConfig::horizon, Bounds{.low = 2, .high = 10000});
+    visit("entities", &ProbeConfig::entities, Bounds{.low = 1, .high = 64});
   }
 };
 

@@ -12,9 +12,9 @@
 #include "probe/delayed.hpp"
 #include "probe/digit.hpp"
 #include "probe/duration.hpp"
+#include "probe/entities.hpp"
 #include "probe/leaver.hpp"
 #include "probe/parts.hpp"
-
 #include "probe/recall.hpp"
 #include "probe/remember.hpp"
 #include "probe/target.hpp"
@@ -45,6 +45,7 @@ constexpr std::pair<const char*, MakeWorlds> kTasks[] = {
     {"remember", &make<Remember>},
     {"copy", &make<Copy>},
     {"recall", &make<Recall>},
+    {"entities", &make<Entities>},
 };
 
 }  // namespace

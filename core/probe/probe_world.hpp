@@ -18,6 +18,7 @@ struct Moment {
   Rng& rng;
   int tick;
   int horizon;
+  int entities;
   const Slices& s;
 
   [[nodiscard]] bool over() const { return tick >= horizon; }
@@ -45,8 +46,8 @@ inline WorldSpec discrete_spec(std::vector<std::string> agents, std::vector<std:
   return spec;
 }
 
-// Rules are plain integers (so that snapshots hold no padding) with spec(), reset(), step() and best(): the optimal
-// action, which the script of that name plays and against which the closed forms are tested.
+// Rules are plain integers (so that snapshots hold no padding) with spec() (or spec(config)), reset(), step() and
+// best(): the optimal action, which the script of that name plays and against which the closed forms are tested.
 template <class Rules>
 class ProbeWorld {
   static_assert(std::is_empty_v<Rules> || std::has_unique_object_representations_v<Rules>);
@@ -55,24 +56,25 @@ class ProbeWorld {
   using Config = ProbeConfig;
 
   static WorldSpec spec(const Config& config) {
-    WorldSpec spec = Rules::spec();
+    WorldSpec spec = rules_spec(config);
     spec.name = "probe/" + config.task;
     spec.frame_fields = {"tick"};
     spec.scripts = {"best"};
     spec.max_episode_steps = Rules::max_episode_steps(config.horizon);
     return spec;
   }
-  explicit ProbeWorld(const Config& config) : agents_(Rules::spec().num_agents()), horizon_(config.horizon) {}
+  explicit ProbeWorld(const Config& config)
+      : agents_(rules_spec(config).num_agents()), horizon_(config.horizon), entities_(config.entities) {}
 
   void reset(const Rng& rng, const Slices& s) {
     rng_ = rng;
     tick_ = 0;
     rules_ = Rules{};
-    rules_.reset(Moment{rng_, tick_, horizon_, s});
+    rules_.reset(Moment{rng_, tick_, horizon_, entities_, s});
   }
   void step(const Slices& s) {
     ++tick_;
-    rules_.step(Moment{rng_, tick_, horizon_, s});
+    rules_.step(Moment{rng_, tick_, horizon_, entities_, s});
   }
   void scripted(int /*script*/, int agent, const Slices& s) const { rules_.best(agent, s); }
   template <class Archive>
@@ -83,8 +85,17 @@ class ProbeWorld {
   void frame(double* out) const { std::fill_n(out, agents_, static_cast<double>(tick_)); }
 
  private:
+  static WorldSpec rules_spec(const Config& config) {
+    if constexpr (requires { Rules::spec(config); }) {
+      return Rules::spec(config);
+    } else {
+      return Rules::spec();
+    }
+  }
+
   int agents_;
   int horizon_;
+  int entities_;
   int tick_ = 0;
   Rng rng_;
   Rules rules_{};

@@ -315,6 +315,8 @@ struct ObservationConfig {
   int frame_stack = 1;
   // Number of past actions shown.
   int action_stack = 1;
+  // Rows of so many other cars, the nearest first: motion, place and heading, in own frame; null: 0.
+  int others = 0;
   // Distances ahead at which the line is observed, in metres.
   std::vector<double> ahead_m{1.0, 2.0, 4.0, 6.0, 8.0, 10.0};
 
@@ -328,6 +330,7 @@ struct ObservationConfig {
     visit("target", &ObservationConfig::target);
     visit("frame_stack", &ObservationConfig::frame_stack, Bounds{.low = 1, .high = 16});
     visit("action_stack", &ObservationConfig::action_stack, Bounds{.low = 0, .high = 16});
+    visit("others", &ObservationConfig::others, Bounds{.low = 0, .high = 15});
     visit("ahead_m", &ObservationConfig::ahead_m, Bounds{.low = 1, .high = 32});
   }
 };

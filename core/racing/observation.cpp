@@ -1,6 +1,7 @@
 #include "racing/observation.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 namespace slipstream::racing {
@@ -8,6 +9,8 @@ namespace {
 
 constexpr double kAside = 2.0;   // metres beside the line that count as 1
 constexpr double kAhead = 10.0;  // metres to a point of the line that count as 1
+constexpr std::array kOtherNames{"speed", "side_speed", "yaw_rate", "x", "y", "heading_sin", "heading_cos", "distance"};
+constexpr std::size_t kOtherRow = 1 + kOtherNames.size();  // in front: whether there is a car
 
 float unit(double value) { return static_cast<float>(std::clamp(value, -1.0, 1.0)); }
 
@@ -32,11 +35,10 @@ Observer::Observer(const RacingConfig& config) : config_(config.observation), ra
     }
   }
   if (config_.target)
-    for (const char* name : {"target_speed", "target_side_speed", "target_yaw_rate", "target_x", "target_y",
-                             "target_heading_sin", "target_heading_cos", "target_distance"})
-      add(name);
-  width_ = frame_features_.size() * static_cast<std::size_t>(config_.frame_stack) +
-           2 * static_cast<std::size_t>(config_.action_stack);
+    for (const char* name : kOtherNames) add(std::string("target_").append(name));
+  own_width_ = frame_features_.size() * static_cast<std::size_t>(config_.frame_stack) +
+               2 * static_cast<std::size_t>(config_.action_stack);
+  width_ = own_width_ + kOtherRow * static_cast<std::size_t>(config_.others);
 }
 
 ObsBlock Observer::block() const {
@@ -48,7 +50,19 @@ ObsBlock Observer::block() const {
     for (const std::string& name : frame_features_) block.features.push_back(name + ago(frame));
   for (int action = 1; action <= config_.action_stack; ++action)
     for (const char* axis : {"action_steer", "action_speed"}) block.features.push_back(axis + ago(action));
+  for (int k = 1; k <= config_.others; ++k) {
+    const std::string other = std::string("other").append(std::to_string(k)).append("_");
+    block.features.push_back(other + "present");
+    for (const char* name : kOtherNames) block.features.push_back(other + name);
+  }
   return block;
+}
+
+std::vector<EntityRows> Observer::rows() const {
+  if (config_.others == 0) return {};
+  EntityRows rows{"obs", static_cast<int>(own_width_), {"present"}};
+  rows.features.insert(rows.features.end(), kOtherNames.begin(), kOtherNames.end());
+  return {rows};
 }
 
 void Observer::write_frame(const View& view, float* out) const {
@@ -78,10 +92,22 @@ void Observer::write_frame(const View& view, float* out) const {
   }
   if (!config_.target) return;
   if (view.target == nullptr) {
-    std::fill_n(out, 8, 0.0F);
+    std::fill_n(out, kOtherNames.size(), 0.0F);
     return;
   }
-  const State& other = *view.target;
+  write_motion(view, *view.target, out);
+}
+
+float* Observer::write_other(const View& view, const State* other, float* out) const {
+  if (other == nullptr) return std::fill_n(out, kOtherRow, 0.0F);
+  *out++ = 1.0F;
+  return write_motion(view, *other, out);
+}
+
+float* Observer::write_motion(const View& view, const State& other, float* out) const {
+  const State& own = *view.own;
+  const double c = std::cos(own.yaw);
+  const double s = std::sin(own.yaw);
   const double dx = other.x - own.x;
   const double dy = other.y - own.y;
   *out++ = unit(other.speed / view.speed_unit);
@@ -92,6 +118,7 @@ void Observer::write_frame(const View& view, float* out) const {
   *out++ = unit(std::sin(other.yaw - own.yaw));
   *out++ = unit(std::cos(other.yaw - own.yaw));
   *out++ = unit(std::hypot(dx, dy) / range_m_);
+  return out;
 }
 
 }  // namespace slipstream::racing

@@ -1,6 +1,7 @@
 #include "racing/world.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <numbers>
@@ -48,7 +49,9 @@ WorldSpec RacingWorld::spec(const RacingConfig& config) {
     spec.agents.push_back(car.id);
     spec.roles.push_back(car.role);
   }
-  spec.obs = {Observer(config).block()};
+  const Observer observer(config);
+  spec.obs = {observer.block()};
+  spec.entities = observer.rows();
   spec.state_size = kStateWidth * config.num_cars() + 1;
   spec.action.size = kAxes;
   spec.action.names = {"steer", "speed"};
@@ -460,6 +463,27 @@ std::optional<std::size_t> RacingWorld::nearest_other(std::size_t i) const {
   return best;
 }
 
+void RacingWorld::show_others(std::size_t i, const View& view, float* out) const {
+  std::array<std::size_t, kMaxCars> near{};
+  std::array<double, kMaxCars> far2{};
+  std::size_t count = 0;
+  for (std::size_t j = 0; j < cars_.size(); ++j) {
+    if (j == i || cars_[j].present == 0) continue;
+    const double dx = cars_[j].state.x - cars_[i].state.x;
+    const double dy = cars_[j].state.y - cars_[i].state.y;
+    const double d2 = dx * dx + dy * dy;
+    std::size_t at = count++;
+    for (; at > 0 && d2 < far2[at - 1]; --at) {
+      far2[at] = far2[at - 1];
+      near[at] = near[at - 1];
+    }
+    far2[at] = d2;
+    near[at] = j;
+  }
+  for (std::size_t k = 0; k < static_cast<std::size_t>(config_.observation.others); ++k)
+    out = observer_.write_other(view, k < count ? &cars_[near[k]].state : nullptr, out);
+}
+
 void RacingWorld::scan(std::size_t i) {
   Car& car = cars_[i];
   if (car.scanned != 0) return;
@@ -510,7 +534,8 @@ void RacingWorld::observe(const Slices& s, bool first) {
       for (std::size_t k = 1; k < frames; ++k) std::copy_n(past, frame, past + frame * k);
     float* out = s.obs_f32(0) + width * i;
     out = std::copy_n(past, frame * frames, out);
-    std::copy_n(actions_.data() + stack * i, shown, out);
+    out = std::copy_n(actions_.data() + stack * i, shown, out);
+    if (config_.observation.others > 0) show_others(i, view, out);
     if (s.potential != nullptr) s.potential[i] = other ? static_cast<float>(potential(i, *other)) : 0.0F;
   }
   write_state(s.state);

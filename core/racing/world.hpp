@@ -99,6 +99,8 @@ class RacingWorld {
   void write_stats(std::size_t i, double*& stats) const;
   [[nodiscard]] bool succeeded(std::size_t i) const;
   [[nodiscard]] std::optional<std::size_t> nearest_other(std::size_t i) const;
+  // Writes the rows of the cars still on the track that are nearest to car i.
+  void show_others(std::size_t i, const View& view, float* out) const;
   [[nodiscard]] const Vehicle& vehicle(std::size_t i) const { return vehicles_[i]; }
   [[nodiscard]] Box box(std::size_t i) const;
 

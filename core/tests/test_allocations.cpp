@@ -51,6 +51,7 @@ int main() {
   race.lidar.noise_m = 0.01;
   race.observation.line = race.observation.target = true;
   race.observation.frame_stack = 3;
+  race.observation.others = 3;
   race.spawn.kind = racing::SpawnKind::kRandom;
   race.phases.resize(1);
   race.phases[0].name = "all";
@@ -73,7 +74,7 @@ int main() {
     stepping_and_restarting_episodes_allocates_nothing(horizontal);
     stepping_and_restarting_episodes_allocates_nothing(*test::make_tick_env({}, 64, {.threads = threads}));
     for (const std::string& task : probe::task_names()) {
-      VecEnv env(probe::make_worlds({task, 8}, 64), {.threads = threads, .reward_parts = true});
+      VecEnv env(probe::make_worlds({task, 8, 4}, 64), {.threads = threads, .reward_parts = true});
       stepping_and_restarting_episodes_allocates_nothing(env);
     }
   }

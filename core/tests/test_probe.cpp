@@ -18,10 +18,11 @@ namespace {
 
 constexpr double kGamma = 0.9;
 constexpr int kHorizon = 8;
+constexpr int kEntities = 4;
 
 VecEnv make(const std::string& task, int num_worlds, VecEnvOptions options = {}) {
   options.tick_discount = kGamma;
-  return VecEnv(probe::make_worlds({task, kHorizon}, num_worlds), options);
+  return VecEnv(probe::make_worlds({task, kHorizon, kEntities}, num_worlds), options);
 }
 
 void act_best(VecEnv& env) {
@@ -51,9 +52,9 @@ void play_best(VecEnv& env, const std::function<void(int)>& at_end) {
 }
 
 void best_returns_are_those_stated() {
-  const std::map<std::string, std::vector<double>> stated{{"constant", {8}},        {"delayed", {1}},
-                                                          {"coordination", {8, 8}}, {"duration", {8}},
-                                                          {"alternating", {8, 7}},  {"target", {8}}};
+  const std::map<std::string, std::vector<double>> stated{
+      {"constant", {8}},       {"delayed", {1}}, {"coordination", {8, 8}}, {"duration", {8}},
+      {"alternating", {8, 7}}, {"target", {8}},  {"entities", {8}}};
   for (const auto& [task, returns] : stated) {
     VecEnv env = make(task, 5);
     play_best(env, [&](int i) {
@@ -250,9 +251,10 @@ void wrong_choices_earn_less() {
 }
 
 void impossible_configs_are_refused() {
-  CHECK_THROWS(probe::make_worlds({"nonsense", 8}, 1), std::invalid_argument);
-  CHECK_THROWS(probe::make_worlds({"constant", 1}, 1), std::invalid_argument);
-  CHECK_THROWS(probe::make_worlds({"constant", 8}, 0), std::invalid_argument);
+  CHECK_THROWS(probe::make_worlds({"nonsense", 8, kEntities}, 1), std::invalid_argument);
+  CHECK_THROWS(probe::make_worlds({"constant", 1, kEntities}, 1), std::invalid_argument);
+  CHECK_THROWS(probe::make_worlds({"constant", 8, kEntities}, 0), std::invalid_argument);
+  CHECK_THROWS(probe::make_worlds({"entities", 8, 0}, 1), std::invalid_argument);
 }
 
 }  // namespace

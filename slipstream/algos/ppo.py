@@ -155,5 +155,5 @@ class Ppo(RolloutAlgorithm):
     def _averaged(self) -> TargetNetwork[Actor]:
         size = sum(parameter.numel() for parameter in self.actor.parameters())  # the actor is first in the optimiser
         average = TargetNetwork(self.actor, self.optimiser.vector[:size])
-        average.network.norm = self.actor.norm  # statistics are of what was seen: there is nothing to average
+        average.network.share_statistics(self.actor)  # of what was seen: there is nothing to average
         return average

@@ -265,6 +265,7 @@ def _networks(scenario: Scenario) -> str:
         kind = network_kind(config.kind)
         read = set(kind.blocks(config, spec))
         shown = [f"{b.name} ({b.dtype}{list(b.shape)}, by name)" if b.name in read else b.name for b in spec.obs]
+        shown += [f"rows of others in {rows.block}" for rows in kind.entities(config, spec)]
         facts = kind.layout(config, spec).get("layers")
         chosen = "" if algo.network else ", chosen by what the world shows"
         said.append(f"{name}: {config.kind}{f' ({facts})' if facts else ''}{chosen}; it reads {', '.join(shown)}")

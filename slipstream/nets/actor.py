@@ -22,10 +22,19 @@ from slipstream.nets.heads import (
     masked,
     raw_log_std,
 )
-from slipstream.nets.inputs import VECTOR, Inputs, Obs, RunningNorm, flatten
+from slipstream.nets.inputs import (
+    VECTOR,
+    Inputs,
+    Obs,
+    RunningNorm,
+    flatten,
+    is_present,
+    rows_in,
+    without_rows,
+)
 from slipstream.nets.mlp import Linear
 from slipstream.nets.torso import Network, Remembering, TorsoSpec, network_kind
-from slipstream.spec import MEMORY, ObsBlock
+from slipstream.spec import MEMORY, EntityRows, ObsBlock
 
 HeadKind = Literal["distribution", "squashed", "point", "values"]
 
@@ -49,6 +58,7 @@ class ActorSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     layout: dict[str, Any] = {}  # facts of that kind
     blocks: tuple[ObsBlock, ...] = ()  # read by name; all others are in the vector
     parts: tuple[int, ...] = ()  # choices of each part of an action; empty: it is not one of parts
+    entities: tuple[EntityRows, ...] = ()  # rows of others that are read as such; the rest of their block is in it
 
     @property
     def mask_size(self) -> int:
@@ -65,7 +75,7 @@ class ActorSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def torso(self) -> TorsoSpec:
         """What its torso is built from."""
-        return TorsoSpec(self.inputs, self.hidden, self.activation, self.blocks, self.layout)
+        return TorsoSpec(self.inputs, self.hidden, self.activation, self.blocks, self.layout, entities=self.entities)
 
     @property
     def memory(self) -> int:
@@ -87,6 +97,8 @@ class Actor(nn.Module):
         self.memory, self.sequence = spec.memory, spec.sequence  # 0: none
         self._named = tuple(block.name for block in spec.blocks) + ((MEMORY,) if self.memory else ())
         self.norm = RunningNorm(spec.inputs) if spec.normalize_observation else None
+        standardised = spec.entities if spec.normalize_observation else ()
+        self.entity_norms = nn.ModuleList(RunningNorm(len(rows.features)) for rows in standardised)
         self.build(generator)
         axes = spec.outputs - sum(spec.parts) if spec.head == "distribution" and not spec.discrete else 0
         self.log_std = nn.Parameter(torch.full((axes,), spec.init_log_std)) if axes else None
@@ -106,14 +118,33 @@ class Actor(nn.Module):
         return Network(self.torso, self.head)
 
     def inputs(self, obs: Obs) -> Inputs:
-        """What the torso reads: blocks of their own as they are, all others side by side, standardised."""
-        vector = flatten(obs, self._named)
-        return {VECTOR: vector if self.norm is None else self.norm(vector), **{name: obs[name] for name in self._named}}
+        """What the torso reads: blocks of their own as they are, all others side by side, standardised.
+
+        Rows of entities have one more feature in front: 1 where there is somebody; where not, all of it is 0.
+        """
+        vector = flatten(without_rows(obs, self.spec.entities), self._named)
+        inputs = {VECTOR: vector if self.norm is None else self.norm(vector)}
+        for number, rows in enumerate(self.spec.entities):
+            entities = rows_in(obs, rows)
+            there = is_present(entities).unsqueeze(-1)
+            if self.norm is not None:
+                entities = self.entity_norms[number](entities).masked_fill(~there, 0.0)
+            inputs[rows.block] = torch.cat([there.float(), entities], -1)
+        return {**inputs, **{name: obs[name] for name in self._named}}
 
     def observe(self, obs: Obs) -> None:
-        """Take these rows into the statistics of the vector, where there are any."""
-        if self.norm is not None:
-            self.norm.update(flatten(obs, self._named))
+        """Take these rows into the statistics of the vector, and entities into theirs, where there are any."""
+        if self.norm is None:
+            return
+        self.norm.update(flatten(without_rows(obs, self.spec.entities), self._named))
+        for norm, rows in zip(self.entity_norms, self.spec.entities, strict=True):
+            assert isinstance(norm, RunningNorm)
+            entities = rows_in(obs, rows)
+            norm.update(entities[is_present(entities)])
+
+    def share_statistics(self, other: Actor) -> None:
+        """Standardise by another actor's statistics from now on."""
+        self.norm, self.entity_norms = other.norm, other.entity_norms
 
     def remember(self, obs: Obs, mask: Tensor | None) -> tuple[Distribution, Tensor]:
         """Observation and memory -> distribution, and the memory after the decision."""

@@ -1,16 +1,19 @@
 """Observations as named blocks, the inputs that networks read, and their running standardisation.
 
 A network reads a `vector` of float32 features and any number of further blocks, each under its own name and with its
-own dtype. The vector holds every block of an observation that the network does not ask for by name. The statistics
-by which it is standardised are part of a policy's state.
+own dtype. The vector holds every block of an observation that the network does not ask for by name. Rows of entities
+leave the vector too, if it asks for them, and come under the name of their block. The statistics by which both are
+standardised are part of a policy's state.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 
 import torch
 from torch import Tensor, nn
+
+from slipstream.spec import EntityRows
 
 Obs = dict[str, Tensor]  # block name -> [rows, ...], as the world shows them
 Inputs = dict[str, Tensor]  # VECTOR and the blocks a network reads by name -> [rows, ...]
@@ -27,6 +30,24 @@ def flatten(obs: Obs, without: Collection[str] = ()) -> Tensor:
     if not blocks:  # the network reads all of them by name
         return next(iter(obs.values())).flatten(1)[:, :0].float()
     return torch.cat([block.float() for block in blocks], dim=1)
+
+
+def without_rows(obs: Obs, entities: Sequence[EntityRows]) -> Obs:
+    """The blocks, without these rows of entities at their ends."""
+    shortened = {rows.block: obs[rows.block].flatten(1)[:, : rows.first] for rows in entities}
+    return {**obs, **shortened}
+
+
+def rows_in(obs: Obs, rows: EntityRows) -> Tensor:
+    """The rows of entities in their block, as float32 [rows, entities, features]."""
+    elements = obs[rows.block].flatten(1)[:, rows.first :]
+    width = len(rows.features)
+    return elements.reshape(len(elements), elements.shape[1] // width, width).float()
+
+
+def is_present(entities: Tensor) -> Tensor:
+    """Which rows of entities [..., features] are somebody: those that are not all zeros."""
+    return (entities != 0).any(-1)
 
 
 def append(inputs: Inputs, features: Tensor) -> Inputs:

@@ -67,6 +67,7 @@ class Networks(NamedTuple):
             layout=dict(self.spec.layout),
             blocks=self.spec.blocks,
             parts=self.action.parts,
+            entities=self.spec.entities,
         )
         return make_actor(spec, self.generator).to(self.device)
 
@@ -93,8 +94,9 @@ def make_networks(
     kind = network_kind(network.kind)
     named = kind.blocks(network, spec)
     blocks = tuple(block for block in spec.obs if block.name in named)
-    vector = spec.obs_size - sum(block.size for block in blocks)
-    shape = TorsoSpec(vector, config.hidden, config.activation, blocks, kind.layout(network, spec))
+    layout, entities = kind.layout(network, spec), kind.entities(network, spec)
+    vector = sum(block.size for block in spec.outside(entities) if block.name not in named)
+    shape = TorsoSpec(vector, config.hidden, config.activation, blocks, layout, entities=entities)
     return Networks(config, network, kind, shape, action, torch.Generator().manual_seed(seed), device)
 
 

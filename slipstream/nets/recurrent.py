@@ -23,7 +23,7 @@ from slipstream.nets.cell import CellForward, CellLayout, CellRows, checked, for
 from slipstream.nets.inputs import LENGTHS, VECTOR, Inputs
 from slipstream.nets.mlp import Linear, MlpTorso, NativeForward, Net, forward_with_memory, make_orthogonal
 from slipstream.nets.torso import NetworkKind, TorsoSpec, network_kind, usual_network
-from slipstream.spec import MEMORY, WorldSpec
+from slipstream.spec import MEMORY, EntityRows, WorldSpec
 
 GATES = {"gru": 3, "lstm": 4}
 PARAMETERS = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")  # torch's names, in the order of the cell
@@ -211,6 +211,11 @@ class RecurrentKind(NetworkKind):
         """Those of its encoder."""
         encoder = _encoder(config, spec)
         return network_kind(encoder.kind).blocks(encoder, spec)
+
+    def entities(self, config: NetworkConfig, spec: WorldSpec) -> tuple[EntityRows, ...]:
+        """Those of its encoder."""
+        encoder = _encoder(config, spec)
+        return network_kind(encoder.kind).entities(encoder, spec)
 
     def layout(self, config: NetworkConfig, spec: WorldSpec) -> dict[str, Any]:
         """The settings, and what its encoder is built from."""

@@ -13,7 +13,7 @@ from slipstream.config.algos.learner import IMPLEMENTATIONS, ConvNetwork, MlpNet
 from slipstream.config.world import NetworkConfig
 from slipstream.nets.inputs import VECTOR, Inputs
 from slipstream.nets.mlp import Linear, MlpTorso, Net, run
-from slipstream.spec import ObsBlock, WorldSpec
+from slipstream.spec import EntityRows, ObsBlock, WorldSpec
 
 if TYPE_CHECKING:
     from slipstream.nets.actor import Actor, ActorSpec
@@ -101,6 +101,7 @@ class TorsoSpec(NamedTuple):
     blocks: tuple[ObsBlock, ...] = ()  # read by name
     layout: Mapping[str, Any] = {}  # facts of the kind, as its `layout` gave them
     axes: int = 0  # of the vector, at its end: of the action that a critic of actions values
+    entities: tuple[EntityRows, ...] = ()  # read as rows, by the names of their blocks
 
 
 class WithOutput(nn.Module):
@@ -139,6 +140,10 @@ class NetworkKind(Protocol):
 
     def blocks(self, config: NetworkConfig, spec: WorldSpec) -> tuple[str, ...]:
         """Names of the observation blocks that it reads by name; all others make up the vector."""
+        return ()
+
+    def entities(self, config: NetworkConfig, spec: WorldSpec) -> tuple[EntityRows, ...]:
+        """Rows of entities that it reads as such; they are not in the vector."""
         return ()
 
     def layout(self, config: NetworkConfig, spec: WorldSpec) -> dict[str, Any]:

@@ -76,8 +76,8 @@ class _Stage:
     def __init__(self, scenario: Scenario, policy: str, worlds: VecEnv, episodes: int, number: int) -> None:
         cast = make_cast(scenario, worlds.spec)
         self.spec: ActorSpec = cast.learners[policy].actor_spec()
-        if self.spec.blocks:
-            named = ", ".join(block.name for block in self.spec.blocks)
+        if self.spec.blocks or self.spec.entities:
+            named = ", ".join([b.name for b in self.spec.blocks] + [rows.block for rows in self.spec.entities])
             raise FederationError(f"distillation reads observations as one vector; {self.spec.network} reads {named}")
         self.seed = (scenario.federated.init_seed * 1_000_003 + number) % OWN ^ OWN
         self._teams, self._policy, self._worlds, self._episodes = cast.teams, policy, worlds, episodes

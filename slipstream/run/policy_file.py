@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from slipstream.algos.protocol import Algorithm
 from slipstream.algos.state import AVERAGE, load_module
@@ -19,7 +20,17 @@ from slipstream.data import checkpoint
 from slipstream.data.rollout import Blocks
 from slipstream.errors import CheckpointError, SlipstreamError, suggest
 from slipstream.nets.actor import Acted, Actor, ActorSpec, act, make_actor, with_network_keys
-from slipstream.spec import MEMORY, WorldSpec, clip_axes, flat_mask, joint_mask, map_actions, to_space
+from slipstream.spec import (
+    MEMORY,
+    EntityRows,
+    ObsBlock,
+    WorldSpec,
+    clip_axes,
+    flat_mask,
+    joint_mask,
+    map_actions,
+    to_space,
+)
 from slipstream.types import F32, U8, Arrays
 
 CPU = torch.device("cpu")
@@ -76,17 +87,19 @@ class Policy:
         blocks = {k: np.asarray(v) for k, v in obs.items()} if isinstance(obs, Mapping) else _as_blocks(obs, spec)
         leading: tuple[int, ...] = ()
         rows: Blocks = {}
+        entities = {each.block: each for each in self.record.actor.entities}
         for block in spec.obs:
             if block.name not in blocks:
                 raise ValueError(f"the observation lacks block '{block.name}'{suggest(block.name, blocks)}")
             array = blocks[block.name]
-            leading = array.shape[: array.ndim - len(block.shape)]
-            if array.shape[len(leading) :] != block.shape:
+            shape = _shape_of_one(array, block, entities.get(block.name))
+            leading = array.shape[: array.ndim - len(shape)]
+            if not shape:
                 raise ValueError(
                     f"observation block '{block.name}' has shape {array.shape}, but this policy was trained on "
                     f"{block.shape} per agent ({', '.join(block.features[:4])}…) in {spec.name}"
                 )
-            rows[block.name] = np.ascontiguousarray(array.reshape(-1, *block.shape), dtype=block.dtype)
+            rows[block.name] = np.ascontiguousarray(array.reshape(-1, *shape), dtype=block.dtype)
         if isinstance(mask, Mapping | tuple) and spec.action_space is not None:
             mask = flat_mask(spec.action_space, mask)
         flat = None if mask is None else self.network_mask(np.asarray(mask, np.uint8))
@@ -135,6 +148,20 @@ class RememberingPlayer:
         """Begin anew where episodes have ended: everywhere, or where these flags are set."""
         if self.memory is not None:
             self.memory[np.broadcast_to(np.asarray(ended, bool), self._shape).ravel()] = 0.0
+
+
+def _shape_of_one(array: NDArray[Any], block: ObsBlock, entities: EntityRows | None) -> tuple[int, ...]:
+    """The shape of one agent's block in an array of one or more; empty where it does not fit this policy.
+
+    Of a block with rows of entities there may be more or fewer than in training; without anything else in the block
+    they may have two axes, [others, features].
+    """
+    shape = array.shape[max(array.ndim - len(block.shape), 0) :]
+    if shape == block.shape or entities is None:
+        return shape if shape == block.shape else ()
+    if entities.first == 0 and array.ndim > 1 and shape[-1] == len(entities.features):
+        return array.shape[-2:]
+    return shape if shape and entities.fits(shape[0]) else ()
 
 
 def _as_blocks(obs: Any, spec: WorldSpec) -> Blocks:

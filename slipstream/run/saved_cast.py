@@ -88,11 +88,19 @@ def _playing(name: str, agents: tuple[int, ...], policy: Policy) -> Team:
 def refuse_other_world(policy: Policy, spec: WorldSpec, where: str) -> None:
     """Raise ScenarioError if a policy does not fit this world."""
     trained = policy.record.world
-    if trained.obs != spec.obs or trained.action != spec.action:
+    if not _shows_the_same(policy, spec) or trained.action != spec.action:
         raise ScenarioError(
             f"{where}: this policy was trained on {trained.name} ({trained.obs_size} inputs, "
             f"{trained.action.words}) and cannot act in {spec.name} ({spec.obs_size} inputs, {spec.action.words})"
         )
+
+
+def _shows_the_same(policy: Policy, spec: WorldSpec) -> bool:
+    """Whether a policy reads what a world shows: the same blocks, or as rows of entities more or fewer of the same."""
+    trained, entities = policy.record.world, policy.record.actor.entities
+    if trained.obs == spec.obs:
+        return True
+    return set(entities) <= set(spec.entities) and trained.outside(entities) == spec.outside(entities)
 
 
 def trained_teams(scenario: Scenario, saved: checkpoint.Checkpoint, spec: WorldSpec) -> list[Team]:

@@ -66,6 +66,7 @@ def spec_faults(spec: WorldSpec) -> Iterator[str]:
             yield f"obs '{block.name}' has {block.size} elements and {len(block.features)} feature names"
         if not block.low < block.high:
             yield f"obs '{block.name}' is bounded by {block.low} and {block.high}"
+    yield from _entity_faults(spec)
     action = spec.action
     if action.size < 1 or (action.names and len(action.names) != action.size):
         yield f"the action has size {action.size} and {len(action.names)} names"
@@ -73,6 +74,19 @@ def spec_faults(spec: WorldSpec) -> Iterator[str]:
         yield "the action table needs rows of a continuous action"
     if action.parts and (action.discrete or action.table or action.axes < 0 or min(action.parts) < 1):
         yield f"an action of parts {list(action.parts)} cannot be of size {action.size}, discrete, or have a table"
+
+
+def _entity_faults(spec: WorldSpec) -> Iterator[str]:
+    """Rows of entities that their block cannot hold."""
+    blocks = {block.name: block for block in spec.obs}
+    for rows in spec.entities:
+        block = blocks.get(rows.block)
+        if block is None or len(block.shape) != 1:
+            yield f"rows of entities are in '{rows.block}', which is no flat observation block"
+        elif not rows.features or not rows.fits(block.size):
+            yield f"obs '{rows.block}' has {block.size} elements, of which {rows.first} and rows of {rows.features}"
+    if len({rows.block for rows in spec.entities}) != len(spec.entities):
+        yield "a block has rows of entities of one kind only, at its end"
 
 
 def array_faults(env: VecEnv) -> Iterator[str]:

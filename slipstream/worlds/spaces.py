@@ -11,7 +11,7 @@ from gymnasium.error import InvalidAction
 from numpy.typing import NDArray
 
 from slipstream.errors import WorldContractError
-from slipstream.spec import ActionSpace, ActionSpec, Number, ObsBlock, WorldSpec
+from slipstream.spec import ActionSpace, ActionSpec, EntityRows, Number, ObsBlock, WorldSpec
 
 # A spec is saved as JSON, which has no infinity; Gymnasium itself long wrote "unbounded" as this number.
 FLOAT32_MAX = float(np.finfo(np.float32).max)
@@ -146,6 +146,12 @@ def _box_leaf(name: str, path: tuple[str | int, ...], space: spaces.Box) -> Leaf
         high=min(float(np.max(space.high)), FLOAT32_MAX),
     )
     return Leaf(path, block, shape, write)
+
+
+def entity_rows(found: Sequence[Leaf]) -> tuple[EntityRows, ...]:
+    """Boxes of numbers with two axes, [others, features], are rows of entities for networks that read such."""
+    wide = [(leaf.block, leaf.row_shape) for leaf in found if len(leaf.row_shape) == 2 and len(leaf.block.shape) == 1]
+    return tuple(EntityRows(block.name, 0, tuple(map(str, range(shape[1])))) for block, shape in wide)
 
 
 def _flat_leaf(name: str, path: tuple[str | int, ...], space: Space[Any]) -> Leaf:

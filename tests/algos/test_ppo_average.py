@@ -45,6 +45,15 @@ def test_the_average_forgets_the_start_and_then_keeps_its_share():
         assert state[f"average.norm.{name}"].tobytes() == state[f"actor.norm.{name}"].tobytes()
 
 
+def test_what_was_seen_of_entities_is_not_averaged_either():
+    parts = build(scenario_of("probe_entities", AVERAGED))
+    parts.advance()
+    state = parts.learner.state_dict()
+    assert state["actor.entity_norms.0.count"] > 0
+    for name in ("mean", "shift", "scale", "count"):
+        assert state[f"average.entity_norms.0.{name}"].tobytes() == state[f"actor.entity_norms.0.{name}"].tobytes()
+
+
 def test_the_average_is_judged_and_the_newest_weights_explore():
     parts = build(scenario_of("probe_target", AVERAGED))
     for _ in range(4):

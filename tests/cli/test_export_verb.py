@@ -64,6 +64,8 @@ def test_the_verb_writes_both_files_checks_them_and_prints_latency(head_on, tmp_
         ("head_on", "td3", {}),  # one action, through tanh
         ("pendulum", "td3", {}),  # in the units of a foreign environment
         ("head_on", "dqn", {}),  # choices of a table, answered as axes
+        ("probe_entities", "ppo", {}),  # rows of others, some of which are nobody
+        ("random_sector", "sac", {"network": {"kind": "entities", "depth": 2}}),
         ("probe_bandit", "dqn", {"dueling": True, "values.kind": "quantile"}),  # masked choices
         # states go in and come out
         ("probe_remember", "dqn", {"network": {"kind": "lstm", "size": 5, "length": 2}, "dueling": True}),

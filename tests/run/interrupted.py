@@ -101,6 +101,9 @@ def cases() -> dict[str, Scenario]:
     found["dqn_lstm"] = learned_by("dqn", "probe_alternating", network=lstm, **PRIORITISED)
     found["sac_gru"] = learned_by("sac", "probe_leaver", network={**lstm, "kind": "gru"})
     found["td3_lstm"] = learned_by("td3", "probe_recall", network=lstm)
+    for kind in ("ppo", "sac", "dqn"):
+        network = {"kind": "entities", "features": 8}
+        found[f"{kind}_entities"] = learned_by(kind, "probe_entities", network=network)
     found["a rival that remembers"] = recast(
         scenario_of("probe_leaver", {**PPO, "algo.network": {"kind": "gru", "size": 8}}),
         {"a": {"kind": "learning"}, "b": {"kind": "past", "of": "a", "every": 1}},

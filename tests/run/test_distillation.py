@@ -144,6 +144,13 @@ def test_policies_that_read_blocks_by_name_leave_the_round_its_aggregate(tmp_pat
     assert said.scores == {}
 
 
+def test_policies_that_read_entities_leave_the_round_its_aggregate(tmp_path):
+    scenario = client_of("ppo", 0, tmp_path, world="probe_entities")
+    _, _, said = a_round(scenario, [learned(scenario, updates) for updates in (1, 2)])
+    assert said.chosen == AGGREGATE
+    assert "one vector" in said.reason
+
+
 def test_runs_distil_after_every_round_and_tell_what_came_of_it(tmp_path):
     scenarios = [client_of("ppo", i, tmp_path / "a") for i in range(2)]
     with ThreadPoolExecutor(2) as pool:

@@ -30,6 +30,14 @@ struct ObsBlock {
   [[nodiscard]] std::size_t bytes() const { return elements() * size_of(dtype); }
 };
 
+// Rows at the end of a flat block, each of which says the same things of another one of several (aircraft, cars): the
+// nearest first, or in any order. A row of zeros is nobody. How many rows there are is what the block's length says.
+struct EntityRows {
+  std::string block;
+  int first = 0;                      // element where the first row begins
+  std::vector<std::string> features;  // of one row
+};
+
 // An action of several parts has `parts` and is not discrete: its `size` numbers are the choice made in each part
 // (exact in a float), then the axes. Its mask has the choices of all parts side by side.
 struct ActionSpec {
@@ -54,7 +62,8 @@ struct WorldSpec {
   std::vector<std::string> agents;  // one name per agent, in buffer order
   std::vector<std::string> roles;   // one role per agent; agents of one role share a policy by default
   std::vector<ObsBlock> obs;
-  int state_size = 0;  // 0: no global state for centralised critics
+  std::vector<EntityRows> entities;  // at most one for each block
+  int state_size = 0;                // 0: no global state for centralised critics
   ActionSpec action;
   bool masked = false;                    // action_mask is written
   bool has_potential = false;             // potential is written

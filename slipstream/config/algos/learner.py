@@ -112,6 +112,36 @@ class ConvNetwork(NetworkConfig):
     )
 
 
+class EntitiesNetwork(NetworkConfig):
+    """Attention over others that are observed as rows, however many there are."""
+
+    implementation: ClassVar[str] = "slipstream.nets.entities:ENTITIES"
+    reads_hidden: ClassVar[bool] = False
+    shares_torso: ClassVar[bool] = True
+
+    kind: Literal["entities"] = Field(
+        "entities", description="Attention over others that are observed as rows, however many there are."
+    )
+    features: int = Field(64, ge=1, le=4096, description="Width of what is known of everybody, and of the result.")
+    heads: int = Field(4, ge=1, le=64, description="Attention heads; they divide features.")
+    depth: int = Field(
+        1,
+        ge=1,
+        le=8,
+        description="Attention layers. In the last one the agent attends to the others; in those before it everybody "
+        "attends to everybody.",
+    )
+    blocks: Annotated[tuple[str, ...], Field(min_length=1)] | None = Field(
+        None, description="Observation blocks whose rows are read as entities; null: all that the world marks."
+    )
+
+    @model_validator(mode="after")
+    def _heads_divide_features(self) -> Self:
+        if self.features % self.heads:
+            raise ValueError(f"features {self.features} is not a multiple of heads {self.heads}")
+        return self
+
+
 class ModuleNetwork(NetworkConfig):
     """A torch module of the user's, from the blocks of an observation to features."""
 
@@ -128,7 +158,8 @@ class ModuleNetwork(NetworkConfig):
 
 
 Encoder = Annotated[
-    Annotated[MlpNetwork | ConvNetwork | ModuleNetwork, Field(discriminator="kind")], BeforeValidator(_from_word)
+    Annotated[MlpNetwork | ConvNetwork | EntitiesNetwork | ModuleNetwork, Field(discriminator="kind")],
+    BeforeValidator(_from_word),
 ]
 
 
@@ -156,13 +187,8 @@ class RecurrentNetwork(NetworkConfig):
     )
 
 
-_CLASSES: list[type[NetworkConfig]] = [
-    MlpNetwork,
-    ConvNetwork,
-    ModuleNetwork,
-    RecurrentNetwork,
-    *network_classes(),
-]
+_ENCODERS: list[type[NetworkConfig]] = [MlpNetwork, ConvNetwork, EntitiesNetwork, ModuleNetwork]
+_CLASSES: list[type[NetworkConfig]] = [*_ENCODERS, RecurrentNetwork, *network_classes()]
 
 _BY_KIND = {kind: member for member in _CLASSES for kind in typing.get_args(member.model_fields["kind"].annotation)}
 

@@ -22,7 +22,7 @@ from slipstream.config.records import from_json
 from slipstream.errors import WorldContractError
 from slipstream.spec import WorldSpec, row_of, to_space
 from slipstream.types import F32, F64, U8, U32, U64
-from slipstream.worlds.spaces import MismatchError, action_spec, leaves, mask_leaves
+from slipstream.worlds.spaces import MismatchError, action_spec, entity_rows, leaves, mask_leaves
 from slipstream.worlds.vec_env import EnvOptions
 
 SNAPSHOT_VERSION = 1
@@ -78,6 +78,7 @@ class ForeignVecEnv:
             masked=bool(self._masks),
             max_episode_steps=max_episode_steps,
             action_space=self._space,
+            entities=entity_rows(self._leaves),
         )
         self._allocate()
         n = self.num_worlds

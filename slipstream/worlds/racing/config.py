@@ -217,6 +217,12 @@ class ObservationBlocks(Config):
         None, ge=1, le=16, description="Number of latest frames shown, including the present one."
     )
     action_stack: int | None = Field(None, ge=0, le=16, description="Number of past actions shown.")
+    others: int | None = Field(
+        None,
+        ge=0,
+        le=15,
+        description="Rows of so many other cars, the nearest first: motion, place and heading, in own frame; null: 0.",
+    )
 
 
 ObservationPreset = Literal["lidar", "gaplock", "centerline", "frenet", "full"]
@@ -248,7 +254,7 @@ class ObservationConfig(Config):
     def blocks(self, cars: int) -> dict[str, bool | int]:
         """Every block, and how much is stacked; who is alone has no target unless asked for one."""
         plain: dict[str, bool | int] = dict.fromkeys(("scan", "speed", "sway", "steer", "line", "target"), False)
-        chosen = {**plain, "frame_stack": 1, "action_stack": 0, **OBSERVATIONS[self.preset]}
+        chosen = {**plain, "frame_stack": 1, "action_stack": 0, "others": 0, **OBSERVATIONS[self.preset]}
         if cars == 1:
             chosen["target"] = False
         return {**chosen, **self.overrides.model_dump(exclude_none=True)}

@@ -68,7 +68,7 @@ def changed(value: Any, path: tuple[str, ...]) -> Any:
     name = path[-1]
     if name in OTHER and path != ("squeezer", "ahead_m"):
         return OTHER[name]
-    if path[:2] == ("observation", "overrides") and not name.endswith("stack"):
+    if path[:2] == ("observation", "overrides") and not name.endswith(("stack", "others")):
         return False
     return not value if isinstance(value, bool) else 7 if value is None else value + 1
 

@@ -322,6 +322,36 @@ def test_the_line_ahead_is_where_the_car_will_be():
     assert seen["ahead_0_y"] == pytest.approx(0.0, abs=1e-6)
 
 
+def test_rows_of_others_are_those_still_driving_the_nearest_first():
+    cars = [{"id": f"car_{k}"} for k in range(4)]
+    seen = {"preset": "frenet", "overrides": {"others": 5}}
+    env = race("head_to_head", cars=cars, observation=seen, **{"start_speed_mps": [1, 3]})
+    (rows,) = env.spec.entities
+    names = env.spec.obs[0].features
+    assert names[rows.first :] == tuple(f"other{k}_{name}" for k in range(1, 6) for name in rows.features)
+    env.reset()
+    left = set()
+    for _ in range(60):
+        env.act_scripted("random", [0, 1, 2, 3])
+        env.step()
+        if env.episode_done[0]:
+            break
+        places = env.frame(0)[:, [env.spec.frame_fields.index(name) for name in ("x_m", "y_m")]]
+        alive = [k for k in range(4) if env.acting[0, k]]
+        left.add(len(alive))
+        for k in alive:
+            obs = env.obs["obs"][0, k]
+            shown = obs[rows.first :].reshape(5, 9)
+            far = sorted(np.hypot(*(places[j] - places[k])) for j in alive if j != k)
+            assert shown[:, 0].tolist() == [1.0] * len(far) + [0.0] * (5 - len(far))
+            np.testing.assert_allclose(shown[: len(far), 8], np.minimum(np.array(far) / 10, 1), atol=1e-5)
+            assert not shown[len(far) :].any()
+            if far:  # the nearest one is what the block `target` shows of it
+                first = names.index("target_speed")
+                np.testing.assert_array_equal(shown[0, 1:], obs[first : first + 8])
+    assert len(left) > 1  # somebody has left meanwhile
+
+
 # --- where they start, and phases ---
 
 
