@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -167,6 +168,7 @@ def main() -> None:
     if args.child:
         print(json.dumps(child(args.child, args.updates)))
         return
+    load = os.getloadavg()[0]  # of others, before this begins
     found: Found = {what: [] for what in (*OURS, *PEERS)}
     for repeat in range(args.repeats):
         for what, results in found.items():
@@ -180,7 +182,14 @@ def main() -> None:
     print(f"steps per CPU second by RecurrentPPO's (target: at least {PEER_TARGET:g})")
     print(f"{'lstm on cartpole':<28} {peer:6.2f}")
     runs = {":".join(what): results for what, results in found.items()}
-    record = {"benchmark": "recurrent", **machine(), "runs": runs, "ratios": ratios(found), "peer_ratio": peer}
+    record = {
+        "benchmark": "recurrent",
+        **machine(),
+        "load": load,
+        "runs": runs,
+        "ratios": ratios(found),
+        "peer_ratio": peer,
+    }
     RESULTS.mkdir(parents=True, exist_ok=True)
     (RESULTS / "recurrent.json").write_text(json.dumps(record, indent=1) + "\n")
 

@@ -17,6 +17,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from slipstream.errors import ScenarioError
+
 # Bounds as wide as this mean "unbounded": scaling -1..1 to them would only produce noise.
 UNBOUNDED = 1e18
 MOST_JOINT = 256  # combinations of parts that are taken for one choice
@@ -197,6 +199,8 @@ def _leaf_values(space: ActionSpace, actions: Any) -> Iterator[NDArray[Any]]:
 
 # A block of observations beside the world's own, f32 [rows, state]: what a policy remembered before the decision.
 MEMORY = "memory"
+# A block of policies that several agents share (`algo.show_agent`), f32 [rows, agents]: 1 for the agent a row is of.
+AGENT = "which_agent"
 
 DTypeName = Literal["float32", "uint8", "int32"]
 
@@ -328,8 +332,22 @@ def joint_columns(parts: tuple[int, ...]) -> NDArray[np.int64]:
     return np.asarray(list(itertools.product(*map(range, parts))) + first, np.int64)
 
 
+class RoleSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What agents of one role see and do, where the roles of a world differ in that."""
+
+    role: str
+    obs: tuple[str, ...]  # names of the world's blocks that they see; the others are 0 in their rows
+    action: ActionSpec
+    masked: bool = False
+    action_space: ActionSpace | None = None
+
+
 class WorldSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Shapes, bounds, names and roles of one world; the same for every world of a batch."""
+    """Shapes, bounds, names and roles of one world; the same for every world of a batch.
+
+    Where roles differ, `unlike` says how, and `obs` holds the blocks of all. `action` is then as wide as the widest:
+    the largest number of choices if all roles choose, else of axes, and a choice is the first of them.
+    """
 
     name: str
     agents: tuple[str, ...]
@@ -350,6 +368,7 @@ class WorldSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tick_seconds: float = 0.0
     action_space: ActionSpace | None = None  # a foreign environment's own
     entities: tuple[EntityRows, ...] = ()  # which elements of observations describe others; one for a block at most
+    unlike: tuple[RoleSpec, ...] = ()  # every role's view; empty: all agents see and do the same
 
     @property
     def num_agents(self) -> int:
@@ -361,6 +380,54 @@ class WorldSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Elements of one agent's observation, all blocks together."""
         return sum(block.size for block in self.obs)
 
+    @property
+    def mask_size(self) -> int:
+        """Width of masks: the choices that can be forbidden, or of the role that has most of them."""
+        return max((view.action.mask_size for view in self.unlike), default=self.action.mask_size)
+
+    @property
+    def outputs(self) -> int:
+        """Numbers that a policy gives, or that of the role with most of them."""
+        return max((view.action.outputs for view in self.unlike), default=self.action.outputs)
+
+    def seen_by(self, agents: Sequence[int]) -> WorldSpec:
+        """The world as one policy for these agents has it: their blocks, and their action."""
+        if not self.unlike:
+            return self
+        views = {view.role: view for view in self.unlike}
+        first, *others = [views[self.roles[agent]] for agent in agents]
+        for agent, other in zip(agents[1:], others, strict=True):
+            if msgspec.structs.replace(other, role=first.role) != first:
+                raise ScenarioError(
+                    f"policies: one policy acts for {self.agents[agents[0]]} and {self.agents[agent]} of {self.name}, "
+                    f"whose observations or actions differ; give {first.role} and {other.role} a policy each, under "
+                    "policies and teams"
+                )
+        blocks = {block.name: block for block in self.obs}
+        return msgspec.structs.replace(
+            self,
+            obs=tuple(blocks[name] for name in first.obs),
+            action=first.action,
+            masked=first.masked,
+            action_space=first.action_space,
+            entities=tuple(rows for rows in self.entities if rows.block in first.obs),
+            unlike=(),
+        )
+
+    def with_agent(self, count: int) -> WorldSpec:
+        """The same with a block that tells which of so many agents a row is of."""
+        if self.tells_apart:
+            raise ScenarioError(
+                f"algo.show_agent: {self.name} has an observation block '{AGENT}' of its own; set it to false, or "
+                "rename that block"
+            )
+        return msgspec.structs.replace(self, obs=(*self.obs, ObsBlock(AGENT, "float32", (count,), 0.0, 1.0)))
+
+    @property
+    def tells_apart(self) -> bool:
+        """Whether it has that block."""
+        return any(block.name == AGENT for block in self.obs)
+
     def outside(self, entities: tuple[EntityRows, ...]) -> tuple[ObsBlock, ...]:
         """The observation blocks, without these rows of entities."""
         first = {rows.block: rows.first for rows in entities}
@@ -370,3 +437,11 @@ class WorldSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             else block
             for block in self.obs
         )
+
+
+def action_columns(spec: WorldSpec, agents: Sequence[int]) -> tuple[int | slice, ...]:
+    """Where these agents' actions stand in the last axis of the world's; empty: they fill it, or there is none."""
+    own = spec.seen_by(agents).action
+    if spec.action.discrete or own == spec.action:
+        return ()
+    return (0,) if own.discrete else (slice(own.size),)

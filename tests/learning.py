@@ -27,6 +27,7 @@ from slipstream.data.transitions import Sample, Transitions
 from slipstream.run.learner_input import Feed, make_feed
 from slipstream.run.metrics import read_rows
 from slipstream.run.setup import Cast, gammas, make_cast, make_training_worlds, resolve
+from slipstream.run.views import by_role
 from slipstream.spec import ActionSpec, ObsBlock, WorldSpec
 from slipstream.types import Arrays
 from slipstream.worlds.vec_env import VecEnv
@@ -127,13 +128,19 @@ def recast(scenario: Scenario, policies: Mapping[str, Any], teams: Mapping[str, 
 def build(scenario: Scenario) -> Parts:
     """Everything the experiment would build for training."""
     env = make_training_worlds(scenario)
+    scenario = by_role(scenario, env.spec)
     cast = make_cast(scenario, env.spec)
     ticks = scenario.collect.rollout_length
     collector = Collector(env, cast.teams, ticks, scenario.seed, gammas(scenario), cast.shaping)
     learning = [team for team in cast.teams if team.learns]
     feeds = {
         team.policy: make_feed(
-            scenario, team.policy, cast.learners[team.policy], len(team.agents), env.spec, NothingSetAside()
+            scenario,
+            team.policy,
+            cast.learners[team.policy],
+            len(team.agents),
+            cast.records[team.policy].world,
+            NothingSetAside(),
         )
         for team in learning
     }

@@ -37,6 +37,18 @@ nb::object view_or_none(nb::handle owner, std::vector<T>& buffer, const std::vec
   return nb::cast(view(owner, buffer.data(), shape, nb::dtype<T>()));
 }
 
+nb::dict action_dict(const ActionSpec& action) {
+  nb::dict d;
+  d["discrete"] = action.discrete;
+  d["size"] = action.size;
+  d["low"] = action.low;
+  d["high"] = action.high;
+  d["names"] = action.names;
+  d["table"] = action.table;
+  d["parts"] = action.parts;
+  return d;
+}
+
 nb::dict spec_dict(const WorldSpec& spec) {
   nb::list obs;
   for (const ObsBlock& block : spec.obs) {
@@ -49,6 +61,15 @@ nb::dict spec_dict(const WorldSpec& spec) {
     d["features"] = nb::tuple(nb::cast(block.features));
     obs.append(d);
   }
+  nb::list unlike;
+  for (const RoleSpec& role : spec.unlike) {
+    nb::dict d;
+    d["role"] = role.role;
+    d["obs"] = role.obs;
+    d["action"] = action_dict(role.action);
+    d["masked"] = role.masked;
+    unlike.append(d);
+  }
   nb::list entities;
   for (const EntityRows& rows : spec.entities) {
     nb::dict d;
@@ -57,14 +78,6 @@ nb::dict spec_dict(const WorldSpec& spec) {
     d["features"] = nb::tuple(nb::cast(rows.features));
     entities.append(d);
   }
-  nb::dict action;
-  action["discrete"] = spec.action.discrete;
-  action["size"] = spec.action.size;
-  action["low"] = spec.action.low;
-  action["high"] = spec.action.high;
-  action["names"] = spec.action.names;
-  action["table"] = spec.action.table;
-  action["parts"] = spec.action.parts;
   nb::dict d;
   d["name"] = spec.name;
   d["agents"] = spec.agents;
@@ -72,7 +85,7 @@ nb::dict spec_dict(const WorldSpec& spec) {
   d["obs"] = obs;
   d["entities"] = entities;
   d["state_size"] = spec.state_size;
-  d["action"] = action;
+  d["action"] = action_dict(spec.action);
   d["masked"] = spec.masked;
   d["has_potential"] = spec.has_potential;
   d["has_durations"] = spec.has_durations;
@@ -84,6 +97,7 @@ nb::dict spec_dict(const WorldSpec& spec) {
   d["phases"] = spec.phases;
   d["max_episode_steps"] = spec.max_episode_steps;
   d["tick_seconds"] = spec.tick_seconds;
+  d["unlike"] = unlike;
   return d;
 }
 

@@ -17,6 +17,7 @@
 #include "probe/parts.hpp"
 #include "probe/recall.hpp"
 #include "probe/remember.hpp"
+#include "probe/roles.hpp"
 #include "probe/target.hpp"
 
 namespace slipstream::probe {
@@ -44,6 +45,7 @@ constexpr std::pair<const char*, MakeWorlds> kTasks[] = {
     {"digit", &make<Digit>},
     {"remember", &make<Remember>},
     {"copy", &make<Copy>},
+    {"roles", &make<Roles>},
     {"recall", &make<Recall>},
     {"entities", &make<Entities>},
 };

@@ -9,6 +9,7 @@
 using namespace slipstream;
 using test::clock;
 using test::make_tick_env;
+using test::TickWorld;
 
 namespace {
 

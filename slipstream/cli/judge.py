@@ -256,11 +256,15 @@ def check_world(argv: Sequence[str]) -> int:
 
 def _networks(scenario: Scenario) -> str:
     """What the learners' networks will be, given what the world shows."""
+    from slipstream.config.scenario import assign_teams
     from slipstream.nets.torso import network_kind, usual_network
+    from slipstream.run.views import by_role, view_of
     from slipstream.worlds.registry import spec_of
 
-    spec, said = spec_of(scenario.world), []
+    whole, said = spec_of(scenario.world), []
+    scenario = by_role(scenario, whole)
     for name, algo in scenario.learning.items():
+        spec = view_of(scenario, name, assign_teams(scenario, whole.agents, whole.roles)[name], whole)
         config = algo.network or usual_network(spec)
         kind = network_kind(config.kind)
         read = set(kind.blocks(config, spec))

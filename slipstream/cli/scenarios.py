@@ -25,6 +25,7 @@ from slipstream.worlds.world import tools_of, worlds
 
 if TYPE_CHECKING:
     from slipstream.config.world import WorldConfig
+    from slipstream.spec import ActionSpec
     from slipstream.worlds.tools import Renderer
 
 MAX_JSON_BYTES = 4_000_000  # of a file to import; the largest published one has a few thousand
@@ -80,17 +81,21 @@ def _describe_world(name: str) -> str:
     from slipstream.worlds.registry import spec_of
 
     spec = spec_of(load(name).world)
-    action = spec.action
     lines = [
         "",
         f"# {spec.name}: {spec.num_agents} agents ({', '.join(spec.agents[:8])}{' …' if spec.num_agents > 8 else ''})",
-        f"# action: {action.words}: {', '.join(action.names)}",
+        *(f"# action of {view.role}: {_action(view.action)}; it sees {', '.join(view.obs)}" for view in spec.unlike),
+        *([] if spec.unlike else [f"# action: {_action(spec.action)}"]),
         f"# scripted policies: {', '.join(spec.scripts) or 'none'}",
         f"# episode figures: {', '.join(spec.stats) or 'none'}",
     ]
     for block in spec.obs:
         lines.append(f"# observation {block.name} {list(block.shape)}: {', '.join(block.features)}")
     return "\n".join(lines)
+
+
+def _action(action: ActionSpec) -> str:
+    return action.words + (f": {', '.join(action.names)}" if action.names else "")
 
 
 # --- new ---

@@ -106,12 +106,9 @@ class RolloutRecorder:
         env, seat, rollout = self._env, self.seat, self.rollout
         assert seat.team.player is not None
         obs = {}
-        for name, block in env.obs.items():
-            rollout.obs[name][row] = block[:, seat.columns]
+        for name, block in seat.look().items():
+            rollout.obs[name][row] = block
             obs[name] = rollout.obs[name][row].reshape(-1, *block.shape[2:])
-        if seat.memory is not None:
-            rollout.obs[MEMORY][row] = seat.memory
-            obs[MEMORY] = rollout.obs[MEMORY][row].reshape(-1, seat.memory.shape[-1])
         if rollout.state is not None and env.state is not None:
             rollout.state[row] = env.state[:, None]
         mask = None
@@ -162,31 +159,22 @@ class RolloutRecorder:
         """Remember the observation of every episode cut off in this step; the learner bootstraps from it."""
         env = self._env
         worlds, agents = np.nonzero(truncated == 1)
-        columns = np.asarray(self.seat.team.agents)[agents]
         count = len(self.seat.team.agents)
         self._end_rows.append((row * env.num_worlds + worlds) * count + agents)
-        obs = {name: block[worlds, columns] for name, block in env.final_obs.items()}
-        if self.seat.memory is not None:
-            obs[MEMORY] = self.seat.memory[worlds, agents]
-        self._end_obs.append(obs)
+        self._end_obs.append(self.seat.look_back(worlds, agents))
         if env.final_state is not None:
             self._end_state.append(env.final_state[worlds])
-        if self.rollout.mask is not None and env.final_mask is not None:
-            allowed = self.seat.allowed(env.final_mask[worlds, columns])
-            assert allowed is not None
-            self._end_mask.append(allowed)
+        if (mask := self.seat.final_mask(worlds, agents)) is not None:
+            self._end_mask.append(mask)
 
     def finish(self) -> Rollout:
         """The complete rollout; valid until the next `begin`."""
         env, rollout = self._env, self.rollout
-        for name, block in env.obs.items():
-            rollout.last_obs[name][:] = block[:, self.seat.columns]
-        if self.seat.memory is not None:
-            rollout.last_obs[MEMORY][:] = self.seat.memory
+        for name, block in self.seat.look().items():
+            rollout.last_obs[name][:] = block
         if rollout.last_state is not None and env.state is not None:
             rollout.last_state[:] = env.state[:, None]
-        allowed = self.seat.mask()
-        if rollout.last_mask is not None and allowed is not None:
+        if rollout.last_mask is not None and (allowed := self.seat.mask()) is not None:
             rollout.last_mask[:] = allowed
         names = list(rollout.obs)
         ends = None
@@ -345,8 +333,8 @@ def _of(policy: str, state: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
 
 def team_rollout(team: Team, spec: WorldSpec, ticks: int, worlds: int) -> Rollout:
     """An empty rollout of a team's decisions."""
-    size = team.mask_size(spec)
-    return allocate_rollout(spec, ticks, worlds, len(team.agents), team.discrete, size, team.memory)
+    view, size = team.view(spec), team.mask_size(spec)
+    return allocate_rollout(view, ticks, worlds, len(team.agents), team.discrete, size, team.memory)
 
 
 def finished_episodes(env: VecEnv, first_world: int = 0, step: int = 0, agent: int = 0) -> list[Episode]:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from slipstream import _core
 from slipstream.data.rollout import Blocks
-from slipstream.spec import MEMORY, WorldSpec, joint_mask
+from slipstream.spec import AGENT, MEMORY, WorldSpec, action_columns, joint_mask
 from slipstream.types import F32, U8
 from slipstream.worlds.vec_env import VecEnv
 
@@ -57,18 +57,26 @@ class Team:
     memory: int = 0  # numbers that the player remembers for each agent
     explores: bool = False  # though it does not learn: its actions are drawn while a run collects
     rival: bool = False  # there to be learned against: what it earns is not what a run is judged by
+    shown_as: tuple[int, ...] = ()  # the numbers by which the player tells its agents apart; empty: it cannot
+    shown_of: int = 0  # agents that it tells apart
+
+    def view(self, spec: WorldSpec) -> WorldSpec:
+        """What its player sees of the world."""
+        own = spec.seen_by(self.agents)
+        return own.with_agent(self.shown_of) if self.shown_of else own
 
     def choices(self, spec: WorldSpec) -> int:
         """Width of the noise and of the output: axes, or choices, or of several parts both."""
-        return len(self.table) or spec.action.outputs
+        return len(self.table) or spec.seen_by(self.agents).action.outputs
 
     def mask_size(self, spec: WorldSpec) -> int:
         """Width of the masks it is given; 0: none."""
-        if not spec.masked:
+        own = spec.seen_by(self.agents)
+        if not own.masked:
             return 0
         if self.table:  # of axes: never masked
-            return len(self.table) if spec.action.parts else 0
-        return spec.action.mask_size
+            return len(self.table) if own.action.parts else 0
+        return own.action.mask_size
 
 
 def judged_agents(teams: Sequence[Team]) -> list[int]:
@@ -92,16 +100,23 @@ class Seat:
         self._env = env
         self._seed, self._first_world = seed, first_world
         width = team.choices(env.spec) if team.player is not None else 1
-        self._parts = () if self.table is not None else env.spec.action.parts
         shape = (env.num_worlds, len(team.agents), team.memory)
         self.memory = np.zeros(shape, np.float32) if team.memory else None  # of every agent, before its next decision
-        axes = env.spec.action.axes if self._parts else 0
+        scripted = team.player is None  # the world's own script reads no arrays, and may act for roles that differ
+        seen = env.spec if scripted else env.spec.seen_by(team.agents)
+        self._parts = () if self.table is not None else seen.action.parts
+        axes = seen.action.axes if self._parts else 0
         columns_before = sum(self._parts) or width
         self._uniform = team.discrete or bool(self._parts)
         self._noise = np.empty((env.num_worlds, env.spec.num_agents, columns_before), np.float32)
         # Normal numbers beside uniform ones are drawn from later columns (by fours), so that they share no random bits.
         self._skipped = -(-columns_before // 4) * 4
         self._normal = np.empty((*self._noise.shape[:2], self._skipped + axes), np.float32) if axes else None
+        self._action, self._masked = seen.action, seen.masked
+        self._blocks = tuple(block.name for block in seen.obs)
+        self._place = (slice(None), self.columns, *(() if scripted else action_columns(env.spec, team.agents)))
+        one_hot = np.eye(team.shown_of, dtype=np.float32)[list(team.shown_as)]
+        self._shown = np.broadcast_to(one_hot, (env.num_worlds, *one_hot.shape)) if team.shown_of else None
 
     def noise(self, step: int) -> F32:
         """Exploration noise [rows, width], keyed by seed, global world, agent and step (the first it is kept for)."""
@@ -114,16 +129,41 @@ class Seat:
             noise = np.concatenate([noise, self._normal[:, self.columns, self._skipped :]], axis=-1)
         return np.ascontiguousarray(noise).reshape(-1, noise.shape[-1])
 
+    def look(self) -> Blocks:
+        """What the player sees now, [N, A', ...] of the team's agents."""
+        return self._with_own({name: self._env.obs[name][:, self.columns] for name in self._blocks}, ...)
+
+    def look_back(self, worlds: NDArray[np.int64], agents: NDArray[np.int64]) -> Blocks:
+        """What it saw last, in episodes of these worlds and places in the team that have just ended."""
+        columns = np.asarray(self.team.agents)[agents]
+        last = {name: self._env.final_obs[name][worlds, columns] for name in self._blocks}
+        return self._with_own(last, (worlds, agents))
+
+    def _with_own(self, seen: Blocks, rows: Any) -> Blocks:
+        """With what the seat itself adds: which agent a row is of, and what it remembers."""
+        if self._shown is not None:
+            seen[AGENT] = self._shown[rows]
+        if self.memory is not None:
+            seen[MEMORY] = self.memory[rows]
+        return seen
+
     def mask(self) -> U8 | None:
         """Allowed choices [N, A', M] of the team's agents; a table of axes is never masked."""
-        return None if self._env.action_mask is None else self.allowed(self._env.action_mask[:, self.columns])
+        return None if self._env.action_mask is None else self._allowed(self._env.action_mask[:, self.columns])
 
-    def allowed(self, mask: U8) -> U8 | None:
+    def final_mask(self, worlds: NDArray[np.int64], agents: NDArray[np.int64]) -> U8 | None:
+        """The choices that were allowed where `look_back` looks."""
+        mask = self._env.final_mask
+        return None if mask is None else self._allowed(mask[worlds, np.asarray(self.team.agents)[agents]])
+
+    def _allowed(self, mask: U8) -> U8 | None:
         """A mask of the world's [..., M] as the team's player has it."""
+        if not self._masked:
+            return None
+        own = mask[..., : self._action.mask_size]
         if self.table is None:
-            return mask
-        parts = self._env.spec.action.parts
-        return joint_mask(parts, mask) if parts else None
+            return own
+        return joint_mask(self._action.parts, own) if self._action.parts else None
 
     def write(self, action: NDArray[Any]) -> None:
         """Hand the team's actions [N, A', ...] to the worlds; what is not finite (a bad observation's) becomes 0."""
@@ -131,7 +171,7 @@ class Seat:
             action = self.table[action]
         elif not self.team.discrete and not np.isfinite(action).all():
             action = np.where(np.isfinite(action), action, 0.0)
-        self._env.actions[:, self.columns] = action
+        self._env.actions[self._place] = action
 
     def remember(self, acting: U8, decision: Decision) -> None:
         """Keep what agents that decide now [N, A'] remember after it; the others' memory stays as it is."""
@@ -163,9 +203,7 @@ class Seat:
         asked = np.nonzero(env.acting[:, self.columns])  # a world that has ended is shown with every choice allowed
         if not len(asked[0]):
             return
-        obs = {name: block[:, self.columns][asked] for name, block in env.obs.items()}
-        if self.memory is not None:
-            obs[MEMORY] = self.memory[asked]
+        obs = {name: block[asked] for name, block in self.look().items()}
         mask = self.mask()
         noise = None
         if step is not None and team.explores:

@@ -48,6 +48,7 @@ class FrozenPolicy(Config):
     path: str = Field(
         min_length=1, description="Path of a checkpoint or exported model, relative to the working directory."
     )
+    policy: Name | None = Field(None, description="Which policy there, where it holds several; null: the only one.")
 
 
 class ScriptedPolicy(Config):

@@ -184,10 +184,15 @@ def rows_of(spec: WorldSpec, snapshot: LoopSnapshot) -> int:
 def _seen(spec: WorldSpec, snapshot: LoopSnapshot, agents: Sequence[int]) -> list[tuple[str, list[float], str]]:
     """Features by their names, values by agent, style; of planes, how much of each is not zero. Then the actions."""
     rows = []
+    seen = {block.name for agent in agents for block in spec.seen_by([agent]).obs}
     for block in spec.obs:
-        rows += [(name, values, "") for name, values in _features(block, snapshot.focus.obs[block.name][list(agents)])]
+        if block.name in seen:
+            shown = _features(block, snapshot.focus.obs[block.name][list(agents)])
+            rows += [(name, values, "") for name, values in shown]
     actions = snapshot.focus.actions
     names = spec.action.names if not spec.action.discrete and actions.ndim == 2 else ("choice",)
+    if spec.unlike and actions.ndim == 2:
+        names = tuple(f"action_{k}" for k in range(actions.shape[1]))
     for k, name in enumerate(names or ("action",)):
         values = [float(actions[a, k]) if actions.ndim == 2 else float(actions[a]) for a in agents]
         rows.append((f"→ {name}", values, "cyan"))

@@ -24,6 +24,7 @@ from slipstream.errors import CheckpointError, ScenarioError
 from slipstream.run.policy_file import Policy, from_checkpoint
 from slipstream.run.saved_cast import fixed_team, learned_team, load_cast, scripted_team
 from slipstream.run.setup import make_evaluation_worlds
+from slipstream.run.views import by_role
 from slipstream.spec import WorldSpec
 from slipstream.stats.intervals import Interval
 from slipstream.stats.ratings import EloTest, Score, Stronger, elo_difference, elo_intervals
@@ -117,6 +118,7 @@ def make_arena(
     """Make every contender's teams for both sides; who cannot play is refused here."""
     worlds = make_evaluation_worlds(scenario, min(BATCH, most_games // 2))
     spec = worlds.spec
+    scenario = by_role(scenario, spec)
     first, second = sides = split(scenario, spec)
     assigned = assign_teams(scenario, spec.agents, spec.roles)
     fixed = [
@@ -163,7 +165,6 @@ def _roles(agents: Agents, spec: WorldSpec) -> Counter[str]:
 def _seat(who: Contender, side: Agents, spec: WorldSpec) -> Team:
     if isinstance(who.source, str):
         return scripted_team(who.name, side, who.source, spec, who.name)
-    seats = {name: learned_team(name, side, policy, spec, who.name) for name, policy in who.source.items()}
     wanted = set(_roles(side, spec))
     fitting = [name for name, policy in who.source.items() if wanted <= _learned_roles(policy)]
     if len(fitting) > 1:  # several of one role: the one that acted for these very agents
@@ -175,7 +176,7 @@ def _seat(who: Contender, side: Agents, spec: WorldSpec) -> Team:
             f"{who.name}: learned to act as {learned}, and has no policy that could play "
             f"{'+'.join(spec.agents[i] for i in side)} of {spec.name}, which every contender does on half of its games"
         )
-    return seats[fitting[0]]
+    return learned_team(fitting[0], side, who.source[fitting[0]], spec, who.name)
 
 
 def _learned_roles(policy: Policy) -> set[str]:

@@ -265,7 +265,7 @@ def run_replica(job: LearnerJob) -> None:
     worlds = make_training_worlds(scenario, range(1))
     scenario = complete(scenario, worlds.spec)
     cast = make_cast(scenario, worlds.spec)
-    blocks = [block.name for block in worlds.spec.obs]
+    blocks = {name: [block.name for block in record.world.obs] for name, record in cast.records.items()}
     worlds.close()
     group = LearnerGroup(job, address_towards(job.host))
     for learner in cast.learners.values():
@@ -275,7 +275,7 @@ def run_replica(job: LearnerJob) -> None:
         if order.what == "end":
             return
         with arithmetic(arithmetic_of(scenario)):
-            do(order, arrays, cast.learners[order.policy], blocks)
+            do(order, arrays, cast.learners[order.policy], blocks[order.policy])
 
 
 def do(order: GroupOrder, arrays: Arrays, learner: Any, blocks: Sequence[str]) -> None:

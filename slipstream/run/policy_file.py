@@ -21,6 +21,7 @@ from slipstream.data.rollout import Blocks
 from slipstream.errors import CheckpointError, SlipstreamError, suggest
 from slipstream.nets.actor import Acted, Actor, ActorSpec, act, make_actor, with_network_keys
 from slipstream.spec import (
+    AGENT,
     MEMORY,
     EntityRows,
     ObsBlock,
@@ -57,7 +58,7 @@ class Policy:
         """Rows in, choices and log-probabilities out."""
         return act(self.network, obs, mask, noise, CPU)
 
-    def act(self, obs: Any, mask: Any = None) -> Any:
+    def act(self, obs: Any, mask: Any = None, agent: Any = None) -> Any:
         """The most likely action for each observation: an array [features] or [..., features], or a dict of blocks.
 
         Answers as the world it was trained in takes them: axes within its bounds, or numbers of choices; of several
@@ -65,14 +66,15 @@ class Policy:
         has. The mask is the world's: the choices of all parts side by side; of a single observation it may also be in
         the shape of that space.
 
-        A policy with a memory acts through `start`.
+        A policy that is shown which agent it acts for (`algo.show_agent`) is told so as `agent`: its number among the
+        agents that shared the policy, or one for each observation. A policy with a memory acts through `start`.
         """
         if self.network.memory:
             raise SlipstreamError(
                 f"this policy remembers (network {self.record.actor.network}), so it must know what came before: "
                 "player = policy.start(rows); player.act(obs), and player.forget(ended) where episodes end"
             )
-        return self.answer(obs, mask, None)[0]
+        return self.answer(obs, mask, None, agent)[0]
 
     def start(self, *shape: int) -> RememberingPlayer:
         """The policy with a memory for observations of this leading shape: none for one agent, 64 for 64 of them.
@@ -81,10 +83,12 @@ class Policy:
         """
         return RememberingPlayer(self, shape)
 
-    def answer(self, obs: Any, mask: Any, memory: F32 | None) -> tuple[Any, F32 | None]:
+    def answer(self, obs: Any, mask: Any, memory: F32 | None, agent: Any = None) -> tuple[Any, F32 | None]:
         """The actions, and what is remembered after them, [rows, state]."""
         spec = self.record.world
         blocks = {k: np.asarray(v) for k, v in obs.items()} if isinstance(obs, Mapping) else _as_blocks(obs, spec)
+        if agent is not None or (spec.tells_apart and AGENT not in blocks):
+            blocks[AGENT] = _one_hot(agent, blocks, spec)
         leading: tuple[int, ...] = ()
         rows: Blocks = {}
         entities = {each.block: each for each in self.record.actor.entities}
@@ -137,9 +141,9 @@ class RememberingPlayer:
         size = policy.network.memory
         self.memory = np.zeros((math.prod(shape), size), np.float32) if size else None  # [rows, state]
 
-    def act(self, obs: Any, mask: Any = None) -> Any:
+    def act(self, obs: Any, mask: Any = None, agent: Any = None) -> Any:
         """The most likely action for each observation, as `Policy.act`; remembers it."""
-        action, after = self.policy.answer(obs, mask, self.memory)
+        action, after = self.policy.answer(obs, mask, self.memory, agent)
         if after is not None:
             self.memory = after
         return action
@@ -166,10 +170,28 @@ def _shape_of_one(array: NDArray[Any], block: ObsBlock, entities: EntityRows | N
 
 def _as_blocks(obs: Any, spec: WorldSpec) -> Blocks:
     """A bare array stands for the only block."""
-    if len(spec.obs) != 1:
-        names = ", ".join(block.name for block in spec.obs)
+    blocks = [block for block in spec.obs if block.name != AGENT]
+    if len(blocks) != 1:
+        names = ", ".join(block.name for block in blocks)
         raise ValueError(f"{spec.name} has several observation blocks ({names}); pass a dict of them")
-    return {spec.obs[0].name: np.asarray(obs)}
+    return {blocks[0].name: np.asarray(obs)}
+
+
+def _one_hot(agent: Any, blocks: Blocks, spec: WorldSpec) -> F32:
+    """The block that says which agent each observation is of."""
+    known = next((block.size for block in spec.obs if block.name == AGENT), 0)
+    if not known:
+        raise ValueError("this policy is not shown which agent it acts for (algo.show_agent); leave agent out")
+    numbers = np.asarray(-1 if agent is None else agent)
+    if numbers.dtype.kind not in "iu" or ((numbers < 0) | (numbers >= known)).any():
+        raise ValueError(
+            f"this policy is shown which of {known} agents it acts for: pass agent, a number from 0 to {known - 1}, or "
+            f"one for each observation; it is {agent!r}"
+        )
+    first = next((block for block in spec.obs if block.name != AGENT and block.name in blocks), None)
+    leading = () if first is None else blocks[first.name].shape[: blocks[first.name].ndim - len(first.shape)]
+    one_hot: F32 = np.eye(known, dtype=np.float32)[np.broadcast_to(numbers, leading)]
+    return one_hot
 
 
 def policy_arrays(name: str, learner: Algorithm) -> Arrays:
@@ -223,7 +245,9 @@ def from_checkpoint(saved: checkpoint.Checkpoint, path: Path, name: str | None =
         held = f"{', '.join(saved.meta) or 'nothing':.80}"
         raise CheckpointError(f"{path}: holds no policy, only {held}; it was not written by 'slipstream train'")
     if name is None and len(records) > 1:
-        raise CheckpointError(f"{path}: holds several policies ({', '.join(records)}); say which with name=")
+        raise CheckpointError(
+            f"{path}: holds several policies ({', '.join(records)}); say which: name= in Python, `policy` in a scenario"
+        )
     name = name or next(iter(records))
     if name not in records:
         raise CheckpointError(f"{path}: has no policy '{name}'{suggest(name, records)}")

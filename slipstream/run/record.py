@@ -43,9 +43,10 @@ from slipstream.errors import CheckpointError, ScenarioError, WorldContractError
 from slipstream.nets.actor import Acted
 from slipstream.run.policy_file import from_checkpoint
 from slipstream.run.progress import Display
-from slipstream.run.saved_cast import frozen_team, load_cast, refuse_other_world, scripted_team
+from slipstream.run.saved_cast import frozen_team, load_cast, scripted_team
 from slipstream.run.setup import gammas, make_shaping, with_gamma
-from slipstream.spec import ActionSpec, WorldSpec, clip_axes
+from slipstream.run.views import by_role, refuse_other_view, told_apart, view_of
+from slipstream.spec import ActionSpec, WorldSpec, action_columns, clip_axes
 from slipstream.types import F32, U8
 from slipstream.worlds.registry import make_worlds, spec_of
 from slipstream.worlds.vec_env import EnvOptions, VecEnv
@@ -85,12 +86,13 @@ def record(
     """
     scenario, saved = (subject, None) if isinstance(subject, Scenario) else load_subject(subject)
     scenario = with_gamma(scenario)
+    spec = spec_of(scenario.world)
+    scenario = by_role(scenario, spec)
     seed = scenario.seed if seed is None else seed
     _refuse_numbers(transitions, seed, num_worlds, gamma)
     name = _recorded_team(scenario, team)
     gamma = gammas(scenario)[name] if gamma is None else gamma
     policy = policy or ("random" if saved is None else "learned")
-    spec = spec_of(scenario.world)
     assigned = assign_teams(scenario, spec.agents, spec.roles)
     num_worlds = num_worlds or _worlds_for(transitions, scenario, spec, len(assigned[name]))
     with closing(make_worlds(scenario.world, num_worlds, EnvOptions(seed=seed, tick_discount=gamma))) as worlds:
@@ -119,9 +121,9 @@ def record(
 def _asked(
     spec: WorldSpec, teams: Sequence[Team], name: str, gamma: float, shaping: Shaping, part: DatasetPart
 ) -> DatasetRecord:
-    discrete = next(team.discrete for team in teams if team.policy == name)
+    team = next(team for team in teams if team.policy == name)
     model = None if shaping.model is None else shaping.model.digest
-    return DatasetRecord(spec, discrete, gamma, shaping.kappa, part.rows, (part,), model)
+    return DatasetRecord(team.view(spec), team.discrete, gamma, shaping.kappa, part.rows, (part,), model)
 
 
 def _worlds_for(transitions: int, scenario: Scenario, spec: WorldSpec, agents: int) -> int:
@@ -200,7 +202,11 @@ class Scripted:
     def act(self, obs: Blocks, mask: U8 | None, noise: F32 | None) -> Acted:
         """Ask the world."""
         self.worlds.act_scripted(self.script, self.agents)
-        action = self.worlds.actions[:, columns(self.agents, self.worlds.spec.num_agents)]
+        spec = self.worlds.spec
+        place = (slice(None), columns(self.agents, spec.num_agents), *action_columns(spec, self.agents))
+        action = self.worlds.actions[place]
+        if spec.seen_by(self.agents).action.discrete:
+            action = action.astype(np.int32)
         rows = action.shape[0] * action.shape[1]
         return Acted(action.reshape(rows, *action.shape[2:]).copy(), np.zeros(rows, np.float32))
 
@@ -236,7 +242,7 @@ def _teams(
         if config.kind == "learning":
             team = _acting_team(scenario, saved, worlds, name, agents, policy)
             assert team.player is not None
-            bounded = Bounded(team.player, spec.action, noise or policy == "random")
+            bounded = Bounded(team.player, spec.seen_by(agents).action, noise or policy == "random")
             teams.append(replace(team, player=bounded))
         elif config.kind == "past":
             teams.append(_acting_team(scenario, saved, worlds, config.of, agents, policy))
@@ -258,18 +264,20 @@ def _acting_team(
     """A team whose decisions are recorded (`learns`), in the terms its algorithm acts in."""
     spec, algo = worlds.spec, scenario.algo_of(name)
     assert algo is not None
-    table = action_table(algo, ALGORITHMS[algo.kind].traits, spec)
-    if spec.action.parts and policy not in ("learned", "random"):
+    known = assign_teams(scenario, spec.agents, spec.roles)[name]
+    view = view_of(scenario, name, known, spec)
+    table = action_table(algo, ALGORITHMS[algo.kind].traits, view)
+    if view.action.parts and policy not in ("learned", "random"):
         table = ()  # scripts act on parts; who takes these for one choice reads them so
-    discrete = spec.action.discrete or bool(table)
+    discrete = view.action.discrete or bool(table)
     memory = 0
     if policy == "learned":
         assert saved is not None
-        learner = _learned(scenario, saved, name, spec)
+        learner = _learned(scenario, saved, name, view)
         player: Player = learner
         memory = learner.actor_spec().memory
     elif policy == "random":
-        player = RandomPlayer(discrete, () if table else spec.action.parts)
+        player = RandomPlayer(discrete, () if table else view.action.parts)
     elif table:
         raise ScenarioError(
             f"{scenario.name}: the script '{policy}' moves the axes of {spec.name}, but {algo.kind} chooses from its "
@@ -277,16 +285,17 @@ def _acting_team(
         )
     else:
         player = Scripted(worlds, policy, agents)
-    return Team(name, agents, player, learns=True, discrete=discrete, table=table, memory=memory)
+    team = Team(name, agents, player, learns=True, discrete=discrete, table=table, memory=memory)
+    return told_apart(team, view, known, f"policies.{name}")
 
 
-def _learned(scenario: Scenario, saved: Checkpoint, name: str, spec: WorldSpec) -> Algorithm:
+def _learned(scenario: Scenario, saved: Checkpoint, name: str, view: WorldSpec) -> Algorithm:
     """The algorithm itself with the saved network, so that it explores in its own way."""
     policy = from_checkpoint(saved, Path(scenario.name), name)
-    refuse_other_world(policy, spec, f"policies.{name}")
+    refuse_other_view(policy.record, view, f"policies.{name}")
     algo = scenario.algo_of(name)
     assert algo is not None
-    learner: Algorithm = ALGORITHMS[algo.kind](algo, spec, 0, torch.device("cpu"))
+    learner: Algorithm = ALGORITHMS[algo.kind](algo, view, 0, torch.device("cpu"))
     saved_as, described = (msgspec.to_builtins(spec) for spec in (policy.record.actor, learner.actor_spec()))
     if odd := [key for key in described if saved_as[key] != described[key]]:
         wrong = ", ".join(f"{key} {saved_as[key]} and not {described[key]}" for key in odd)

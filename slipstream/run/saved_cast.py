@@ -24,6 +24,7 @@ from slipstream.errors import CheckpointError, ScenarioError, suggest
 from slipstream.nets.actor import Acted
 from slipstream.run.own_script import is_own, own_script
 from slipstream.run.policy_file import Policy, from_checkpoint, load_policy
+from slipstream.run.views import by_role, refuse_other_view, told_apart
 from slipstream.spec import WorldSpec
 from slipstream.types import F32, U8
 from slipstream.worlds.world import tools_of
@@ -64,7 +65,8 @@ class Loaded:
 def scripted_team(name: str, agents: tuple[int, ...], script: str, spec: WorldSpec, where: str) -> Team:
     """A team that a script acts for: one of the world's, or a function of the user's (module:function)."""
     if is_own(script):
-        return Team(name, agents, own_script(script, spec, where), discrete=spec.action.discrete)
+        view = spec.seen_by(agents)
+        return Team(name, agents, own_script(script, view, where), discrete=view.action.discrete)
     if script not in spec.scripts:
         known = ", ".join(spec.scripts) or "none"
         raise ScenarioError(
@@ -75,32 +77,8 @@ def scripted_team(name: str, agents: tuple[int, ...], script: str, spec: WorldSp
 
 def frozen_team(name: str, agents: tuple[int, ...], config: FrozenPolicy, spec: WorldSpec) -> Team:
     """A team that plays a policy trained before."""
-    policy = load_policy(Path(config.path))
-    refuse_other_world(policy, spec, f"policies.{name}.path: {config.path}")
-    return _playing(name, agents, policy)
-
-
-def _playing(name: str, agents: tuple[int, ...], policy: Policy) -> Team:
-    actor = policy.record.actor
-    return Team(name, agents, Loaded(policy), discrete=actor.discrete, table=policy.record.table, memory=actor.memory)
-
-
-def refuse_other_world(policy: Policy, spec: WorldSpec, where: str) -> None:
-    """Raise ScenarioError if a policy does not fit this world."""
-    trained = policy.record.world
-    if not _shows_the_same(policy, spec) or trained.action != spec.action:
-        raise ScenarioError(
-            f"{where}: this policy was trained on {trained.name} ({trained.obs_size} inputs, "
-            f"{trained.action.words}) and cannot act in {spec.name} ({spec.obs_size} inputs, {spec.action.words})"
-        )
-
-
-def _shows_the_same(policy: Policy, spec: WorldSpec) -> bool:
-    """Whether a policy reads what a world shows: the same blocks, or as rows of entities more or fewer of the same."""
-    trained, entities = policy.record.world, policy.record.actor.entities
-    if trained.obs == spec.obs:
-        return True
-    return set(entities) <= set(spec.entities) and trained.outside(entities) == spec.outside(entities)
+    policy = load_policy(Path(config.path), config.policy)
+    return learned_team(name, agents, policy, spec, f"policies.{name}.path: {config.path}")
 
 
 def trained_teams(scenario: Scenario, saved: checkpoint.Checkpoint, spec: WorldSpec) -> list[Team]:
@@ -119,6 +97,7 @@ def script_instead(scenario: Scenario, script: str, spec: WorldSpec) -> list[Tea
 
 
 def _teams(scenario: Scenario, spec: WorldSpec, learner: Callable[[str, tuple[int, ...]], Team]) -> list[Team]:
+    scenario = by_role(scenario, spec)
     teams, opponent = [], opponent_of(scenario, spec)
     for name, agents in assign_teams(scenario, spec.agents, spec.roles).items():
         config = scenario.policies[name]
@@ -156,8 +135,10 @@ def against(scenario: Scenario, spec: WorldSpec, teams: Sequence[Team]) -> list[
 
 def learned_team(name: str, agents: tuple[int, ...], policy: Policy, spec: WorldSpec, where: str) -> Team:
     """A team that plays a trained policy."""
-    refuse_other_world(policy, spec, where)
-    return _playing(name, agents, policy)
+    refuse_other_view(policy.record, spec.seen_by(agents), where)
+    actor, table = policy.record.actor, policy.record.table
+    team = Team(name, agents, Loaded(policy), discrete=actor.discrete, table=table, memory=actor.memory)
+    return told_apart(team, policy.record.world, policy.record.agents, where)
 
 
 def fixed_team(name: str, agents: tuple[int, ...], config: ScriptedPolicy | FrozenPolicy, spec: WorldSpec) -> Team:

@@ -171,7 +171,7 @@ def open_run(
             made.callback(run.source.close)
         for name, learner in cast.learners.items():
             agents, quarantine = len(cast.records[name].agents), make_quarantine(run, name)
-            run.feeds[name] = make_feed(scenario, name, learner, agents, worlds.spec, quarantine, cluster)
+            run.feeds[name] = make_feed(scenario, name, learner, agents, cast.records[name].world, quarantine, cluster)
             made.callback(run.feeds[name].close)
         run.saver = Saver(run)
         if saved is not None:

@@ -32,9 +32,10 @@ from slipstream.config.stopping import EVALUATED_RULES
 from slipstream.errors import ScenarioError
 from slipstream.nets.arithmetic import PLAIN, Arithmetic
 from slipstream.nets.mlp import fastest_threads
-from slipstream.nets.torso import network_kind, usual_network
+from slipstream.nets.torso import network_kind
 from slipstream.run.policy_file import PolicyRecord
 from slipstream.run.saved_cast import frozen_team, scripted_team
+from slipstream.run.views import by_role, refuse_other_view, told_apart, view_of, with_networks
 from slipstream.runtime.platform import available_memory, cores
 from slipstream.spec import WorldSpec
 from slipstream.worlds.registry import make_worlds, spec_of
@@ -168,17 +169,14 @@ def make_cast(scenario: Scenario, spec: WorldSpec) -> Cast:
     for index, (name, agents) in enumerate(assigned.items()):
         policy = scenario.policies[name]
         if policy.kind == "learning":
-            learner, table = make_learner(scenario, name, spec, index)
+            view = view_of(scenario, name, agents, spec)
+            learner, table = make_learner(scenario, name, view, index)
             learners[name] = learner
             actor = learner.actor_spec()
-            records[name] = PolicyRecord(
-                actor=actor,
-                world=spec,
-                agents=agents,
-                table=table,
-            )
-            hold, memory = (policy.algo or scenario.algo).exploration_hold, actor.memory
-            teams.append(Team(name, agents, learner, None, True, actor.discrete, table, noise_hold=hold, memory=memory))
+            records[name] = PolicyRecord(actor=actor, world=view, agents=agents, table=table)
+            hold = (policy.algo or scenario.algo).exploration_hold
+            team = Team(name, agents, learner, None, True, actor.discrete, table, hold, actor.memory)
+            teams.append(told_apart(team, view, agents, f"policies.{name}"))
         elif policy.kind == "past":
             continue  # once all learners are there
         elif policy.kind == "scripted":
@@ -196,8 +194,9 @@ def make_cast(scenario: Scenario, spec: WorldSpec) -> Cast:
             past[name] = OpponentPool(policy, learners[policy.of], scenario.seed, torch.device(scenario.device))
             of, player = records[policy.of], past[name]
             discrete, memory, explores = of.actor.discrete, of.actor.memory, policy.explore
+            refuse_other_view(of, spec.seen_by(agents), f"policies.{name}")
             team = Team(name, agents, player, None, False, discrete, of.table, memory=memory, explores=explores)
-            teams.append(replace(team, rival=True))
+            teams.append(replace(told_apart(team, of.world, of.agents, f"policies.{name}"), rival=True))
     return Cast(learners, tuple(teams), records, past, make_shaping(scenario, spec))
 
 
@@ -371,15 +370,13 @@ def complete(scenario: Scenario, spec: WorldSpec) -> Scenario:
 
     The number of threads is the scenario's, or the fastest by a measurement; bits do not depend on it.
     """
+    scenario = by_role(scenario, spec)
     rows = {where for where, algo in _algos(scenario).items() if (r := algo.replay_config) and r.capacity is None}
     if rows:
         remembered = max(_remembered(_algos(scenario)[where], spec) for where in rows)
         usual_rows = usual_capacity(scenario, spec, remembered)
         scenario = override(scenario, {f"{where}.replay.capacity": usual_rows for where in rows})
-    open_choices = [where for where, algo in _algos(scenario).items() if algo.network is None]
-    if open_choices:
-        usual = usual_network(spec).model_dump()
-        scenario = override(scenario, {f"{where}.network": usual for where in open_choices})
+    scenario = with_networks(scenario, spec)
     _core.keep_freed_memory()
     torch.set_num_threads(1)  # torch's own threads cost small networks more than they bring, and change the bits
     if scenario.learner_threads == "auto":

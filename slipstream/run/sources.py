@@ -190,7 +190,9 @@ def acting_copy(team: Team, scenario: Scenario, worlds: VecEnv, cast: Cast) -> T
     if not team.learns:
         return team
     if scenario.learning[team.policy].replay_config is not None:  # how it explores is more than its network
-        return replace(team, player=ActingLearner(make_learner(scenario, team.policy, worlds.spec, 0)[0]))
+        return replace(
+            team, player=ActingLearner(make_learner(scenario, team.policy, cast.records[team.policy].world, 0)[0])
+        )
     device = torch.device(scenario.device)
     return replace(team, player=ActingNetwork(cast.learners[team.policy].actor_spec(), device))
 

@@ -68,9 +68,12 @@ class SlipstreamMultiAgentEnv(MultiAgentEnv):  # type: ignore[misc]  # RLlib has
         self.possible_agents = list(env.possible_agents)
         self.agents = list(env.possible_agents)  # those the last reset or step told of
         self.action_spaces = dict(env.action_spaces)
-        some = next(iter(self.action_spaces.values())).sample()
-        self._nothing = tuple(map(np.zeros_like, some)) if isinstance(some, tuple) else np.zeros_like(some)
-        self.observation_spaces = {agent: _space(env.spec, space) for agent, space in env.observation_spaces.items()}
+        self._nothing = {agent: _zeros(space.sample()) for agent, space in self.action_spaces.items()}
+        views = {agent: env.spec.seen_by([k]) for k, agent in enumerate(env.possible_agents)}
+        self._masked = {agent for agent, view in views.items() if view.masked}
+        self.observation_spaces = {
+            agent: _space(views[agent], space) for agent, space in env.observation_spaces.items()
+        }
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -87,7 +90,7 @@ class SlipstreamMultiAgentEnv(MultiAgentEnv):  # type: ignore[misc]  # RLlib has
 
     def step(self, action_dict: dict[str, Any]) -> Step:
         """One step of the world; every agent that was shown needs an action."""
-        unread = dict.fromkeys(self._idle, self._nothing)
+        unread = {agent: self._nothing[agent] for agent in self._idle}
         obs, rewards, terminated, truncated, infos = self._env.step(unread | action_dict)
         self.agents = list(rewards)
         is_over, is_cut = not self._env.agents, any(truncated.values())
@@ -109,11 +112,8 @@ class SlipstreamMultiAgentEnv(MultiAgentEnv):  # type: ignore[misc]  # RLlib has
     def _shown(self, obs: dict[str, Any], infos: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         live = self._env.agents
         self._idle = [agent for agent in obs if not infos[agent].pop("acting", True) and agent in live]
-        if self._env.spec.masked:
-            obs = {
-                agent: {"observations": value, "action_mask": infos[agent].pop("action_mask")}
-                for agent, value in obs.items()
-            }
+        for agent in self._masked & set(obs):
+            obs[agent] = {"observations": obs[agent], "action_mask": infos[agent].pop("action_mask")}
         shown = [agent for agent in obs if agent not in self._idle]
         return {agent: obs[agent] for agent in shown}, {agent: infos[agent] for agent in shown}
 
@@ -126,6 +126,11 @@ def _make(config: EnvContext, scenario: str | None = None) -> SlipstreamMultiAge
             'env_config: "slipstream" needs "scenario", the name or file of one, or ask for "slipstream/head_on"'
         )
     return SlipstreamMultiAgentEnv(world, runner=config.worker_index or 0, **settings)
+
+
+def _zeros(action: Any) -> Any:
+    """An action that nothing reads."""
+    return tuple(map(np.zeros_like, action)) if isinstance(action, tuple) else np.zeros_like(action)
 
 
 def _space(spec: WorldSpec, space: Space[Any]) -> Space[Any]:

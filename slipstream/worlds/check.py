@@ -18,6 +18,8 @@ from slipstream.types import U8
 from slipstream.worlds.repeat import SEED, Finding, Make, act, check_autoreset, check_determinism, in_any
 from slipstream.worlds.vec_env import EnvOptions, VecEnv
 
+Seeing = dict[str, NDArray[np.bool_]]  # by block, which agents see it
+
 
 def check_world(make: Make, steps: int = 200) -> list[Finding]:
     """The broken promises of worlds built by `make(num_worlds, options)`; none: all is well."""
@@ -66,6 +68,7 @@ def spec_faults(spec: WorldSpec) -> Iterator[str]:
             yield f"obs '{block.name}' has {block.size} elements and {len(block.features)} feature names"
         if not block.low < block.high:
             yield f"obs '{block.name}' is bounded by {block.low} and {block.high}"
+    yield from _role_faults(spec)
     yield from _entity_faults(spec)
     action = spec.action
     if action.size < 1 or (action.names and len(action.names) != action.size):
@@ -89,6 +92,28 @@ def _entity_faults(spec: WorldSpec) -> Iterator[str]:
         yield "a block has rows of entities of one kind only, at its end"
 
 
+def _role_faults(spec: WorldSpec) -> Iterator[str]:
+    """What is wrong with the views of unlike roles."""
+    if not spec.unlike:
+        return
+    if {view.role for view in spec.unlike} != set(spec.roles) or len(spec.unlike) != len(set(spec.roles)):
+        yield "roles that differ need one view each"
+        return
+    blocks = {block.name for block in spec.obs}
+    for view in spec.unlike:
+        if not view.obs or not set(view.obs) <= blocks:
+            yield f"role '{view.role}' sees {', '.join(view.obs) or 'nothing'}, and the blocks are {', '.join(blocks)}"
+        is_index = view.action.discrete and not spec.action.discrete  # a choice among axes takes one of them
+        if view.action.size > spec.action.size and not is_index:
+            yield f"the action of role '{view.role}' does not fit into that of the world"
+
+
+def who_sees(spec: WorldSpec) -> Seeing:
+    """By block, which agents see it."""
+    views = [spec.seen_by([agent]).obs for agent in range(spec.num_agents)]
+    return {block.name: np.array([block in own for own in views]) for block in spec.obs}
+
+
 def array_faults(env: VecEnv) -> Iterator[str]:
     """Arrays whose shape or dtype is not what the spec says."""
     spec, n, a = env.spec, env.num_worlds, env.spec.num_agents
@@ -108,7 +133,7 @@ def array_faults(env: VecEnv) -> Iterator[str]:
         "agent_stats": (np.float64, (n, a, len(spec.stats))),
     }
     if spec.masked:
-        expected |= dict.fromkeys(("action_mask", "final_mask"), (np.uint8, (n, a, spec.action.mask_size)))
+        expected |= dict.fromkeys(("action_mask", "final_mask"), (np.uint8, (n, a, spec.mask_size)))
     if spec.has_potential:
         expected |= dict.fromkeys(("potential", "final_potential"), (np.float32, (n, a)))
     if spec.state_size:
@@ -135,16 +160,18 @@ def start_faults(env: VecEnv) -> Iterator[str]:
         yield "a world has nobody alive"
     if (env.acting > env.alive).any():
         yield "an agent acts that is not alive"
-    yield from row_faults(env, env.alive != 0)
+    yield from row_faults(env, env.alive != 0, who_sees(env.spec))
 
 
-def row_faults(env: VecEnv, present: NDArray[np.bool_]) -> Iterator[str]:
+def row_faults(env: VecEnv, present: NDArray[np.bool_], seeing: Seeing) -> Iterator[str]:
     """What is wrong with what the next step starts from; `present` [N, A]: still in the episode."""
     for block in env.spec.obs:
-        rows = env.obs[block.name]
-        yield from _bound_faults(f"obs '{block.name}'", rows[present], block.low, block.high)
+        rows, shown = env.obs[block.name], present & seeing[block.name]
+        yield from _bound_faults(f"obs '{block.name}'", rows[shown], block.low, block.high)
         if rows[~present].any():
             yield f"obs '{block.name}' of an agent that left is not 0"
+        if rows[present & ~seeing[block.name]].any():
+            yield f"obs '{block.name}' of an agent whose role does not see it is not 0"
     for name in ("state", "potential"):
         array = getattr(env, name)
         if array is not None and not np.isfinite(array).all():
@@ -176,6 +203,7 @@ class EpisodeCheck:
         self.deciding: NDArray[np.bool_] = env.acting != 0  # in the step to come
         self.decisions = np.zeros(env.rewards.shape, np.int64)
         self.next_index = np.zeros(env.num_worlds, np.int64)
+        self.seeing = who_sees(env.spec)
 
     @property
     def over(self) -> U8:
@@ -217,10 +245,11 @@ class EpisodeCheck:
         self.steps[running] += 1
         self.ticks += env.ticks
         self.returns += env.rewards
-        yield from row_faults(env, self.present)
+        yield from row_faults(env, self.present, self.seeing)
         for block in env.spec.obs:
             name = f"final_obs '{block.name}'"
-            yield from _bound_faults(name, env.final_obs[block.name][ended], block.low, block.high)
+            last = env.final_obs[block.name][ended & self.seeing[block.name]]
+            yield from _bound_faults(name, last, block.low, block.high)
         if env.final_mask is not None:
             if env.final_mask[ended].max(initial=0) > 1:
                 yield "final_mask has values other than 0 and 1"

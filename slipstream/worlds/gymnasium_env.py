@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from slipstream.config.load import load
 from slipstream.config.packaged import list_scenarios
 from slipstream.errors import WorldContractError, suggest
-from slipstream.spec import WorldSpec
+from slipstream.spec import WorldSpec, action_columns
 from slipstream.types import Bools
 from slipstream.worlds.film import RGB_ARRAY, make_film, render_metadata, warn_of_no_mode
 from slipstream.worlds.registry import make_worlds, world_config
@@ -68,10 +68,11 @@ class AgentView:
     ) -> None:
         config = world_config(world, overrides)
         self.env = make_worlds(config, num_worlds, options)
-        self.spec = self.env.spec
+        self.column = _column(self.env.spec, agent)
+        self.spec = self.env.spec.seen_by([self.column])
+        self._place = (slice(None), self.column, *action_columns(self.env.spec, [self.column]))
         self.film = make_film(config, self.env, render_mode)
         self.metadata = render_metadata(config, self.spec)
-        self.column = _column(self.spec, agent)
         self._others = [k for k in range(self.spec.num_agents) if k != self.column]
         self._script = _script(self.spec, others) if self._others else ""
         self.ended = np.ones(num_worlds, np.bool_)  # waiting for a reset, as before the first one
@@ -93,7 +94,7 @@ class AgentView:
 
     def act(self, actions: Any) -> None:
         """Write the controlled agents' actions, [N] or [N, K]."""
-        self.env.actions[:, self.column] = checked_actions(self.spec, actions, (self.env.num_worlds,))
+        self.env.actions[self._place] = checked_actions(self.spec, actions, (self.env.num_worlds,))
 
     def step(self, rows: Bools) -> StepResult:
         """Step these worlds until their controlled agents decide again or end."""
@@ -129,12 +130,13 @@ class AgentView:
     def observation(self, i: int) -> Any:
         """A copy of one row's observation, in the form of its space."""
         source = self.env.final_obs if self.ended[i] else self.env.obs
-        rows = {name: block[i, self.column].copy() for name, block in source.items()}
-        return in_form(rows)
+        return in_form({block.name: source[block.name][i, self.column].copy() for block in self.spec.obs})
 
     def mask(self) -> NDArray[np.int8] | None:
         """A copy of all action masks, [N, M]."""
-        return None if self.env.action_mask is None else self.env.action_mask[:, self.column].astype(np.int8)
+        if self.env.action_mask is None or not self.spec.masked:
+            return None
+        return self.env.action_mask[:, self.column, : self.spec.action.mask_size].astype(np.int8)
 
     def stats(self, i: int) -> dict[str, dict[str, float]]:
         """The controlled agent's figures of an episode that ended with this step, as an entry of info."""
@@ -145,8 +147,8 @@ class AgentView:
     def info(self, i: int, result: StepResult | None = None) -> dict[str, Any]:
         """What one environment's info holds after a step (with its result) or after a reset."""
         info: dict[str, Any] = {}
-        if self.env.action_mask is not None:
-            info["action_mask"] = self.env.action_mask[i, self.column].astype(np.int8)
+        if self.env.action_mask is not None and self.spec.masked:
+            info["action_mask"] = self.env.action_mask[i, self.column, : self.spec.mask_size].astype(np.int8)
         if result is not None:
             if self.spec.has_durations:
                 info["duration"] = int(result.duration[i])

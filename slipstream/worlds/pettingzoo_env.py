@@ -11,6 +11,7 @@ from gymnasium.error import InvalidAction
 from numpy.typing import NDArray
 from pettingzoo import ParallelEnv
 
+from slipstream.spec import action_columns
 from slipstream.worlds.film import make_film, render_metadata, warn_of_no_mode
 from slipstream.worlds.registry import make_worlds, world_config
 from slipstream.worlds.spaces import action_space, checked_actions, in_form, observation_space
@@ -51,8 +52,10 @@ class SlipstreamParallelEnv(ParallelEnv[str, Any, Any]):  # type: ignore[misc]  
         self.possible_agents = list(spec.agents)
         self.agents: list[str] = []
         self._columns = {agent: k for k, agent in enumerate(spec.agents)}
-        self.observation_spaces = {agent: observation_space(spec) for agent in spec.agents}
-        self.action_spaces = {agent: action_space(spec) for agent in spec.agents}
+        self._views = [spec.seen_by([k]) for k in range(spec.num_agents)]  # by column
+        views = dict(zip(spec.agents, self._views, strict=True))
+        self.observation_spaces = {agent: observation_space(view) for agent, view in views.items()}
+        self.action_spaces = {agent: action_space(view) for agent, view in views.items()}
         if spec.state_size:
             self.state_space = spaces.Box(-np.inf, np.inf, (spec.state_size,), np.float32)
         self._seeded = False
@@ -89,7 +92,8 @@ class SlipstreamParallelEnv(ParallelEnv[str, Any, Any]):  # type: ignore[misc]  
         for agent in self.agents:
             if agent not in actions:
                 raise InvalidAction(f"{self.spec.name}: live agent {agent} was given no action")
-            env.actions[0, self._columns[agent]] = checked_actions(self.spec, actions[agent])
+            k = self._columns[agent]
+            env.actions[(0, k, *action_columns(self.spec, [k]))] = checked_actions(self._views[k], actions[agent])
         env.step()
         if self._film is not None:
             self._film.add(ALL)
@@ -106,12 +110,12 @@ class SlipstreamParallelEnv(ParallelEnv[str, Any, Any]):  # type: ignore[misc]  
         return step
 
     def _observation(self, source: dict[str, NDArray[Any]], column: int) -> Any:
-        return in_form({name: block[0, column].copy() for name, block in source.items()})
+        return in_form({block.name: source[block.name][0, column].copy() for block in self._views[column].obs})
 
     def _info(self, column: int) -> dict[str, Any]:
-        env, info = self._env, dict[str, Any]()
-        if env.action_mask is not None:
-            info["action_mask"] = env.action_mask[0, column].astype(np.int8)
+        env, info, view = self._env, dict[str, Any](), self._views[column]
+        if env.action_mask is not None and view.masked:
+            info["action_mask"] = env.action_mask[0, column, : view.action.mask_size].astype(np.int8)
         if self.spec.has_durations:
             info["acting"] = bool(env.acting[0, column])
         if env.episode_done[0] and self.spec.stats:

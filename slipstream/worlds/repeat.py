@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from slipstream import _core
 from slipstream.runtime.platform import Usage, free_unused_memory, usage
-from slipstream.spec import best_of_parts
-from slipstream.types import F32, U64
+from slipstream.spec import WorldSpec, action_columns, best_of_parts
+from slipstream.types import F32, U8, U64
 from slipstream.worlds.vec_env import EnvOptions, VecEnv
 
 Make = Callable[[int, EnvOptions], VecEnv]
@@ -153,23 +153,35 @@ def play(
 
 def draw(env: VecEnv, step: int, first_world: int = 0) -> F32:
     """Uniform numbers [N, A, M or K, of several parts M + K] keyed by global world, agent and step."""
-    out = np.empty((env.num_worlds, env.spec.num_agents, env.spec.action.outputs), np.float32)
+    out = np.empty((env.num_worlds, env.spec.num_agents, env.spec.outputs), np.float32)
     _core.fill_uniform(out, seed=SEED, step=step, first_world=first_world)
     return out
 
 
 def to_actions(env: VecEnv, draws: F32) -> NDArray[Any]:
     """Turns uniform numbers into actions: the largest allowed, of each part one, or a point between the bounds."""
-    action = env.spec.action
+    spec = env.spec
+    if not spec.unlike:
+        return _own_actions(spec, env.action_mask, draws)
+    actions = np.zeros_like(env.actions)
+    for agent in range(spec.num_agents):
+        own, place = spec.seen_by([agent]), (slice(None), agent, *action_columns(spec, [agent]))
+        mask = env.action_mask[:, agent, : own.mask_size] if own.masked and env.action_mask is not None else None
+        actions[place] = _own_actions(own, mask, draws[:, agent, : own.outputs])
+    return actions
+
+
+def _own_actions(spec: WorldSpec, mask: U8 | None, draws: F32) -> NDArray[Any]:
+    action = spec.action
     choices = action.outputs - action.axes
     chances, draws = draws[..., :choices], draws[..., choices:]
-    if env.action_mask is not None and choices:
-        chances = chances * env.action_mask
+    if mask is not None and choices:
+        chances = chances * mask
     if action.discrete:
-        return np.asarray(chances.argmax(axis=2), np.int32)
+        return np.asarray(chances.argmax(axis=-1), np.int32)
     low, high = np.float32(action.low), np.float32(action.high)
     axes = low + (high - low) * draws
-    return np.concatenate([best_of_parts(chances, action.parts), axes], axis=2, dtype=np.float32) if choices else axes
+    return np.concatenate([best_of_parts(chances, action.parts), axes], axis=-1, dtype=np.float32) if choices else axes
 
 
 def act(env: VecEnv, step: int) -> None:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
-from slipstream.spec import best_of_parts
 from slipstream.worlds.registry import make_worlds
+from slipstream.worlds.repeat import draw, to_actions
 from slipstream.worlds.vec_env import EnvOptions, VecEnv
 
 if TYPE_CHECKING:
@@ -160,16 +160,13 @@ def random_writer(env: VecEnv, seed: int) -> Callable[[int], None]:
     """What writes the actions of the k-th step; a choice that is not allowed would be another world's speed."""
     rng = np.random.default_rng(seed)
     shape, mask = env.actions.shape, env.action_mask
-    if parts := env.spec.action.parts:
-        axes = rng.uniform(-1.0, 1.0, (*shape[:-1], env.spec.action.axes))
-        lot = rng.random(sum(parts), np.float32) + np.float32(1e-3)
+    if env.spec.unlike or env.spec.action.parts:
+        some = [draw(env, k) * np.float32(0.998) + np.float32(1e-3) for k in range(16)]
 
-        def of_parts(k: int) -> None:
-            lots = np.broadcast_to(np.roll(lot, 7 * k), (*shape[:-1], sum(parts)))
-            chosen = best_of_parts(lots if mask is None else mask * lots, parts)
-            env.actions[...] = np.concatenate([chosen, axes], axis=-1)
+        def by_role_and_part(k: int) -> None:
+            env.actions[...] = to_actions(env, some[k % len(some)])
 
-        return of_parts
+        return by_role_and_part
     if mask is not None:
         luck = rng.random(mask.shape[-1], np.float32) + 1e-3
 

@@ -48,6 +48,9 @@ def test_the_script_best_reaches_the_stated_optimum(task: str):
         "digit": [8],
         "remember": [1],
         "copy": [1],
+        "roles": [8, 8],
+        "parts": [8 * 2.4],
+        "switches": [8 * 1.4],
         "recall": [1],
         "entities": [8],
     }[task]

@@ -21,8 +21,9 @@ from slipstream.run.metrics import metrics_hash, read_rows
 from slipstream.run.own_script import own_script
 from slipstream.run.policy_file import from_checkpoint
 from slipstream.run.record import record
-from slipstream.run.saved_cast import load_cast, refuse_other_world
+from slipstream.run.saved_cast import load_cast
 from slipstream.run.session import train
+from slipstream.run.views import refuse_other_view
 
 ON_PARTS = [name for name, kind in ALGORITHMS.items() if kind.traits.parts]
 JOINTLY = [name for name, kind in ALGORITHMS.items() if kind.traits.discrete and not kind.traits.parts]
@@ -273,7 +274,7 @@ def test_a_policy_of_other_parts_is_refused(tmp_path):
     policy = slipstream.load_policy(run("probe_switches", "ppo", tmp_path))
     spec = slipstream.make("probe_parts", num_worlds=1).spec
     with pytest.raises(ScenarioError, match=r"parts of 3, 4 choices\).* parts of 3, 4 choices and 1 action axis"):
-        refuse_other_world(policy, spec, "here")
+        refuse_other_view(policy.record, spec, "here")
 
 
 def test_everybody_either_acts_on_parts_or_says_why_not():

@@ -17,8 +17,8 @@ from slipstream.cli.main import main
 from slipstream.config.load import load, override
 from slipstream.errors import ScenarioError
 from slipstream.run.policy_file import load_policy
-from slipstream.run.saved_cast import refuse_other_world
 from slipstream.run.session import train
+from slipstream.run.views import refuse_other_view
 from slipstream.spec import EntityRows
 from slipstream.worlds.check import spec_faults
 from slipstream.worlds.registry import spec_of
@@ -91,7 +91,7 @@ def test_a_row_that_is_cut_off_is_refused(few, width):
 
 def test_it_plays_as_a_frozen_policy_among_more(few, tmp_path):
     scenario = load("random_sector", MANY)
-    refuse_other_world(load_policy(few.model), spec_of(scenario.world), "policies.other.path")
+    refuse_other_view(load_policy(few.model).record, spec_of(scenario.world), "policies.other.path")
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_what_does_not_fit_is_refused(network, changes, tmp_path):
     result = flown(tmp_path, network=network)
     spec = spec_of(load("random_sector", {**MANY, **changes}).world)
     with pytest.raises(ScenarioError, match=r"28 inputs.*cannot act"):
-        refuse_other_world(load_policy(result.model), spec, "here")
+        refuse_other_view(load_policy(result.model).record, spec, "here")
 
 
 def test_weights_go_on_among_more(few, tmp_path):
@@ -164,7 +164,7 @@ def test_a_box_with_two_axes_is_rows_of_entities(tmp_path, capsys):
     assert not list(spec_faults(spec))
     more = override(scenario, {"world.kwargs": {"animals": 9}})
     policy = load_policy(train(scenario, out=tmp_path / "run", models=tmp_path / "models").model)
-    refuse_other_world(policy, spec_of(more.world), "here")
+    refuse_other_view(policy.record, spec_of(more.world), "here")
     shown, _ = Meadow(9).reset(seed=1)
     assert policy.act(shown) in (0, 1)
     assert policy.act({"animals": np.stack([shown["animals"]] * 5), "left": np.ones((5, 1))}).shape == (5,)

@@ -290,10 +290,10 @@ def test_check_world_accepts_it(register):
     assert check_world(lambda worlds, options: make_worlds(config, worlds, options), steps=60) == []
 
 
-def test_check_world_finds_a_part_that_allows_nothing(register):
-    config = register(type("Stuck", (Cockpit,), {"observe": stuck}))
-    found = check_world(lambda worlds, options: make_worlds(config, worlds, options), steps=20)
-    assert any("allows an acting agent nothing" in str(finding) for finding in found)
+def test_a_part_that_allows_nothing_is_refused(register):
+    env = make_worlds(register(type("Stuck", (Cockpit,), {"observe": stuck})), 1, EnvOptions())
+    with pytest.raises(WorldContractError, match="mask of agent_0 allows nothing"):
+        env.reset()
 
 
 def stuck(self):

@@ -8,12 +8,12 @@ import pytest
 from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
-from pettingzoo import AECEnv, ParallelEnv
+from pettingzoo import ParallelEnv
 
 from slipstream.errors import ScenarioError, WorldContractError
 from slipstream.spec import to_space
 from slipstream.worlds.check import check_world
-from slipstream.worlds.foreign import build as foreign
+from slipstream.worlds.foreign import make
 from slipstream.worlds.foreign.build import ForeignVecEnv, Solo
 from slipstream.worlds.foreign.config import GymnasiumConfig, PettingZooConfig
 from slipstream.worlds.foreign.vec_env import episode_seed
@@ -70,12 +70,12 @@ class Relay(ParallelEnv):
     metadata = {"name": "relay"}  # noqa: RUF012
     state_space = spaces.Box(0, 10, (1,), np.float32)
 
-    def __init__(self, forget=None, unequal=False, silent=False, linger=False):
+    def __init__(self, forget=None, silent=False, linger=False):
         self.possible_agents = ["runner_0", "runner_1", "late_0"]
-        self.forget, self.unequal, self.silent, self.linger = forget, unequal, silent, linger
+        self.forget, self.silent, self.linger = forget, silent, linger
 
     def observation_space(self, agent):
-        return spaces.Box(0, 10, (2 if self.unequal and agent == "late_0" else 1,), np.float32)
+        return spaces.Box(0, 10, (1,), np.float32)
 
     def action_space(self, agent):
         return spaces.Discrete(3)
@@ -105,10 +105,6 @@ class Relay(ParallelEnv):
             self.agents.append("late_0")
             obs["late_0"] = self.observe("late_0")
         return obs, reward, terminated, truncated, {a: {} for a in obs}
-
-
-def turn_based():
-    return AECEnv()
 
 
 RELAY = f"{__name__}:Relay"
@@ -496,11 +492,6 @@ def test_agents_must_be_accounted_for(kwargs, said):
         env.step()
 
 
-def test_unequal_agents_are_refused_by_name():
-    with pytest.raises(WorldContractError, match=r"runner_0 and late_0.*observation"):
-        make_worlds(PettingZooConfig(env=RELAY, kwargs={"unequal": True}), 1, EnvOptions())
-
-
 @pytest.mark.parametrize(
     ("config", "said"),
     [
@@ -518,7 +509,6 @@ def test_unequal_agents_are_refused_by_name():
             PettingZooConfig(env=RELAY, kwargs={"speed": 1}),
             "Relay' .*{'speed': 1}: TypeError",
         ),
-        (PettingZooConfig(env=f"{__name__}:turn_based"), "turn_based' .*aec_to_parallel"),
         (PettingZooConfig(env=f"{__name__}:Toy"), "Toy' .*possible_agents"),
     ],
 )
@@ -543,7 +533,7 @@ def test_a_missing_package_is_named_with_the_extra_that_brings_it(config, extra,
         monkeypatch.setitem(sys.modules, package, None)
     for module in [name for name in sys.modules if name.startswith(("gymnasium.envs.box2d", "gymnasium.envs.mujoco"))]:
         monkeypatch.delitem(sys.modules, module)
-    monkeypatch.setattr(foreign, "import_module", refuse)
+    monkeypatch.setattr(make, "import_module", refuse)
     with pytest.raises(ScenarioError, match=rf"^world.(id|env): .*pip install 'slipstream\[{extra}\]'"):
         make_worlds(config, 1, EnvOptions())
 

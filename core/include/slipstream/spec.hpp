@@ -53,6 +53,14 @@ struct ActionSpec {
   [[nodiscard]] int mask_size() const { return parts.empty() ? size : std::accumulate(parts.begin(), parts.end(), 0); }
 };
 
+// What agents of one role see and do, where the roles of a world differ in that.
+struct RoleSpec {
+  std::string role;
+  std::vector<std::string> obs;  // names of the world's blocks that they see; in their rows of the others stands 0
+  ActionSpec action;
+  bool masked = false;
+};
+
 // An entry of VecEnv's phases: which one, plus kPhases times the ticks that its episodes may last where the phase's own
 // time is not what counts.
 inline constexpr std::int32_t kPhases = 256;
@@ -76,6 +84,7 @@ struct WorldSpec {
   std::vector<std::string> phases;        // of a curriculum, easiest first; empty: the world is always the same
   int max_episode_steps = 0;              // 0: no step limit
   double tick_seconds = 0.0;              // simulated time of one step; 0 where it has no meaning
+  std::vector<RoleSpec> unlike;           // every role's view; `action` is then the widest of theirs, all of one type
 
   [[nodiscard]] int num_agents() const { return static_cast<int>(agents.size()); }
   [[nodiscard]] std::size_t stat_rows() const { return stats_per_agent ? agents.size() : 1; }

@@ -253,6 +253,11 @@ class LearnerConfig(Config):
     normalize_observation: bool = Field(
         True, description="Standardise observations by their running mean and deviation (saved with the policy)."
     )
+    show_agent: bool = Field(
+        False,
+        description="Show a policy that several agents share which of them it acts for: one more block of the "
+        "observation, which_agent, with 1 for the agent and 0 for the others.",
+    )
     exploration_hold: int = Field(
         1,
         ge=1,

@@ -90,12 +90,13 @@ class TrainingTrajectories(Part):
     def after_update(self, update: Update) -> None:
         """Write the slab."""
         run, folder = self.run, self.run.folder.path / FOLDER
-        spec, worlds = run.worlds.spec, run.scenario.log.training_worlds
+        worlds = run.scenario.log.training_worlds
         folder.mkdir(exist_ok=True)
         with run.writer.surviving_full_disk("trajectories"):
             for name, rollout in update.slab.rollouts.items():
-                agents = [spec.agents[agent] for agent in run.cast.records[name].agents]
-                text = training_trajectory(spec, agents, rollout, worlds)
+                record = run.cast.records[name]
+                agents = [record.world.agents[agent] for agent in record.agents]
+                text = training_trajectory(record.world, agents, rollout, worlds)
                 file = f"train_{name}_{run.counters.updates:06d}.csv"
                 replace_file(folder / file, text.encode(), durable=False)
 

@@ -1,4 +1,4 @@
-"""Environments of other libraries as worlds: any Gymnasium id, any PettingZoo parallel environment."""
+"""Environments of other libraries as worlds: any Gymnasium id, any PettingZoo environment."""
 
 from __future__ import annotations
 

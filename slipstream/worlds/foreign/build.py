@@ -1,9 +1,8 @@
-"""Making environments of other libraries: any Gymnasium id, any PettingZoo parallel environment."""
+"""Making environments of other libraries: any Gymnasium id, any PettingZoo environment."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from importlib import import_module
+from collections.abc import Mapping, Sequence
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -11,12 +10,11 @@ import gymnasium
 from gymnasium import Space
 
 from slipstream.errors import ScenarioError, WorldContractError, suggest
-from slipstream.own_code import files_here, find_own
+from slipstream.own_code import files_here
 from slipstream.worlds.foreign.config import GymnasiumConfig, PettingZooConfig
+from slipstream.worlds.foreign.make import extra_hint, find_maker, make_pettingzoo, wrapped
 from slipstream.worlds.foreign.vec_env import ForeignVecEnv
 from slipstream.worlds.vec_env import EnvOptions
-
-EXTRAS = {"box2d": "box2d", "mujoco": "mujoco", "mpe2": "mpe"}  # a package as errors spell it -> our extra with it
 
 
 def build(config: GymnasiumConfig | PettingZooConfig, num_worlds: int, options: EnvOptions) -> ForeignVecEnv:
@@ -27,8 +25,8 @@ def build(config: GymnasiumConfig | PettingZooConfig, num_worlds: int, options: 
         worlds: list[Any] = [Solo(_make_gymnasium(config)) for _ in range(num_worlds)]
         env_spec = worlds[0].env.spec
         return ForeignVecEnv(config.id, worlds, options, (env_spec and env_spec.max_episode_steps) or 0)
-    factory = _parallel_factory(config)
-    worlds = [_make_parallel(config, factory) for _ in range(num_worlds)]
+    make = find_maker(config)
+    worlds = [make_pettingzoo(config, make) for _ in range(num_worlds)]
     limit = config.max_episode_steps
     return ForeignVecEnv(config.env, worlds, options, limit or 0, truncate_after=limit)
 
@@ -79,8 +77,8 @@ def _make_gymnasium(config: GymnasiumConfig) -> gymnasium.Env[Any, Any]:
                 disable_env_checker=True,  # this adapter does its own checks, and cheaper ones
                 **config.kwargs,
             )
-        wrapped: gymnasium.Env[Any, Any] = _wrapped(env, config)
-        return wrapped
+        made: gymnasium.Env[Any, Any] = wrapped(env, config)
+        return made
     except gymnasium.error.UnregisteredEnv as error:
         known = [env_id for env_id, spec in gymnasium.registry.items() if spec.entry_point is not None]
         raise ScenarioError(
@@ -89,7 +87,7 @@ def _make_gymnasium(config: GymnasiumConfig) -> gymnasium.Env[Any, Any]:
         ) from None
     except gymnasium.error.DependencyNotInstalled as error:
         what = str(error).split(",")[0].rstrip(".")  # the rest is how Gymnasium would install it
-        raise ScenarioError(f"world.id: '{config.id}' cannot be made: {what}{_extra_hint(what)}") from error
+        raise ScenarioError(f"world.id: '{config.id}' cannot be made: {what}{extra_hint(what)}") from error
     except ScenarioError:
         raise
     except Exception as error:
@@ -109,67 +107,3 @@ def _register_plugins(env_id: str) -> None:
     for plugin in entry_points(group="gymnasium.envs"):
         if plugin.name in (namespace, "__root__"):
             plugin.load()()
-
-
-def _wrapped(env: Any, config: GymnasiumConfig | PettingZooConfig) -> Any:
-    """The environment in its wrappers."""
-    for number, wrapper in enumerate(config.wrappers):
-        where = f"world.wrappers.{number}.target"
-        make = find_own(wrapper.target, where)
-        try:
-            env = make(env, **wrapper.kwargs)
-        except Exception as error:
-            raise ScenarioError(
-                f"{where}: {wrapper.target} refuses {type(env).__name__} and {dict(wrapper.kwargs)}: "
-                f"{type(error).__name__}: {error}"
-            ) from error
-    return env
-
-
-def _extra_hint(missing: str) -> str:
-    """How to install what is missing, where an extra of ours brings it."""
-    extra = next((extra for package, extra in EXTRAS.items() if missing.lower().split()[:1] == [package]), None)
-    if extra is None:
-        return ""
-    return f"; install the extra '{extra}': pip install 'slipstream[{extra}]', or make study-deps in a checkout"
-
-
-def _parallel_factory(config: PettingZooConfig) -> Callable[..., Any]:
-    module_name, _, function = config.env.partition(":")
-    function = function or "parallel_env"
-    try:
-        with files_here():
-            module = import_module(module_name)
-    except ImportError as error:
-        hint = _extra_hint(error.name or "") or "; is its package installed, the name right?"
-        raise ScenarioError(f"world.env: cannot import '{module_name}' ({error}){hint}") from error
-    factory = getattr(module, function, None)
-    if not callable(factory):
-        raise ScenarioError(
-            f"world.env: '{module_name}' has no function '{function}' to make a parallel environment with"
-            + suggest(function, [name for name in dir(module) if not name.startswith("_")])
-        )
-    made: Callable[..., Any] = factory
-    return made
-
-
-def _make_parallel(config: PettingZooConfig, factory: Callable[..., Any]) -> Any:
-    try:
-        env = factory(**config.kwargs)
-    except Exception as error:
-        raise ScenarioError(
-            f"world.env: '{config.env}' cannot be made with kwargs {dict(config.kwargs)}: "
-            f"{type(error).__name__}: {error}"
-        ) from error
-    env = _wrapped(env, config)
-    if hasattr(env, "agent_iter"):
-        raise ScenarioError(
-            f"world.env: '{config.env}' makes a turn-based (AEC) environment; name a function that returns a "
-            "parallel one, for example through pettingzoo.utils.aec_to_parallel"
-        )
-    if not getattr(env, "possible_agents", None):
-        raise ScenarioError(
-            f"world.env: '{config.env}' makes a {type(env).__name__} without possible_agents; a batch "
-            "needs to know all agents beforehand"
-        )
-    return env

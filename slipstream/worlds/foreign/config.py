@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import ClassVar, Literal
 
 from pydantic import Field, JsonValue
@@ -9,6 +10,9 @@ from pydantic import Field, JsonValue
 from slipstream.config.base import OwnCode, OwnName
 from slipstream.config.world import WorldConfig
 
+MAKER = r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*(:[A-Za-z_]\w*)?$"
+# [module:][namespace/]name[-version] with a namespace, or with a version.
+REGISTERED = r"^(([A-Za-z_][\w.]*:)?\w+/[\w.]+(-v\d+)?|([A-Za-z_][\w.]*:)?[\w.]+-v\d+)$"
 Wrappers = tuple[OwnCode, ...]
 WRAPPERS = (
     "Wrappers put around every environment, the innermost first; each is given the environment, for example "
@@ -50,15 +54,16 @@ class GymnasiumConfig(WorldConfig):
 
 
 class PettingZooConfig(WorldConfig):
-    """Any PettingZoo parallel environment, by the Python name of what makes it."""
+    """Any PettingZoo environment, parallel or turn by turn (AEC): by what makes it in Python, or by a registered id."""
 
     is_native: ClassVar[bool] = False
 
-    kind: Literal["pettingzoo"] = Field("pettingzoo", description="A PettingZoo parallel environment.")
+    kind: Literal["pettingzoo"] = Field("pettingzoo", description="A PettingZoo environment.")
     env: str = Field(
-        pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*(:[A-Za-z_]\w*)?$",
+        pattern=MAKER + "|" + REGISTERED,
         max_length=256,
-        description="package.module:function making a ParallelEnv, or package.module that has parallel_env.",
+        description="package.module:function making a ParallelEnv or an AECEnv; package.module that has parallel_env "
+        "or env; or an id of PettingZoo's registry, such as classic/connect_four_v3 (yours: module:Name-v0).",
     )
     kwargs: dict[str, JsonValue] = Field(
         default_factory=dict, description="Keyword arguments for that function (plain values only)."
@@ -69,6 +74,11 @@ class PettingZooConfig(WorldConfig):
         description="Truncate episodes after this many steps; null: as the environment does.",
     )
     wrappers: Wrappers = Field((), description=WRAPPERS)
+
+    @property
+    def is_registered(self) -> bool:
+        """Whether `env` is an id of PettingZoo's registry."""
+        return re.fullmatch(REGISTERED, self.env) is not None
 
 
 class VectorConfig(WorldConfig):

@@ -9,23 +9,22 @@ and `slipstream check-world` finds them.
 
 from __future__ import annotations
 
-import re
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
-import msgspec
 import numpy as np
-from gymnasium import Space, spaces
+from gymnasium import spaces
 from numpy.typing import NDArray
 
-from slipstream.config.records import from_json
 from slipstream.errors import WorldContractError
-from slipstream.spec import WorldSpec, row_of, to_space
+from slipstream.spec import WorldSpec
 from slipstream.types import F32, F64, U8, U32, U64
-from slipstream.worlds.spaces import MismatchError, action_spec, entity_rows, leaves, mask_leaves
+from slipstream.worlds.foreign.roles import cast_of
+from slipstream.worlds.foreign.snapshot import decoded, encoded
+from slipstream.worlds.foreign.turns import Turns
+from slipstream.worlds.spaces import MismatchError
 from slipstream.worlds.vec_env import EnvOptions
-
-SNAPSHOT_VERSION = 1
 
 
 def episode_seed(seed: int, evaluation: bool, world: int, episode: int) -> int:
@@ -58,27 +57,27 @@ class ForeignVecEnv:
         self.num_worlds = len(worlds)
         first = worlds[0]
         self._ids: list[Any] = list(first.possible_agents)
-        obs_space, act_space = _shared_spaces(name, first, self._ids)
-        try:
-            blocks = leaves(obs_space)
-            action, self._space = action_spec(act_space)
-            self._masks = mask_leaves(blocks, act_space, action)
-        except WorldContractError as error:
-            raise WorldContractError(f"{name}: {error}") from None
-        self._leaves = [leaf for leaf in blocks if all(leaf is not mask for mask, _ in self._masks)]
+        self._turns = isinstance(first, Turns)
+        cast = cast_of(name, first, self._ids)
+        self._kinds = cast.kinds
+        alike = cast.kinds[0] if len(cast.kinds) == 1 else None
+        # Where each agent's action stands among those of its kind.
+        self._places = {k: (kind, j) for kind, own in enumerate(cast.kinds) for j, k in enumerate(own.agents)}
         state_space = getattr(first, "state_space", None)
         state_size = int(np.prod(state_space.shape)) if isinstance(state_space, spaces.Box) else 0
         self.spec = WorldSpec(
             name=name,
             agents=tuple(str(agent) for agent in self._ids),
-            roles=tuple(re.sub(r"_\d+$", "", str(agent)) for agent in self._ids),
-            obs=tuple(leaf.block for leaf in self._leaves),
-            action=action,
+            roles=cast.roles,
+            obs=cast.blocks,
+            action=cast.action,
             state_size=state_size,
-            masked=bool(self._masks),
+            masked=any(kind.masks for kind in cast.kinds),
+            has_durations=self._turns,
             max_episode_steps=max_episode_steps,
-            action_space=self._space,
-            entities=entity_rows(self._leaves),
+            action_space=None if alike is None else alike.space,
+            entities=cast.entities,
+            unlike=cast.unlike,
         )
         self._allocate()
         n = self.num_worlds
@@ -88,6 +87,11 @@ class ForeignVecEnv:
         self._present: list[list[int]] = [[] for _ in range(n)]  # columns still in the episode
         self._ended: list[set[int]] = [set() for _ in range(n)]
         self._ticks = [0] * n
+        a = len(self._ids)
+        self._there = np.zeros((n, a), np.uint8)  # the same as flags
+        self._owed = [[0.0] * a for _ in range(n)]  # rewards since the last decision, where agents take turns
+        self._waited = [[0] * a for _ in range(n)]  # ticks since then
+        self._lasted = np.ones((n, a), np.int32)  # ticks that each decision had lasted after the last step
 
     def _allocate(self) -> None:
         spec, n, a = self.spec, self.num_worlds, self.spec.num_agents
@@ -98,7 +102,7 @@ class ForeignVecEnv:
         self.actions: NDArray[Any] = (
             np.zeros((n, a), np.int32) if spec.action.discrete else np.zeros((n, a, spec.action.size), np.float32)
         )
-        self.action_mask: U8 | None = np.ones((n, a, spec.action.mask_size), np.uint8) if spec.masked else None
+        self.action_mask: U8 | None = np.ones((n, a, spec.mask_size), np.uint8) if spec.masked else None
         self.final_mask: U8 | None = np.ones_like(self.action_mask) if self.action_mask is not None else None
         self.rewards = np.zeros((n, a), np.float32)
         self.potential: F32 | None = None
@@ -117,13 +121,20 @@ class ForeignVecEnv:
         self._returns = [[0.0] * a for _ in range(n)]
         self._decisions = np.zeros((n, a), np.int32)
         # Where each leaf of an observation goes; views made once, as making one costs more than a write.
-        whole = slice(None)
-        targets = [(leaf, self.obs[leaf.block.name], whole) for leaf in self._leaves]
-        if self.action_mask is not None:
-            targets += [(leaf, self.action_mask, part) for leaf, part in self._masks]
+        targets: list[list[tuple[Any, NDArray[Any], slice]]] = [[] for _ in range(a)]
+        self._choices: list[tuple[int, ...]] = [()] * a  # of each part, of agents with masks
+        for kind in self._kinds:
+            for k in kind.agents:
+                targets[k] = [(leaf, self.obs[leaf.block.name], slice(None)) for leaf in kind.leaves]
+                if self.action_mask is None or self.final_mask is None or not kind.choices:
+                    continue
+                self.action_mask[:, k, sum(kind.choices) :] = self.final_mask[:, k, sum(kind.choices) :] = 0
+                if kind.masks:
+                    targets[k] += [(leaf, self.action_mask, part) for leaf, part in kind.masks]
+                    self._choices[k] = kind.choices
         self._rows = [
             [
-                [(leaf.write, leaf.path, out[i, k][at].reshape(leaf.row_shape)) for leaf, out, at in targets]
+                [(leaf.write, leaf.path, out[i, k][at].reshape(leaf.row_shape)) for leaf, out, at in targets[k]]
                 for k in range(a)
             ]
             for i in range(n)
@@ -137,7 +148,7 @@ class ForeignVecEnv:
             self._start_episode(i)
             self.rewards[i] = 0.0
             self.terminated[i] = self.truncated[i] = 0
-            self.alive[i] = self.acting[i]
+            self.alive[i] = self._there[i]
             self.duration[i] = 0
             self.ticks[i] = 0
             self.episode_done[i] = 0
@@ -148,17 +159,14 @@ class ForeignVecEnv:
         self.terminated.fill(0)
         self.truncated.fill(0)
         self.episode_done.fill(0)
-        np.copyto(self.alive, self.acting)
-        actions: Any = to_space(self._space, self.actions)
-        is_tree = bool(self._space.spaces)
-        if self.spec.action.discrete:
-            actions = actions.tolist()  # many environments want a plain int
+        np.copyto(self.alive, self._there)
+        actions = [kind.to_space(self.actions, self.spec.action.size) for kind in self._kinds]
         for i in range(self.num_worlds):
             if (active is None or active[i]) and self._present[i]:
-                self._step_world(i, [row_of(actions, i, k) for k in range(len(self._ids))] if is_tree else actions[i])
+                self._step_world(i, actions)
             else:
                 self.alive[i] = 0
-        np.copyto(self.duration, self.alive)  # everybody decides on every tick
+        np.multiply(self.alive, self._lasted, out=self.duration, casting="unsafe")
         np.copyto(self.ticks, self.alive.any(axis=1))
 
     def _start_episode(self, i: int) -> None:
@@ -167,6 +175,8 @@ class ForeignVecEnv:
         self._ticks[i] = 0
         self._ended[i].clear()
         self._returns[i] = [0.0] * len(self._ids)
+        self._owed[i] = [0.0] * len(self._ids)
+        self._waited[i] = [0] * len(self._ids)
         self._decisions[i] = 0
         world, ids = self._worlds[i], self._ids
         seed = self._seed_of(i, episode)
@@ -177,7 +187,7 @@ class ForeignVecEnv:
                 raise MismatchError("no agent is present after reset")
             for k in range(len(ids)):
                 if k in self._present[i]:
-                    self._enter(i, k, obs)
+                    self._enter(i, k, obs, acts=not self._turns or ids[k] == world.to_move)
                 else:
                     self._clear_row(i, k)
             self._write_state(i)
@@ -191,37 +201,46 @@ class ForeignVecEnv:
         return episode_seed(self._seeds[i], self._options.evaluation, self._streams[i], episode)
 
     def _step_world(self, i: int, actions: Sequence[Any]) -> None:
-        world, ids, present = self._worlds[i], self._ids, self._present[i]
+        """One step; `actions` are by kind, world and place."""
+        world, ids, present, places = self._worlds[i], self._ids, self._present[i], self._places
         self._ticks[i] += 1
-        self._decisions[i, present] += 1
+        deciding = [k for k in present if self.acting[i, k]] if self._turns else present
+        self._decisions[i, deciding] += 1
         try:
-            obs, rewards, terminated, truncated, _ = world.step({ids[k]: actions[k] for k in present})
+            if len(actions) == 1:
+                asked = {ids[k]: actions[0][i][k] for k in deciding}
+            else:
+                asked = {ids[k]: actions[places[k][0]][i][places[k][1]] for k in deciding}
+            obs, rewards, terminated, truncated, _ = world.step(asked)
             timeout = self._ticks[i] == self._truncate_after
             staying = []
             for k in present:
                 agent = ids[k]
                 try:
-                    seen, reward, over, cut = (
-                        obs[agent],
-                        float(rewards[agent]),
-                        terminated[agent],
-                        truncated[agent],
-                    )
+                    reward, over, cut = float(rewards[agent]), terminated[agent], truncated[agent] or timeout
+                    ends = over or cut
+                    waits = self._turns and not ends and agent != world.to_move
+                    seen = None if waits else obs[agent]
                 except KeyError:
                     raise MismatchError(f"live agent {agent} lacks an observation, reward or end flag") from None
-                self.rewards[i, k] = reward
                 self._returns[i][k] += reward
-                self._write(i, k, seen)
-                if over:
-                    self.terminated[i, k] = 1
-                elif cut or timeout:
-                    self.truncated[i, k] = 1
-                elif agent not in world.agents:
-                    raise MismatchError(f"agent {agent} left without being terminated or truncated")
+                if self._turns:
+                    self._pay(i, k, reward, due=not waits)
                 else:
+                    self.rewards[i, k] = reward
+                if not ends:
+                    if agent not in world.agents:
+                        raise MismatchError(f"agent {agent} left without being terminated or truncated")
                     staying.append(k)
+                if waits:
+                    self.acting[i, k] = 0
                     continue
-                self._end_row(i, k)
+                self._write(i, k, seen)
+                if ends:
+                    self.terminated[i, k], self.truncated[i, k] = bool(over), not over
+                    self._end_row(i, k)
+                elif self._turns or self._choices[k]:
+                    self._begin_decision(i, k)
             if len(ids) > 1 and not timeout:
                 staying += self._newcomers(i, obs)
             self._write_state(i)
@@ -233,20 +252,56 @@ class ForeignVecEnv:
         if not staying:
             self._finish_episode(i)
 
+    def _pay(self, i: int, k: int, reward: float, due: bool) -> None:
+        """Add a reward to what an agent is owed since its last decision, and pay that when it is due."""
+        waited = self._waited[i][k]
+        self._owed[i][k] += self._options.tick_discount**waited * reward if waited else reward
+        self._waited[i][k] = self._lasted[i, k] = waited + 1
+        if due:
+            self.rewards[i, k] = self._owed[i][k]
+            self._owed[i][k], self._waited[i][k] = 0.0, 0
+
     def _newcomers(self, i: int, obs: Mapping[Any, Any]) -> list[int]:
-        """Columns of the agents that appeared in this step; they act from the next one on."""
-        gone, agents = self._ended[i], self._worlds[i].agents
-        new = [k for k, a in enumerate(self._ids) if not self.acting[i, k] and k not in gone and a in agents]
+        """Columns of the agents that appeared in this step; they act from the next one on.
+
+        Who has left may come again, after a step without it. Where agents take turns, one appears when it is to move.
+        """
+        gone, world, present = self._ended[i], self._worlds[i], self._present[i]
+        here = [world.to_move] if self._turns else world.agents
+        new = [k for k, agent in enumerate(self._ids) if k not in present and k not in gone and agent in here]
         for k in new:
-            self._enter(i, k, obs)
+            self._enter(i, k, obs, acts=True)
+        gone.intersection_update([k for k in gone if self._ids[k] in world.agents])
         return new
 
-    def _enter(self, i: int, k: int, obs: Mapping[Any, Any]) -> None:
+    def _enter(self, i: int, k: int, obs: Mapping[Any, Any], acts: bool) -> None:
         """An agent's first observation of an episode."""
-        if self._ids[k] not in obs:
+        if self._ids[k] not in obs and not self._turns:
             raise MismatchError(f"live agent {self._ids[k]} was given no observation")
         self._write(i, k, obs[self._ids[k]])
+        self._there[i, k] = 1
+        self._owed[i][k], self._waited[i][k] = 0.0, 0
+        if acts:
+            self._begin_decision(i, k)
+        else:
+            self.acting[i, k] = 0
+            self._allow_all(i, k)
+
+    def _begin_decision(self, i: int, k: int) -> None:
+        """Let an agent act in the next step."""
         self.acting[i, k] = 1
+        if not self._choices[k] or self.action_mask is None:
+            return
+        ends = itertools.accumulate(self._choices[k])
+        row = self.action_mask[i, k]
+        if not all(row[end - size : end].any() for end, size in zip(ends, self._choices[k], strict=True)):
+            raise MismatchError(
+                f"the action mask of {self._ids[k]} allows nothing, and it has to act; at least one choice must be 1"
+            )
+
+    def _allow_all(self, i: int, k: int) -> None:
+        if self.action_mask is not None and self._choices[k]:
+            self.action_mask[i, k, : sum(self._choices[k])] = 1
 
     def _finish_episode(self, i: int) -> None:
         self.episode_done[i] = 1
@@ -260,8 +315,14 @@ class ForeignVecEnv:
     def _write(self, i: int, k: int, obs: Any) -> None:
         for write, path, row in self._rows[i][k]:
             value = obs
-            for key in path:
-                value = value[key]
+            try:
+                for key in path:
+                    value = value[key]
+            except (LookupError, TypeError):
+                name = ".".join(map(str, path))
+                raise MismatchError(
+                    f"the observation of {self._ids[k]} lacks '{name}', which its space has (it is {obs!r:.80})"
+                ) from None
             write(value, row)
 
     def _end_row(self, i: int, k: int) -> None:
@@ -270,14 +331,15 @@ class ForeignVecEnv:
             self.final_obs[name][i, k] = block[i, k]
         if self.action_mask is not None and self.final_mask is not None:
             self.final_mask[i, k] = self.action_mask[i, k]
+            if self._turns and not self.final_mask[i, k].any():  # it was not its turn
+                self.final_mask[i, k, : sum(self._choices[k])] = 1
         self._clear_row(i, k)
 
     def _clear_row(self, i: int, k: int) -> None:
         for block in self.obs.values():
             block[i, k] = 0
-        if self.action_mask is not None:
-            self.action_mask[i, k] = 1
-        self.acting[i, k] = 0
+        self._allow_all(i, k)
+        self.acting[i, k] = self._there[i, k] = 0
 
     def _write_state(self, i: int) -> None:
         if self.state is not None:
@@ -306,18 +368,19 @@ class ForeignVecEnv:
 
     def snapshot(self) -> bytes:
         """Which episode each world would start next; what happens inside one cannot be saved."""
-        return self._encoded(self._seeds, self._streams, self._next_episode)
+        return encoded(self.spec.name, self._seeds, self._streams, self._next_episode)
 
     def restore(self, data: bytes) -> None:
         """Start every world at the episode after the one it was in when `snapshot` was taken."""
-        saved = self._decoded(data, self.num_worlds)
+        saved = decoded(self.spec.name, data, self.num_worlds)
         self._seeds, self._streams, self._next_episode = saved.seeds, saved.streams, saved.next_episode
         self.reset()
 
     def join(self, parts: Sequence[bytes], counts: Sequence[int]) -> bytes:
         """Snapshots of so many neighbours each as one."""
-        saved = [self._decoded(part, count) for part, count in zip(parts, counts, strict=True)]
-        return self._encoded(
+        saved = [decoded(self.spec.name, part, count) for part, count in zip(parts, counts, strict=True)]
+        return encoded(
+            self.spec.name,
             [seed for one in saved for seed in one.seeds],
             [stream for one in saved for stream in one.streams],
             [episode for one in saved for episode in one.next_episode],
@@ -325,27 +388,11 @@ class ForeignVecEnv:
 
     def split(self, data: bytes, counts: Sequence[int]) -> list[bytes]:
         """The inverse of `join`."""
-        saved, parts, first = self._decoded(data, sum(counts)), [], 0
+        saved, parts, first = decoded(self.spec.name, data, sum(counts)), [], 0
         for count in counts:
             own = slice(first, first := first + count)
-            parts.append(self._encoded(saved.seeds[own], saved.streams[own], saved.next_episode[own]))
+            parts.append(encoded(self.spec.name, saved.seeds[own], saved.streams[own], saved.next_episode[own]))
         return parts
-
-    def _encoded(self, seeds: list[int], streams: list[int], next_episode: list[int]) -> bytes:
-        return msgspec.json.encode(ForeignSnapshot(SNAPSHOT_VERSION, self.spec.name, seeds, streams, next_episode))
-
-    def _decoded(self, data: bytes, worlds: int) -> ForeignSnapshot:
-        try:
-            saved = from_json(data, ForeignSnapshot)
-        except msgspec.MsgspecError as error:
-            raise WorldContractError(f"{self.spec.name}: cannot restore {len(data)} bytes: {error}") from None
-        widths = {len(saved.seeds), len(saved.streams), len(saved.next_episode)}
-        if saved.version != SNAPSHOT_VERSION or saved.name != self.spec.name or widths != {worlds}:
-            raise WorldContractError(
-                f"the snapshot is of {len(saved.seeds)} worlds of {saved.name} (version {saved.version}), "
-                f"not of {worlds} worlds of {self.spec.name} (version {SNAPSHOT_VERSION})"
-            )
-        return saved
 
     def backdrop(self, world: int) -> None:
         """Nothing is known to stand still."""
@@ -358,30 +405,3 @@ class ForeignVecEnv:
         """Close every environment."""
         for world in self._worlds:
             world.close()
-
-
-class ForeignSnapshot(msgspec.Struct, forbid_unknown_fields=True):
-    """What `ForeignVecEnv.snapshot` writes."""
-
-    version: int
-    name: str
-    seeds: list[int]
-    streams: list[int]
-    next_episode: list[int]
-
-
-def _shared_spaces(name: str, world: Any, ids: Sequence[Any]) -> tuple[Space[Any], Space[Any]]:
-    """The spaces all agents have; agents that differ are refused, because one batch has one shape."""
-    obs, act = world.observation_space(ids[0]), world.action_space(ids[0])
-    for other in ids[1:]:
-        for what, mine, theirs in (
-            ("observation", obs, world.observation_space(other)),
-            ("action", act, world.action_space(other)),
-        ):
-            if mine != theirs:
-                raise WorldContractError(
-                    f"{name}: agents {ids[0]} and {other} have different {what} spaces ({mine} and "
-                    f"{theirs}), and Slipstream's batches have one shape for all; pad them (SuperSuit's "
-                    "pad_observations_v0, pad_action_space_v0) or train them in worlds of their own"
-                )
-    return obs, act

@@ -20,6 +20,7 @@ from slipstream.own_code import find_own
 from slipstream.spec import to_space
 from slipstream.types import U8
 from slipstream.worlds.foreign.config import VectorConfig
+from slipstream.worlds.foreign.snapshot import decoded
 from slipstream.worlds.foreign.vec_env import ForeignVecEnv, episode_seed
 from slipstream.worlds.spaces import Leaf, MismatchError
 from slipstream.worlds.vec_env import EnvOptions
@@ -113,7 +114,8 @@ class VectorWorlds(ForeignVecEnv):
             array.fill(0)
         self.alive[:, 0] = acts
         try:
-            seen, rewards, terminated, truncated, infos = self._env.step(to_space(self._space, self.actions[:, 0]))
+            asked = to_space(self._kinds[0].space, self.actions[:, 0])
+            seen, rewards, terminated, truncated, infos = self._env.step(asked)
             unseen = (np.asarray(terminated, bool) | np.asarray(truncated, bool)) & ~acts
             if self._mode is AutoresetMode.DISABLED and unseen.any():
                 self._env.reset(options={"reset_mask": unseen})
@@ -174,9 +176,10 @@ class VectorWorlds(ForeignVecEnv):
 
     def _show(self, which: NDArray[np.int64], seen: Any) -> None:
         """Take over the observations of these environments."""
-        for leaf in self._leaves:
+        kind = self._kinds[0]
+        for leaf in kind.leaves:
             _write_rows(leaf, seen, which, self.obs[leaf.block.name][:, 0])
-        for leaf, part in self._masks:
+        for leaf, part in kind.masks:
             assert self.action_mask is not None
             _write_rows(leaf, seen, which, self.action_mask[:, 0, part])
 
@@ -187,7 +190,7 @@ class VectorWorlds(ForeignVecEnv):
 
     def restore(self, data: bytes) -> None:
         """Begin new episodes, with random numbers that depend on how far the run is."""
-        saved = self._decoded(data, self.num_worlds)
+        saved = decoded(self.spec.name, data, self.num_worlds)
         self._seeds, self._streams, self._next_episode = saved.seeds, saved.streams, saved.next_episode
         self._seed = episode_seed(self._seeds[0], self._options.evaluation, self._streams[0], sum(self._next_episode))
         self.reset()

@@ -28,6 +28,7 @@ class ProbeConfig(WorldConfig):
         "digit",
         "remember",
         "copy",
+        "roles",
         "recall",
         "entities",
     ] = Field(description="Which probe world.")
