@@ -77,10 +77,13 @@ def fill_uniform(out: Annotated[NDArray[numpy.float32], dict(shape=(None, None, 
 class MlpShape:
     """Widths and activations of a perceptron; the weights are torch's."""
 
-    def __init__(self, widths: Sequence[int], hidden: str, last: str) -> None: ...
+    def __init__(self, widths: Sequence[int], hidden: str, last: str, norm: bool = False, residual: bool = False) -> None: ...
 
     @property
     def layers(self) -> int: ...
+
+    @property
+    def tensors(self) -> int: ...
 
     @property
     def parameter_floats(self) -> int: ...
@@ -192,6 +195,33 @@ def gather_rows(store: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), 
 
 def fill_draw(out: Annotated[NDArray[numpy.float64], dict(shape=(None,), order='C', device='cpu')], *, seed: int, draw: int) -> None:
     """Uniform numbers in [0, 1) keyed by seed and draw."""
+
+class FramePool:
+    """Frames of one size, each held once however many rows show it."""
+
+    def __init__(self, size: int, chunk: int) -> None: ...
+
+    @property
+    def frames(self) -> int:
+        """Different frames that are held."""
+
+    @property
+    def nbytes(self) -> int:
+        """Memory taken."""
+
+    def hold(self, frames: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], ids: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu')]) -> None:
+        """
+        Hold these frames, one behind the other, once more each, and write their ids; 0 is none's.
+        """
+
+    def release(self, ids: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None:
+        """Give up one hold of each; what nothing holds makes room."""
+
+    def gather(self, ids: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], out: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')]) -> None:
+        """Copy frames to out, one behind the other; zeros for id 0."""
+
+    def clear(self) -> None:
+        """Hold nothing any more."""
 
 def nstep(*, decided: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', device='cpu', writable=False)], paid: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', device='cpu', writable=False)], reward: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], duration: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order='C', device='cpu', writable=False)], terminated: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', device='cpu', writable=False)], truncated: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', device='cpu', writable=False)], gamma: float, steps: int, span_reward: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')], discount: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')], outcome: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order='C', device='cpu')], last: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order='C', device='cpu')], next: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order='C', device='cpu')], complete: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', device='cpu')]) -> None:
     """

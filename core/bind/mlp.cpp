@@ -24,18 +24,25 @@ using BackwardPass =
     std::tuple<const MlpShape*, std::vector<Address>, Address, int, Address, Address, Address, Address, Address>;
 
 struct Pointers {
-  std::array<const float*, kMaxLayers> weight, bias;
+  std::array<const float*, kMaxLayers> weight{}, bias{}, gain{}, shift{};
   std::size_t layers;
 
   Pointers(const MlpShape& shape, const std::vector<Address>& parameters)
       : layers(static_cast<std::size_t>(shape.layers())) {
-    if (parameters.size() != 2 * layers) throw std::invalid_argument("one weight and one bias per layer, in turn");
+    if (parameters.size() != static_cast<std::size_t>(shape.tensors()))
+      throw std::invalid_argument("one weight and one bias per layer, and one gain and one shift of its norm, in turn");
+    std::size_t next = 0;
     for (std::size_t l = 0; l < layers; ++l) {
-      weight[l] = at<const float>(parameters[2 * l]);
-      bias[l] = at<const float>(parameters[2 * l + 1]);
+      weight[l] = at<const float>(parameters[next++]);
+      bias[l] = at<const float>(parameters[next++]);
+      if (!shape.normed(static_cast<int>(l))) continue;
+      gain[l] = at<const float>(parameters[next++]);
+      shift[l] = at<const float>(parameters[next++]);
     }
   }
-  [[nodiscard]] MlpWeights view() const { return {{weight.data(), layers}, {bias.data(), layers}}; }
+  [[nodiscard]] MlpWeights view() const {
+    return {{weight.data(), layers}, {bias.data(), layers}, {gain.data(), layers}, {shift.data(), layers}};
+  }
 };
 
 // Where the weights of several passes are, and what each pass costs.
@@ -66,10 +73,10 @@ void keep_freed_memory() {
 }
 
 Activation activation(const std::string& name) {
-  if (name == "relu") return Activation::kRelu;
-  if (name == "tanh") return Activation::kTanh;
-  if (name == "identity") return Activation::kIdentity;
-  throw std::invalid_argument("activation '" + name + "' is none of relu, tanh, identity");
+  constexpr std::array kNames{"identity", "relu", "tanh", "elu", "silu", "gelu"};  // as they stand in Activation
+  for (std::size_t i = 0; i < kNames.size(); ++i)
+    if (name == kNames[i]) return static_cast<Activation>(i);
+  throw std::invalid_argument("activation '" + name + "' is none of relu, tanh, identity, elu, silu, gelu");
 }
 
 }  // namespace
@@ -78,7 +85,8 @@ void bind_mlp(nb::module_& m) {
   nb::class_<MlpShape>(m, "MlpShape", "Widths and activations of a perceptron; the weights are torch's.")
       .def(
           "__init__",
-          [](MlpShape* self, std::vector<int> widths, const std::string& hidden, const std::string& last) {
+          [](MlpShape* self, std::vector<int> widths, const std::string& hidden, const std::string& last, bool norm,
+             bool residual) {
             if (widths.size() < 2) throw std::invalid_argument("a perceptron has inputs and outputs");
             if (widths.size() > kMaxLayers + 1)
               throw std::invalid_argument("a perceptron of " + std::to_string(widths.size() - 1) +
@@ -86,10 +94,11 @@ void bind_mlp(nb::module_& m) {
                                           std::to_string(kMaxLayers));
             for (const int width : widths)
               if (width < 1) throw std::invalid_argument("every layer needs at least one unit");
-            new (self) MlpShape{std::move(widths), activation(hidden), activation(last)};
+            new (self) MlpShape{std::move(widths), activation(hidden), activation(last), norm, residual};
           },
-          nb::arg("widths"), nb::arg("hidden"), nb::arg("last"))
+          nb::arg("widths"), nb::arg("hidden"), nb::arg("last"), nb::arg("norm") = false, nb::arg("residual") = false)
       .def_prop_ro("layers", &MlpShape::layers)
+      .def_prop_ro("tensors", &MlpShape::tensors)
       .def_prop_ro("parameter_floats", &MlpShape::parameter_floats)
       .def("hidden_floats", &MlpShape::hidden_floats, nb::arg("rows"));
   m.def(

@@ -2,6 +2,7 @@
 
 #include "bind/bind.hpp"
 #include "bind/slab.hpp"
+#include "kernels/frame_pool.hpp"
 #include "kernels/nstep.hpp"
 #include "kernels/rows.hpp"
 #include "kernels/sum_tree.hpp"
@@ -111,6 +112,57 @@ void bind_rows(nb::module_& m) {
       "Uniform numbers in [0, 1) keyed by seed and draw.");
 }
 
+void bind_frame_pool(nb::module_& m) {
+  using Id = FramePool::Id;
+  const auto known = [](const FramePool& pool, const In<Id, 1>& ids) {
+    for (const Id id : span_of(ids))
+      if (!pool.knows(id)) throw std::invalid_argument("there is no frame " + std::to_string(id) + " in the pool");
+  };
+  const auto sized = [](const FramePool& pool, std::size_t ids, std::size_t bytes) {
+    if (ids * pool.size() != bytes)
+      throw std::invalid_argument(std::to_string(bytes) + " bytes are not " + std::to_string(ids) + " frames of " +
+                                  std::to_string(pool.size()));
+  };
+  nb::class_<FramePool>(m, "FramePool", "Frames of one size, each held once however many rows show it.")
+      .def(
+          "__init__",
+          [](FramePool* self, std::size_t size, std::size_t chunk) {
+            if (size < 1 || chunk < 1) throw std::invalid_argument("a pool has frames of at least 1 byte");
+            new (self) FramePool(size, chunk);
+          },
+          nb::arg("size"), nb::arg("chunk"))
+      .def_prop_ro("frames", &FramePool::frames, "Different frames that are held.")
+      .def_prop_ro("nbytes", &FramePool::bytes, "Memory taken.")
+      .def(
+          "hold",
+          [sized](FramePool& pool, const In<std::uint8_t, 1>& frames, const Out<Id, 1>& ids) {
+            sized(pool, ids.shape(0), frames.shape(0));
+            const nb::gil_scoped_release release;
+            pool.hold(reinterpret_cast<const std::byte*>(frames.data()), span_of(ids));
+          },
+          nb::arg("frames").noconvert(), nb::arg("ids").noconvert(),
+          "Hold these frames, one behind the other, once more each, and write their ids; 0 is none's.")
+      .def(
+          "release",
+          [known](FramePool& pool, const In<Id, 1>& ids) {
+            known(pool, ids);
+            const nb::gil_scoped_release release;
+            pool.release(span_of(ids));
+          },
+          nb::arg("ids").noconvert(), "Give up one hold of each; what nothing holds makes room.")
+      .def(
+          "gather",
+          [known, sized](const FramePool& pool, const In<Id, 1>& ids, const Out<std::uint8_t, 1>& out) {
+            known(pool, ids);
+            sized(pool, ids.shape(0), out.shape(0));
+            const nb::gil_scoped_release release;
+            pool.gather(span_of(ids), reinterpret_cast<std::byte*>(out.data()));
+          },
+          nb::arg("ids").noconvert(), nb::arg("out").noconvert(),
+          "Copy frames to out, one behind the other; zeros for id 0.")
+      .def("clear", &FramePool::clear, "Hold nothing any more.");
+}
+
 void bind_nstep(nb::module_& m) {
   m.def(
       "nstep",
@@ -158,6 +210,7 @@ void bind_nstep(nb::module_& m) {
 void bind_replay(nb::module_& m) {
   bind_sum_tree(m);
   bind_rows(m);
+  bind_frame_pool(m);
   bind_nstep(m);
   m.attr("TERMINATED") = kTerminated;
   m.attr("TRUNCATED") = kTruncated;

@@ -17,22 +17,37 @@ namespace slipstream {
 constexpr int kMaxLayers = 16;  // a pass keeps its pointers per layer in fixed arrays: no allocation
 
 // Shapes only; weights are the caller's. Weights are [outputs, inputs], row-major, as torch keeps them.
+//
+// A layer is y = activation(norm(W x + b)), plus x where it has a skip. Layers that end in an activation are hidden
+// layers, the last one included; norm and skip are theirs alone.
 struct MlpShape {
   std::vector<int> widths;  // inputs, hidden layers, outputs: at least two, at most kMaxLayers + 1
   Activation hidden = Activation::kTanh;
   Activation last = Activation::kIdentity;
+  bool norm = false;      // hidden layers normalise their sums (Ba et al. 2016), with a gain and a shift that learn
+  bool residual = false;  // a hidden layer as wide as the one before adds what it reads
 
   [[nodiscard]] int layers() const { return static_cast<int>(widths.size()) - 1; }
   [[nodiscard]] Activation after(int layer) const { return layer + 1 < layers() ? hidden : last; }
-  // Floats of what a forward pass leaves behind for the backward pass: the outputs of all hidden layers.
+  [[nodiscard]] bool is_hidden(int layer) const { return layer + 1 < layers() || last != Activation::kIdentity; }
+  [[nodiscard]] bool normed(int layer) const { return norm && is_hidden(layer); }
+  [[nodiscard]] bool skips(int layer) const;
+  // Whether the backward pass needs the sums of a layer, beside its output.
+  [[nodiscard]] bool keeps_sums(int layer) const;
+  // Floats of what a forward pass leaves behind for the backward pass: the outputs of all hidden layers but the last,
+  // then the sums of the layers that keep them.
   [[nodiscard]] std::size_t hidden_floats(std::size_t rows) const;
-  // Floats of all weights and biases: w0, b0, w1, b1, ...
+  // Floats of all weights and biases: w0, b0, w1, b1, ...; after a normed layer's, its gain and shift.
   [[nodiscard]] std::size_t parameter_floats() const;
+  // How many vectors and matrices these are.
+  [[nodiscard]] int tensors() const;
 };
 
 struct MlpWeights {
   std::span<const float* const> weight;  // [layers]
   std::span<const float* const> bias;    // [layers]
+  std::span<const float* const> gain;    // [layers], read where a layer is normed
+  std::span<const float* const> shift;   // [layers], the same
 };
 
 // x [rows, inputs] -> out [rows, outputs]. `hidden` (hidden_floats) may be null where no backward pass will follow.

@@ -1,10 +1,10 @@
 // Registers of 8 numbers, which every processor this is built for has, and the choice.
-#include "kernels/mlp_tiles_impl.hpp"
+#include "kernels/mlp_finish_impl.hpp"
 
 namespace slipstream {
 
 const Tiles& tiles_of_8() {
-  static constexpr Tiles kTiles = Kernel<8, 6, 2>::tiles();  // 12 of 16 registers hold sums
+  static constexpr Tiles kTiles = tiles_by<Kernel<8, 6, 2>>();  // 12 of 16 registers hold sums
   return kTiles;
 }
 

@@ -8,7 +8,8 @@
 
 namespace slipstream {
 
-enum class Activation { kIdentity, kRelu, kTanh };
+// The first three are known from their outputs: a product applies them as it goes.
+enum class Activation { kIdentity, kRelu, kTanh, kElu, kSilu, kGelu };
 
 using Index = std::ptrdiff_t;
 
@@ -24,6 +25,20 @@ template <class T>
 struct Rows {
   T* data;
   Index stride;
+};
+
+// What follows the product of a hidden layer that is more than a product and an activation.
+struct Finish {
+  Activation activation;
+  const float* gain;   // of layer normalisation, [columns]; null: none
+  const float* shift;  // [columns]
+};
+
+// Where the gradients of a finish go, [rows, columns] each.
+struct FinishGradients {
+  Rows<float> product;
+  Rows<float> gain;   // of every row, to be summed; data null where there is none
+  Rows<float> shift;  // the same
 };
 
 constexpr std::size_t kLine = 64;  // bytes of a cache line: registers that lie across two are read at half the speed
@@ -47,6 +62,12 @@ struct Tiles {
   // Gradients before an activation, from those after it and its outputs.
   void (*derivatives)(Activation activation, Index rows, Index columns, const Rows<const float>& grad,
                       const Rows<const float>& y, const Rows<float>& out);
+  // out = activation(norm(z)) + skip, with z [rows, columns] a product, in `out` itself or elsewhere; skip null: 0.
+  void (*finish)(const Finish& what, Index rows, Index columns, const Rows<const float>& z,
+                 const Rows<const float>& skip, const Rows<float>& out);
+  // From the gradient of out to those of z, gain and shift; that of skip is the gradient of out.
+  void (*unfinish)(const Finish& what, Index rows, Index columns, const Rows<const float>& grad,
+                   const Rows<const float>& z, const FinishGradients& out);
 };
 
 // By the width of registers; null where this was not built for such processors, or does not run on one.

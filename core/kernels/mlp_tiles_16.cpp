@@ -1,12 +1,12 @@
 // Registers of 16 numbers (AVX-512). Only this file is compiled for processors that have them; none of it runs, or is
 // initialised at run time, before mlp_tiles.cpp has asked the processor.
-#include "kernels/mlp_tiles_impl.hpp"
+#include "kernels/mlp_finish_impl.hpp"
 
 namespace slipstream {
 
 #if defined(__AVX512F__)
 namespace {
-constexpr Tiles kTiles = Kernel<16, 6, 4>::tiles();  // 24 of 32 registers hold sums
+constexpr Tiles kTiles = tiles_by<Kernel<16, 6, 4>>();  // 24 of 32 registers hold sums
 }
 const Tiles* const kTilesOf16 = &kTiles;
 #else

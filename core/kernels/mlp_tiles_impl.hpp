@@ -1,4 +1,4 @@
-// What mlp_tiles.cpp and mlp_tiles_16.cpp compile, each for its own processors.
+// What mlp_tiles.cpp and mlp_tiles_16.cpp compile, each for its own processors: products and plain activations.
 //
 // All of it is local to the file that includes it, and it calls nothing of the standard library but memcpy: of two
 // inline functions of one name the linker keeps one, and that must not be the one other processors cannot run.
@@ -70,6 +70,8 @@ template <int kLanes, int kRows, int kMost>
 struct Kernel {
   using Vec = typename Register<kLanes>::Vec;
   using Bits = typename Register<kLanes>::Bits;
+  static constexpr Index kHeight = kRows;
+  static constexpr Index kWidth = kLanes;
   static constexpr Index kPanel = kMost * kLanes;
   static constexpr Index kDepth = 256;  // inner indices at a time
   // And rows of a weight's gradient: beside a panel the cache must hold a line for each of them.
@@ -87,11 +89,8 @@ struct Kernel {
 
   // --- elementwise ---
 
-  // tanh = e / (e + 2) with e = expm1(2|x|): accurate to a few ulp also near 0, because expm1 is.
-  static Vec tanh(Vec x) {
-    const Bits sign = reinterpret_cast<Bits>(x) & 0x80000000U;
-    Vec y = 2.0F * reinterpret_cast<Vec>(reinterpret_cast<Bits>(x) ^ sign);
-    y = y < 20.0F ? y : (y == y ? splat(20.0F) : y);  // beyond, tanh is 1 in float32; NaN stays NaN
+  // For |y| below 87.
+  static Vec expm1(Vec y) {
     // y = n ln 2 + r, |r| <= ln 2 / 2; adding and taking away 1.5 * 2^23 rounds to the nearest integer.
     const Vec magic = splat(12582912.0F);
     const Vec shifted = y * 1.44269504088896341F + magic;
@@ -107,7 +106,15 @@ struct Kernel {
     p = p * (r * r) + r;
     const Bits exponent = (reinterpret_cast<Bits>(shifted) << 23U) + (127U << 23U);  // low bits of `shifted` hold n
     const Vec scale = reinterpret_cast<Vec>(exponent);
-    const Vec e = p * scale + (scale - 1.0F);
+    return p * scale + (scale - 1.0F);
+  }
+
+  // tanh = e / (e + 2) with e = expm1(2|x|): accurate to a few ulp also near 0, because expm1 is.
+  static Vec tanh(Vec x) {
+    const Bits sign = reinterpret_cast<Bits>(x) & 0x80000000U;
+    Vec y = 2.0F * reinterpret_cast<Vec>(reinterpret_cast<Bits>(x) ^ sign);
+    y = y < 20.0F ? y : (y == y ? splat(20.0F) : y);  // beyond, tanh is 1 in float32; NaN stays NaN
+    const Vec e = expm1(y);
     const Vec t = e / (e + 2.0F);
     return reinterpret_cast<Vec>(reinterpret_cast<Bits>(t) | sign);
   }
@@ -120,8 +127,9 @@ struct Kernel {
         return x > 0.0F ? x : (x == x ? Vec{} : x);
       case Activation::kTanh:
         return tanh(x);
+      default:  // Finisher's
+        return x;
     }
-    return x;
   }
 
   static Vec derivative(Activation activation, Vec grad, Vec y) {
@@ -132,8 +140,9 @@ struct Kernel {
         return y > 0.0F ? grad : Vec{};
       case Activation::kTanh:
         return grad * (1.0F - y * y);
+      default:
+        return grad;
     }
-    return grad;
   }
 
   static void derivatives(Activation activation, Index rows, Index columns, const Rows<const float>& grad,
@@ -328,10 +337,6 @@ struct Kernel {
                         lesser(kPanel, end - c), packed, depth, add || k > 0, {out + r * columns + c, columns});
       }
     }
-  }
-
-  static constexpr Tiles tiles() {
-    return {kRows, kLanes, kGroup, pack_transposed, pack, product, gradient, derivatives};
   }
 };
 

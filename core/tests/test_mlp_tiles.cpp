@@ -17,10 +17,10 @@ namespace {
 
 using Floats = std::vector<float>;
 
-Floats numbers(Index count, unsigned seed) {
+Floats numbers(Index count, unsigned seed, float scale = 1.0F) {
   std::mt19937 bits(seed);
   Floats out(static_cast<std::size_t>(count));
-  for (float& value : out) value = static_cast<float>(bits() >> 8U) / 8388608.0F - 1.0F;
+  for (float& value : out) value = scale * (static_cast<float>(bits() >> 8U) / 8388608.0F - 1.0F);
   return out;
 }
 
@@ -73,6 +73,39 @@ void wide_registers_change_no_bit() {
         }
 }
 
+struct Finished {
+  Floats out, product, gain, shift;
+};
+
+Finished finish(const Tiles& tiles, Activation activation, bool normed, Index columns) {
+  constexpr Index kRows = 3;
+  const Floats z = numbers(kRows * columns, 1, 4.0F);
+  const Floats skip = numbers(kRows * columns, 2);
+  const Floats grad = numbers(kRows * columns, 3);
+  const Floats gain = numbers(columns, 4);
+  const Floats shift = numbers(columns, 5);
+  const Finish what{activation, normed ? gain.data() : nullptr, normed ? shift.data() : nullptr};
+  Finished made{Floats(z.size()), Floats(z.size()), Floats(z.size()), Floats(z.size())};
+  tiles.finish(what, kRows, columns, {z.data(), columns}, {skip.data(), columns}, {made.out.data(), columns});
+  tiles.unfinish(what, kRows, columns, {grad.data(), columns}, {z.data(), columns},
+                 {{made.product.data(), columns}, {made.gain.data(), columns}, {made.shift.data(), columns}});
+  return made;
+}
+
+void wide_registers_finish_a_layer_with_the_same_bits() {
+  for (const Activation activation : {Activation::kIdentity, Activation::kRelu, Activation::kTanh, Activation::kElu,
+                                      Activation::kSilu, Activation::kGelu})
+    for (const bool normed : {false, true})
+      for (const Index columns : {1, 7, 8, 9, 15, 16, 17, 24, 31, 33, 64, 200, 257}) {
+        const Finished narrow = finish(tiles_of_8(), activation, normed, columns);
+        const Finished wide = finish(*tiles_of_16(), activation, normed, columns);
+        CHECK(same_bits(narrow.out, wide.out));
+        CHECK(same_bits(narrow.product, wide.product));
+        CHECK(same_bits(narrow.gain, wide.gain));
+        CHECK(same_bits(narrow.shift, wide.shift));
+      }
+}
+
 void a_gradient_is_the_sum_over_rows_one_by_one() {
   const Index rows = 300;
   const Floats x = numbers(rows * 3, 1);
@@ -98,6 +131,7 @@ int main() {
   a_gradient_is_the_sum_over_rows_one_by_one();
   if (tiles_of_16() != nullptr) {
     wide_registers_change_no_bit();
+    wide_registers_finish_a_layer_with_the_same_bits();
   } else {
     std::printf("this processor has no registers of 16 numbers: nothing to compare\n");
   }

@@ -80,10 +80,11 @@ class Dqn(ReplayAlgorithm):
 
     def hide_rows(self, private: RowPrivacy) -> None:
         """From now on take gradients from `private`, in which no single row stands out (DP-SGD)."""
-        if self.actor.spec.network != "mlp":
+        options = "".join(f" with {name}" for name in self.actor.spec.layout if self.actor.spec.network == "mlp")
+        if self.actor.spec.network != "mlp" or options:
             raise ScenarioError(
-                f"federated.dp_sgd: gradients of single rows are known for perceptrons only, not for network "
-                f"{self.actor.spec.network}; use algo.network mlp"
+                f"federated.dp_sgd: gradients of single rows are known for plain perceptrons only, not for network "
+                f"{self.actor.spec.network}{options}; use algo.network mlp without options"
             )
         self.private = private
 

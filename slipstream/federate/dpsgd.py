@@ -21,6 +21,7 @@ import re
 import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -77,7 +78,7 @@ class PrivateGradients:
 
         Args:
             parameters: By name, torso.0.weight … head.bias; the network reads them where they are, so it follows them.
-            activation: "tanh" or "relu", between layers.
+            activation: Between layers, by its name in a scenario.
             privacy: The norm a row's gradient is clipped to, the noise, and the δ of reports.
             batch_size: Rows expected in a draw; gradients are divided by it, however many come.
             rng: None draws from the system's entropy, as privacy needs.
@@ -159,6 +160,13 @@ def perceptron(parameters: Mapping[str, Tensor], activation: str) -> nn.Module:
         made.weight, made.bias = nn.Parameter(weight), nn.Parameter(bias)
         return made
 
-    between = {"tanh": nn.Tanh, "relu": nn.ReLU}[activation]
+    kinds: dict[str, Callable[[], nn.Module]] = {
+        "tanh": nn.Tanh,
+        "relu": nn.ReLU,
+        "elu": nn.ELU,
+        "silu": nn.SiLU,
+        "gelu": partial(nn.GELU, approximate="tanh"),
+    }
+    between = kinds[activation]
     torso = nn.Sequential(*(module for layer in layers[:-1] for module in (linear(layer), between())))
     return nn.Sequential(OrderedDict(torso=torso, head=linear("head")))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -25,19 +25,42 @@ from slipstream.nets.inputs import VECTOR, Inputs
 
 Shapes = tuple[_core.MlpShape, ...]
 
-ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU}
-FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {"tanh": torch.tanh, "relu": torch.relu, "identity": lambda x: x}
+ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
+    "tanh": nn.Tanh,
+    "relu": nn.ReLU,
+    "elu": nn.ELU,
+    "silu": nn.SiLU,
+    "gelu": partial(nn.GELU, approximate="tanh"),
+}
+FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "tanh": torch.tanh,
+    "relu": torch.relu,
+    "elu": functional.elu,
+    "silu": functional.silu,
+    "gelu": partial(functional.gelu, approximate="tanh"),
+    "identity": lambda x: x,
+}
+
+
+class MlpOptions(NamedTuple):
+    """What hidden layers have beside weights and an activation."""
+
+    norm: bool = False  # their sums are normalised before the activation (Ba et al. 2016)
+    residual: bool = False  # one as wide as the hidden layer before adds what it reads
+
+
+NO_OPTIONS = MlpOptions()
 
 
 class MlpLayout:
-    """Widths and activations of a perceptron, and the native passes for them."""
+    """Widths, activations and options of a perceptron, and the native passes for them."""
 
-    def __init__(self, widths: tuple[int, ...], hidden: str, last: str) -> None:
-        self.widths, self.hidden, self.last = widths, hidden, last
-        self.native = _core.MlpShape(list(widths), hidden, last)
+    def __init__(self, widths: tuple[int, ...], hidden: str, last: str, options: MlpOptions = NO_OPTIONS) -> None:
+        self.widths, self.hidden, self.last, self.options = widths, hidden, last, options
+        self.native = _core.MlpShape(list(widths), hidden, last, *options)
 
-    def __reduce__(self) -> tuple[type[MlpLayout], tuple[tuple[int, ...], str, str]]:
-        return MlpLayout, (self.widths, self.hidden, self.last)  # so that networks can be copied
+    def __reduce__(self) -> tuple[type[MlpLayout], tuple[tuple[int, ...], str, str, MlpOptions]]:
+        return MlpLayout, (self.widths, self.hidden, self.last, self.options)  # so that networks can be copied
 
 
 class Linear(nn.Linear):
@@ -68,7 +91,12 @@ class Mlp(nn.Sequential):
     """Linear layers with an activation after each but the last; `out_gain` None: after the last too."""
 
     def __init__(
-        self, sizes: Sequence[int], activation: str, out_gain: float | None, generator: torch.Generator
+        self,
+        sizes: Sequence[int],
+        activation: str,
+        out_gain: float | None,
+        generator: torch.Generator,
+        options: MlpOptions = NO_OPTIONS,
     ) -> None:
         layers: list[nn.Module] = []
         for i, (inputs, outputs) in enumerate(pairwise(sizes)):
@@ -76,12 +104,12 @@ class Mlp(nn.Sequential):
             gain = out_gain if is_output and out_gain is not None else math.sqrt(2)
             layers.append(Linear(inputs, outputs, gain, generator))
             if not is_output:
-                layers.append(ACTIVATIONS[activation]())
+                layers += [*([nn.LayerNorm(outputs)] if options.norm else []), ACTIVATIONS[activation]()]
         super().__init__(*layers)
         last = activation if out_gain is None else "identity"
-        self._layout = MlpLayout(tuple(sizes), activation, last) if layers else None
+        self._layout = MlpLayout(tuple(sizes), activation, last, options) if layers else None
         self._topped: MlpLayout | None = None  # with a head on it
-        self._linears = tuple(layer for layer in layers if isinstance(layer, Linear))
+        self._weighted = tuple(layer for layer in layers if isinstance(layer, (Linear, nn.LayerNorm)))
 
     def forward(self, x: Tensor, head: Linear | None = None) -> Tensor:
         """Rows [rows, inputs] -> [rows, outputs], or what a head makes of them, in the same pass."""
@@ -96,19 +124,25 @@ class Mlp(nn.Sequential):
             assert head is not None
             return head.native()
         if head is None:
-            return Net(layout, _parameters(*self._linears))
+            return Net(layout, _parameters(*self._weighted))
         if self._topped is None or self._topped.widths[-1] != head.out_features:
-            self._topped = MlpLayout((*layout.widths, head.out_features), layout.hidden, "identity")
-        return Net(self._topped, _parameters(*self._linears, head))
+            widths = (*layout.widths, head.out_features)
+            self._topped = MlpLayout(widths, layout.hidden, "identity", layout.options)
+        return Net(self._topped, _parameters(*self._weighted, head))
 
 
 class MlpTorso(Mlp):
     """A perceptron as a torso: it reads the vector of its inputs."""
 
     def __init__(
-        self, sizes: Sequence[int], activation: str, out_gain: float | None, generator: torch.Generator
+        self,
+        sizes: Sequence[int],
+        activation: str,
+        out_gain: float | None,
+        generator: torch.Generator,
+        options: MlpOptions = NO_OPTIONS,
     ) -> None:
-        super().__init__(sizes, activation, out_gain, generator)
+        super().__init__(sizes, activation, out_gain, generator, options)
         self.features = sizes[-1]
 
     def forward(self, inputs: Inputs, head: Linear | None = None) -> Tensor:  # type: ignore[override]
@@ -120,7 +154,7 @@ class Net(NamedTuple):
     """A perceptron as the kernels read it; valid as long as its parameters live."""
 
     layout: MlpLayout
-    parameters: tuple[Tensor, ...]  # weight and bias of every layer
+    parameters: tuple[Tensor, ...]  # weight and bias of every layer, and of its norm
 
     def on(self, x: Tensor) -> Pass:
         """Its pass on these rows."""
@@ -135,7 +169,7 @@ class Pass(NamedTuple):
     parameters: tuple[Tensor, ...]
 
 
-def _parameters(*layers: Linear) -> tuple[Tensor, ...]:
+def _parameters(*layers: Linear | nn.LayerNorm) -> tuple[Tensor, ...]:
     return tuple(parameter for layer in layers for parameter in (layer.weight, layer.bias))
 
 
@@ -163,7 +197,7 @@ class NativeForward(NamedTuple):
     outputs: tuple[Tensor, ...]
 
     def backward(self, output_grads: Sequence[Tensor]) -> list[Tensor]:
-        """Gradients of the parameters of every pass, each one vector: weight and bias of every layer, in order."""
+        """Gradients of the parameters of every pass, each one vector, in the order of its parameters."""
         return self._back(output_grads, to_rows=False)[1]
 
     def vector_grads(self, output_grads: Sequence[Tensor]) -> list[Tensor]:
@@ -219,9 +253,17 @@ def is_native(x: Tensor) -> bool:
 
 def forward_in_torch(layout: MlpLayout, x: Tensor, parameters: Sequence[Tensor]) -> Tensor:
     """The same network in plain torch: what runs on a GPU and is exported; the native pass is tested against it."""
-    for i in range(0, len(parameters), 2):
-        x = functional.linear(x, parameters[i], parameters[i + 1])
-        x = FUNCTIONS[layout.last if i + 2 == len(parameters) else layout.hidden](x)
+    norm, residual = layout.options
+    rest = list(parameters)
+    for i, (inputs, outputs) in enumerate(pairwise(layout.widths)):
+        activation = layout.last if i + 2 == len(layout.widths) else layout.hidden
+        is_hidden = activation != "identity" or i + 2 < len(layout.widths)
+        before, x = x, functional.linear(x, rest.pop(0), rest.pop(0))
+        if norm and is_hidden:
+            x = functional.layer_norm(x, (outputs,), rest.pop(0), rest.pop(0))
+        x = FUNCTIONS[activation](x)
+        if residual and is_hidden and i > 0 and inputs == outputs:
+            x = before + x
     return x
 
 
@@ -255,8 +297,8 @@ def _forward(shapes: Shapes, flat: Sequence[Tensor], hidden: Sequence[Tensor] | 
 def _by_pass(shapes: Shapes, flat: Sequence[Tensor]) -> Iterator[tuple[_core.MlpShape, Tensor, Sequence[Tensor]]]:
     begin = len(shapes)
     for shape, x in zip(shapes, flat, strict=False):
-        yield shape, x, flat[begin : begin + 2 * shape.layers]
-        begin += 2 * shape.layers
+        yield shape, x, flat[begin : begin + shape.tensors]
+        begin += shape.tensors
 
 
 def _addresses(tensors: Sequence[Tensor]) -> list[int]:

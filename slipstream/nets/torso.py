@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from slipstream.config.algos.learner import IMPLEMENTATIONS, ConvNetwork, MlpNetwork
 from slipstream.config.world import NetworkConfig
 from slipstream.nets.inputs import VECTOR, Inputs
-from slipstream.nets.mlp import Linear, MlpTorso, Net, run
+from slipstream.nets.mlp import Linear, MlpOptions, MlpTorso, Net, run
 from slipstream.spec import EntityRows, ObsBlock, WorldSpec
 
 if TYPE_CHECKING:
@@ -171,11 +171,21 @@ class MlpKind(NetworkKind):
 
     def torso(self, spec: TorsoSpec, generator: torch.Generator) -> MlpTorso:
         """Hidden layers."""
-        return MlpTorso((spec.vector, *spec.hidden), spec.activation, None, generator)
+        return MlpTorso((spec.vector, *spec.hidden), spec.activation, None, generator, _options(spec.layout))
 
     def action_critic(self, spec: TorsoSpec, outputs: int, generator: torch.Generator) -> MlpTorso:
         """Hidden layers and an output layer, which is saved as one more of them."""
-        return MlpTorso((spec.vector, *spec.hidden, outputs), spec.activation, 1.0, generator)
+        return MlpTorso((spec.vector, *spec.hidden, outputs), spec.activation, 1.0, generator, _options(spec.layout))
+
+    def layout(self, config: NetworkConfig, spec: WorldSpec) -> dict[str, Any]:
+        """The options that are on: a plain perceptron has none, and is saved as it was before there were any."""
+        assert isinstance(config, MlpNetwork)
+        options = MlpOptions(config.norm == "layer", config.residual)
+        return {name: True for name, is_on in options._asdict().items() if is_on}
+
+
+def _options(layout: Mapping[str, Any]) -> MlpOptions:
+    return MlpOptions(layout.get("norm") is True, layout.get("residual") is True)
 
 
 MLP = MlpKind()

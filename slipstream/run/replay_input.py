@@ -29,6 +29,7 @@ from slipstream.federate.privacy import Privacy, PrivacyReport
 from slipstream.nets.actor import ActorSpec
 from slipstream.replay.buffer import Prioritised, Replay, ReplayStore
 from slipstream.replay.client import ServedReplay
+from slipstream.replay.frames import FrameReplay, make_replay
 from slipstream.replay.link import ClientSettings
 from slipstream.replay.process import OwnService
 from slipstream.replay.sequences import Links, Sequences, check_capacity
@@ -189,7 +190,7 @@ class ReplayFeed(Feed):
             return self._memory.sequences.draw(self._config.batch_size, self._draws, beta)
         if self._private is None:
             return self._store.sample(self._config.batch_size, self._draws, beta)
-        assert isinstance(self._store, Replay)
+        assert isinstance(self._store, (Replay, FrameReplay))
         return self._store.pick(self._private.draw(len(self._store)))
 
     def spent(self) -> PrivacyReport | None:
@@ -276,15 +277,19 @@ def make_replay_feed(
     private = _private(scenario, policy, learner, config)
     if settings.dataset is None:
         assert settings.capacity is not None  # chosen by `setup.complete`
-        links = _links(scenario, policy, settings, actor, worlds * agents) if memory else None
-        like = chain.empty if links is None else links.link(chain.empty, chain.columns, chain.ended, 0)
-        replay = Replay(like, settings.capacity, seed, prioritised)
-        burn_in = actor.sequence // 2 if settings.burn_in is None else settings.burn_in
-        drawn = None if links is None else InSequences(links, Sequences(replay, burn_in))
+        store: Replay | FrameReplay
+        if memory:
+            links = _links(scenario, policy, settings, actor, worlds * agents)
+            like = links.link(chain.empty, chain.columns, chain.ended, 0)
+            store = Replay(like, settings.capacity, seed, prioritised)
+            burn_in = actor.sequence // 2 if settings.burn_in is None else settings.burn_in
+            drawn = InSequences(links, Sequences(store, burn_in))
+        else:
+            store, drawn = make_replay(chain.empty, settings.capacity, seed, prioritised), None
         steps = scenario.rollout_steps
-        return ReplayFeed(learner, config, replay, chain, steps, quarantine, private=private, memory=drawn)  # type: ignore[arg-type]
+        return ReplayFeed(learner, config, store, chain, steps, quarantine, private=private, memory=drawn)  # type: ignore[arg-type]
     rows = load_dataset(settings.dataset, spec, actor.discrete, config.gamma)
-    replay = Replay(chain.empty, len(rows), seed, prioritised)
+    replay = make_replay(chain.empty, len(rows), seed, prioritised)
     replay.add(rows)
     learner.observe(rows)  # type: ignore[attr-defined]  # the statistics of all there is, once
     dataset, steps = content_hash(to_fields(rows)), scenario.rollout_steps

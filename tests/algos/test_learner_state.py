@@ -20,6 +20,9 @@ LEARNERS: dict[str, dict[str, Any]] = {
     "sac-discrete": tiny("sac", discrete_actions=True, normalize_observation=True),
     "qr-dqn": tiny("dqn", dueling=True, values={"kind": "quantile", "quantiles": 3}, normalize_observation=True),
     "td3-delayed": tiny("td3", policy_delay=3),
+    "sac-normed": tiny(
+        "sac", hidden=[16, 16], activation="silu", network={"kind": "mlp", "norm": "layer", "residual": True}
+    ),
 }
 everyone = pytest.mark.parametrize("name", LEARNERS)
 

@@ -113,7 +113,7 @@ def test_the_least_value_of_an_action_and_its_slope_are_those_torch_finds(member
     critics = twins(5, (16, 16))
     x, action = torch.randn(ROWS, 3, generator=seeded(2)), torch.randn(ROWS, 2, generator=seeded(3)).requires_grad_()
     expected = critics(side_by_side(x, action))[:members].amin(0).squeeze(1)
-    value, grads = least_value(NetworkRunner(*critics.networks[:members]), {VECTOR: x}, action)
+    value, grads = least_value(NetworkRunner(*critics.networks[:members]), [{VECTOR: x}], action)
     assert torch.equal(value, expected.detach())
     torch.testing.assert_close(grads, torch.autograd.grad(expected.sum(), action)[0])
     assert len({int(which) for which in critics(side_by_side(x, action)).argmin(0)}) == 2  # both count somewhere
@@ -123,7 +123,7 @@ def test_where_critics_agree_one_of_them_gives_the_gradient():
     critics = twins(2, (4,))
     critics.members[1].load_state_dict(critics.members[0].state_dict())
     action = torch.tensor([[0.3], [-0.5]], requires_grad=True)
-    _, grads = least_value(NetworkRunner(*critics.networks), {VECTOR: torch.zeros(2, 1)}, action)
+    _, grads = least_value(NetworkRunner(*critics.networks), [{VECTOR: torch.zeros(2, 1)}], action)
     alone = critics(side_by_side(torch.zeros(2, 1), action))[0].sum()
     torch.testing.assert_close(grads, torch.autograd.grad(alone, action)[0])
 

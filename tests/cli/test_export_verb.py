@@ -71,6 +71,7 @@ def test_the_verb_writes_both_files_checks_them_and_prints_latency(head_on, tmp_
         ("probe_remember", "dqn", {"network": {"kind": "lstm", "size": 5, "length": 2}, "dueling": True}),
         ("probe_remember", "sac", {"network": {"kind": "gru", "size": 5, "length": 2}}),
         ("probe_recall", "td3", {"network": {"kind": "gru", "size": 5, "length": 2}}),
+        ("head_on", "sac", {"network": {"kind": "mlp", "norm": "layer", "residual": True}, "activation": "gelu"}),
         ("drmario_level_0", "ppo", {"network": "candidates"}),  # several blocks, a mask, as many passes as placements
         ("probe_remember", "ppo", {"network": "gru"}),  # the state goes in and comes out
         ("probe_remember", "ppo", {"network": "lstm"}),

@@ -416,8 +416,8 @@ def test_weights_on_another_device_than_x_are_refused():
     [
         ([5], "tanh", "identity", "inputs and outputs"),
         ([5, 0, 1], "tanh", "identity", "at least one unit"),
-        ([5, 1], "sigmoid", "identity", "'sigmoid' .*relu, tanh, identity"),
-        ([5, 1], "tanh", "softmax", "'softmax' .*relu, tanh, identity"),
+        ([5, 1], "sigmoid", "identity", "'sigmoid' .*relu, tanh, identity, elu, silu, gelu"),
+        ([5, 1], "tanh", "softmax", "'softmax' .*relu, tanh, identity, elu, silu, gelu"),
         ([3] * 18, "tanh", "identity", "17 layers .*16$"),
     ],
 )

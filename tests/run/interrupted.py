@@ -110,6 +110,8 @@ def cases() -> dict[str, Scenario]:
         {"stays_0": "a", "stays_1": "b", "leaves": "a"},
     )
     found |= {kind: learned_by(kind) for kind in ALGORITHMS}
+    options = {"kind": "mlp", "norm": "layer", "residual": True}
+    found["sac_normed"] = learned_by("sac", network=options, hidden=[16, 16], activation="silu")
     for kind in ("appo", "impala"):
         for lag in (1, 2):
             beside = {"collect.overlap": "deterministic", "collect.lag": lag}

@@ -17,6 +17,8 @@ from slipstream.worlds.world import network_classes
 if TYPE_CHECKING:
     from slipstream.config.algos.offpolicy import ReplayConfig
 
+ActivationName = Literal["tanh", "relu", "elu", "silu", "gelu"]
+ACTIVATION = "Activation after each hidden layer; gelu is its tanh approximation."
 Hidden = Annotated[tuple[Annotated[int, Field(ge=1, le=8192)], ...], Field(max_length=8)]
 
 # --- schedules: numbers, or points joined by straight lines over a run ---
@@ -85,6 +87,14 @@ class MlpNetwork(NetworkConfig):
     implementation: ClassVar[str] = "slipstream.nets.torso:MLP"
 
     kind: Literal["mlp"] = Field("mlp", description="A perceptron over the whole observation.")
+    norm: Literal["layer"] | None = Field(
+        None,
+        description="layer: normalise each hidden layer's sums, before the activation (LayerNorm), in actor and "
+        "critics; null: do not.",
+    )
+    residual: bool = Field(
+        False, description="Add to a hidden layer's output what it reads, where both are hidden layers of one width."
+    )
 
 
 class ConvNetwork(NetworkConfig):
@@ -241,7 +251,7 @@ class LearnerConfig(Config):
         "shows images, else mlp.",
     )
     hidden: Hidden = Field((64, 64), description="Width of each hidden layer, in every network.")
-    activation: Literal["tanh", "relu"] = Field("tanh", description="Activation after each hidden layer.")
+    activation: ActivationName = Field("tanh", description=ACTIVATION)
     gamma: float = Field(0.99, ge=0, le=1, description="Discount per tick of the world.")
     gamma_per_second: float | None = Field(
         None,

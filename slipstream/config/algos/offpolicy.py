@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from slipstream.config.algos.learner import RATE, Hidden, LearnerConfig, Schedule
+from slipstream.config.algos.learner import ACTIVATION, RATE, ActivationName, Hidden, LearnerConfig, Schedule
 from slipstream.config.base import Config
 
 
@@ -146,7 +146,7 @@ class ReplayLearnerConfig(LearnerConfig):
     """What learners share that sample batches from a replay buffer."""
 
     hidden: Hidden = Field((256, 256), description="Width of each hidden layer, in every network.")
-    activation: Literal["tanh", "relu"] = Field("relu", description="Activation after each hidden layer.")
+    activation: ActivationName = Field("relu", description=ACTIVATION)
     max_grad_norm: float | None = Field(None, gt=0, description="Clip gradients to this norm; null: no clipping.")
     normalize_observation: bool = Field(
         False, description="Standardise observations by their running mean and deviation (saved with the policy)."
