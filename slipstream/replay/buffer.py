@@ -80,6 +80,7 @@ class Field(NamedTuple):
     dtype: np.dtype[Any]
     shape: tuple[int, ...]  # of one row
     offset: int  # bytes from the start of a record
+    place: int  # among the arrays of the transitions
 
     @property
     def size(self) -> int:
@@ -167,7 +168,7 @@ class Replay:
 
     def pick(self, index: I64) -> Sample:
         """Copies of the rows that stand there, each with weight 1."""
-        rows = from_fields({name: view[index] for name, view in self._views.items()})
+        rows = rows_of_fields(self.fields, {name: view[index] for name, view in self._views.items()})
         return Sample(rows, index, np.ones(len(index), np.float32))
 
     def view(self, name: str) -> NDArray[Any]:
@@ -289,7 +290,7 @@ class Replay:
 def in_order(fields: Sequence[Field], rows: Transitions) -> list[NDArray[Any]]:
     """The arrays as records hold them; others than those are refused."""
     arrays = []
-    for name, attribute, block, dtype, shape, _ in fields:
+    for name, attribute, block, dtype, shape, *_ in fields:
         value = getattr(rows, attribute)
         array = value if block is None else value.get(block)
         if array is None or array.dtype != dtype or array.shape[1:] != shape:
@@ -314,7 +315,7 @@ def batch_over(memory: NDArray[np.uint8], fields: Sequence[Field], batch: int) -
         arrays[field.name] = np.ndarray((batch, *field.shape), field.dtype, memory, at)
         at += batch * field.size
     weight = np.ndarray(batch, np.float32, memory, 8 * batch)
-    sample = Sample(from_fields(arrays), np.ndarray(batch, np.int64, memory), weight)
+    sample = Sample(rows_of_fields(fields, arrays), np.ndarray(batch, np.int64, memory), weight)
     rows = memory[_rows_at(batch) : at]
     return DrawBuffers(np.zeros(batch), np.zeros(batch), np.zeros(batch, np.int64), rows, sample)
 
@@ -326,11 +327,20 @@ def _rows_at(batch: int) -> int:
 def lay_out(arrays: Fields) -> list[Field]:
     """Fields of a record, widest types first, so that each is aligned."""
     fields, offset = [], 0
-    for name in sorted(arrays, key=lambda name: -arrays[name].dtype.itemsize):
+    for place, name in sorted(enumerate(arrays), key=lambda placed: -arrays[placed[1]].dtype.itemsize):
         attribute, _, block = name.partition(".")
-        fields.append(Field(name, attribute, block or None, arrays[name].dtype, arrays[name].shape[1:], offset))
+        array = arrays[name]
+        fields.append(Field(name, attribute, block or None, array.dtype, array.shape[1:], offset, place))
         offset += fields[-1].size
     return fields
+
+
+def rows_of_fields(fields: Sequence[Field], arrays: Fields) -> Transitions:
+    """Transitions of these arrays, with the blocks of an observation in the order in which the world shows them.
+
+    A perceptron reads them side by side, so in any other order it would learn from other columns than it acts on.
+    """
+    return from_fields({field.name: arrays[field.name] for field in sorted(fields, key=lambda field: field.place)})
 
 
 def record_bytes(fields: Sequence[Field]) -> int:

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from slipstream import _core
 from slipstream.data.rollout import Blocks
-from slipstream.data.transitions import Fields, Sample, Transitions, from_fields, to_fields
-from slipstream.replay.buffer import Field, Prioritised, Replay, check_memory, in_order, lay_out
+from slipstream.data.transitions import Fields, Sample, Transitions, to_fields
+from slipstream.replay.buffer import Field, Prioritised, Replay, check_memory, in_order, lay_out, rows_of_fields
 from slipstream.types import I64
 
 SMALLEST = 1024  # bytes of a frame; of smaller ones, keeping the books would cost more than it saves
@@ -177,7 +177,7 @@ class FrameReplay:
 
     def _with_images(self, drawn: Sample, images: Fields) -> Sample:
         self._gather(drawn.index, images)
-        return replace(drawn, rows=from_fields(self._ordered(to_fields(drawn.rows) | images)))
+        return replace(drawn, rows=rows_of_fields(self.fields, to_fields(drawn.rows) | images))
 
     def _ordered(self, fields: Fields) -> Fields:
         return {field.name: fields[field.name] for field in self.fields}

@@ -10,6 +10,7 @@ from slipstream.data.transitions import Transitions, from_fields, to_fields
 from slipstream.errors import CheckpointError, ScenarioError, WorldContractError
 from slipstream.replay import buffer as module
 from slipstream.replay.buffer import Prioritised, Replay, ReplaySource
+from slipstream.replay.frames import make_replay
 
 
 def numbered(first: int, count: int, masked: bool = True) -> Transitions:
@@ -201,3 +202,14 @@ def test_a_replay_is_a_replay_source():
     source: ReplaySource = filled(5, 5)
     source.update_priorities(source.sample(2, 0).index, np.zeros(2, np.float32))
     assert len(source) == 5
+
+
+@pytest.mark.parametrize("side", [4, 40])  # of images that are held as they are, and once each
+def test_blocks_are_drawn_in_the_order_in_which_the_world_shows_them(side):
+    shown = {"frame": np.zeros((5, side, side), np.uint8), "speed": np.ones((5, 2), np.float32)}
+    flat = np.zeros(5, np.float32)
+    rows = Transitions(shown, np.zeros(5, np.int32), None, flat, flat, dict(shown), None)
+    replay = make_replay(rows, 8, 1)
+    replay.add(rows)
+    for drawn in (replay.sample(3, 0).rows, replay.pick(np.array([0, 2])).rows):
+        assert [*drawn.obs] == [*drawn.next_obs] == ["frame", "speed"]
