@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from slipstream.action_space import ActionSpace, from_space
 from slipstream.config.load import to_plain
 from slipstream.config.scenario import Scenario
 from slipstream.data.dataset_file import (
@@ -26,7 +27,6 @@ from slipstream.data.dataset_file import (
 from slipstream.data.transitions import TERMINATED, TRUNCATED, WENT_ON, Fields
 from slipstream.errors import ScenarioError, WorldContractError
 from slipstream.run.setup import gammas
-from slipstream.spec import ActionSpace, from_space
 from slipstream.worlds.registry import spec_of
 from slipstream.worlds.spaces import Leaf, MismatchError, action_spec, leaves
 

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from slipstream.action_space import flat_mask, map_actions, to_space
 from slipstream.algos.protocol import Algorithm
 from slipstream.algos.state import AVERAGE, load_module
 from slipstream.config.records import from_value
@@ -20,18 +21,7 @@ from slipstream.data import checkpoint
 from slipstream.data.rollout import Blocks
 from slipstream.errors import CheckpointError, SlipstreamError, suggest
 from slipstream.nets.actor import Acted, Actor, ActorSpec, act, make_actor, with_network_keys
-from slipstream.spec import (
-    AGENT,
-    MEMORY,
-    EntityRows,
-    ObsBlock,
-    WorldSpec,
-    clip_axes,
-    flat_mask,
-    joint_mask,
-    map_actions,
-    to_space,
-)
+from slipstream.spec import AGENT, MEMORY, EntityRows, ObsBlock, WorldSpec, clip_axes, joint_mask
 from slipstream.types import F32, U8, Arrays
 
 CPU = torch.device("cpu")

@@ -23,6 +23,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from slipstream.action_space import flat_numbers, scaling
 from slipstream.collect.episodes import play
 from slipstream.collect.teams import Decision, Player
 from slipstream.config.scenario import Scenario
@@ -34,7 +35,7 @@ from slipstream.nets.arithmetic import one_thread
 from slipstream.nets.heads import Categorical, Composite
 from slipstream.run.policy_file import CPU, Policy
 from slipstream.run.saved_cast import FIRST_JUDGED, trained_teams
-from slipstream.spec import MEMORY, flat_numbers, joint_columns, scaling
+from slipstream.spec import MEMORY, joint_columns
 from slipstream.types import F32, U8
 from slipstream.worlds.registry import make_worlds
 from slipstream.worlds.vec_env import EnvOptions

@@ -10,8 +10,9 @@ from gymnasium import Space, spaces
 from gymnasium.error import InvalidAction
 from numpy.typing import NDArray
 
+from slipstream.action_space import ActionSpace, Number
 from slipstream.errors import WorldContractError
-from slipstream.spec import ActionSpace, ActionSpec, EntityRows, Number, ObsBlock, WorldSpec
+from slipstream.spec import ActionSpec, EntityRows, ObsBlock, WorldSpec
 
 # A spec is saved as JSON, which has no infinity; Gymnasium itself long wrote "unbounded" as this number.
 FLOAT32_MAX = float(np.finfo(np.float32).max)

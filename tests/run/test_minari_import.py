@@ -11,6 +11,7 @@ import pytest
 from gymnasium import spaces
 from learning import scenario_of
 
+from slipstream.action_space import from_space, to_space
 from slipstream.config.load import from_plain
 from slipstream.data.transitions import TERMINATED, TRUNCATED, WENT_ON
 from slipstream.errors import ScenarioError
@@ -18,7 +19,6 @@ from slipstream.replay import buffer as replay
 from slipstream.run import minari_import
 from slipstream.run.minari_import import from_minari, import_minari
 from slipstream.run.record import record
-from slipstream.spec import from_space, to_space
 from slipstream.worlds.registry import make_worlds
 from slipstream.worlds.spaces import action_spec
 

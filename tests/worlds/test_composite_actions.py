@@ -13,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pettingzoo import ParallelEnv
 
+from slipstream.action_space import ActionSpace, flat_mask, from_space, row_of, to_space
 from slipstream.config.load import load
 from slipstream.errors import WorldContractError
-from slipstream.spec import ActionSpace, ActionSpec, flat_mask, from_space, joint_mask, row_of, to_space, wrong_choice
+from slipstream.spec import ActionSpec, joint_mask, wrong_choice
 from slipstream.worlds.check import check_world
 from slipstream.worlds.foreign.config import GymnasiumConfig, PettingZooConfig
 from slipstream.worlds.gymnasium_env import SlipstreamEnv, SlipstreamVectorEnv

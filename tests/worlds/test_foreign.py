@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pettingzoo import ParallelEnv
 
+from slipstream.action_space import to_space
 from slipstream.errors import ScenarioError, WorldContractError
-from slipstream.spec import to_space
 from slipstream.worlds.check import check_world
 from slipstream.worlds.foreign import make
 from slipstream.worlds.foreign.build import ForeignVecEnv, Solo

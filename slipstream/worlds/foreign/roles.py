@@ -11,8 +11,9 @@ import numpy as np
 from gymnasium import Space
 from numpy.typing import NDArray
 
+from slipstream.action_space import ActionSpace, row_of, to_space
 from slipstream.errors import WorldContractError
-from slipstream.spec import ActionSpace, ActionSpec, EntityRows, ObsBlock, RoleSpec, row_of, to_space
+from slipstream.spec import ActionSpec, EntityRows, ObsBlock, RoleSpec
 from slipstream.worlds.spaces import Leaf, action_spec, entity_rows, leaves, mask_leaves
 
 

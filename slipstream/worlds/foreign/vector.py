@@ -15,9 +15,9 @@ from gymnasium import Space
 from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
+from slipstream.action_space import to_space
 from slipstream.errors import ScenarioError, WorldContractError
 from slipstream.own_code import find_own
-from slipstream.spec import to_space
 from slipstream.types import U8
 from slipstream.worlds.foreign.config import VectorConfig
 from slipstream.worlds.foreign.snapshot import decoded
