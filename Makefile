@@ -84,7 +84,7 @@ lint: $(STAMP)
 cpp-test: $(STAMP)
 	@cmake_bin=$$(test -x $(BIN)/cmake && echo $(BIN)/cmake || command -v cmake) && \
 	$$cmake_bin -S . -B $(CPP_BUILD) -DSLIPSTREAM_TESTS=ON -DSLIPSTREAM_SANITIZE=ON >/dev/null && \
-	$$cmake_bin --build $(CPP_BUILD) -j 2 -- -s 2>&1 | grep -E 'error|warning' ; \
+	{ $$cmake_bin --build $(CPP_BUILD) -j 2 -- -s > $(CPP_BUILD)/build.log 2>&1 || { grep -E 'error|warning' $(CPP_BUILD)/build.log; exit 1; }; } && \
 	$$(dirname $$cmake_bin)/ctest --test-dir $(CPP_BUILD) --output-on-failure
 
 pytest: $(STAMP)

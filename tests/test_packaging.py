@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from slipstream.worlds.foreign.build import EXTRAS
+from slipstream.worlds.foreign.make import EXTRAS
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "slipstream"

@@ -85,7 +85,7 @@ struct Net {
     for (const Floats& w : weight) weight_at.push_back(w.data());
     for (const Floats& b : bias) bias_at.push_back(b.data());
   }
-  [[nodiscard]] MlpWeights view() const { return {weight_at, bias_at}; }
+  [[nodiscard]] MlpWeights view() const { return {weight_at, bias_at, {}, {}}; }
   [[nodiscard]] std::size_t inputs() const { return static_cast<std::size_t>(shape.widths.front()); }
   [[nodiscard]] std::size_t outputs() const { return static_cast<std::size_t>(shape.widths.back()); }
   [[nodiscard]] int rows_of(const Floats& x) const { return static_cast<int>(x.size() / inputs()); }

@@ -41,8 +41,7 @@ def without_rows(obs: Obs, entities: Sequence[EntityRows]) -> Obs:
 def rows_in(obs: Obs, rows: EntityRows) -> Tensor:
     """The rows of entities in their block, as float32 [rows, entities, features]."""
     elements = obs[rows.block].flatten(1)[:, rows.first :]
-    width = len(rows.features)
-    return elements.reshape(len(elements), elements.shape[1] // width, width).float()
+    return torch.unflatten(elements, 1, (-1, len(rows.features))).float()
 
 
 def is_present(entities: Tensor) -> Tensor:

@@ -1,9 +1,9 @@
 """Networks for a learner: how all algorithms make them, and run them forward and backward.
 
 An algorithm runs its networks forward, works out the gradients of its loss with respect to their outputs, and hands
-these to `backward`. Perceptrons, and memories over them, run natively on the CPU, without autograd, whose overhead
-exceeds the arithmetic of small networks; everything else runs in torch's graph. Which of the two is decided here where
-a backward pass follows, and by `run` (mlp.py) and `run_cell` (cell.py) everywhere else: no algorithm knows.
+these to `backward`. Perceptrons, and memories over them, run natively on the CPU, without autograd; everything else
+runs in torch's graph. That is decided here where a backward pass follows, and by `run` (mlp.py) and `run_cell`
+(cell.py) everywhere else: no algorithm knows.
 """
 
 from __future__ import annotations

@@ -134,7 +134,7 @@ def test_the_record_says_who_acted_and_what_they_earned():
     (part,) = told.parts
     assert (told.rows, told.gamma, told.discrete, told.shaping_coef) == (640, 0.5, True, 0.0)
     assert (part.policy, part.source, part.seed, part.num_worlds) == ("best", "probe_leaver", 9, 4)
-    assert part.world == {"kind": "probe", "task": "leaver", "horizon": 8}
+    assert part.world == {"kind": "probe", "task": "leaver", "horizon": 8, "entities": 4}
     # Two agents earn 1 on each of 8 ticks; the third on the 1 to 7 it stays, and 2 when it leaves.
     assert part.returns is not None
     assert 8 + 8 + 1 + 2 <= part.returns.min < part.returns.mean < part.returns.max <= 8 + 8 + 7 + 2
