@@ -58,7 +58,7 @@ class Sequenced(NamedTuple):
 # --- from a draw ---
 
 
-class Returns(NamedTuple):
+class StepReturns(NamedTuple):
     """n-step returns within sequences."""
 
     reward: F32  # [B]
@@ -66,7 +66,7 @@ class Returns(NamedTuple):
     last: I64  # [B], the row of the last decision that counts
 
 
-def returns_within(rows: Transitions, lengths: I64, steps: int) -> Returns:
+def returns_within(rows: Transitions, lengths: I64, steps: int) -> StepReturns:
     """Rewards and discounts of up to so many decisions, fewer at the end of a sequence."""
     reward, discount = rows.reward.astype(np.float64), rows.discount.astype(np.float64)
     last = np.arange(len(rows))
@@ -76,11 +76,11 @@ def returns_within(rows: Transitions, lengths: I64, steps: int) -> Returns:
         last = last + goes_on
         reward += np.where(goes_on, discount * rows.reward[last], 0.0)
         discount *= np.where(goes_on, rows.discount[last], 1.0)
-    return Returns(reward.astype(np.float32), discount.astype(np.float32), last)
+    return StepReturns(reward.astype(np.float32), discount.astype(np.float32), last)
 
 
 def sequenced(past: Past, inputs: Inputs, last: I64, device: torch.device) -> Sequenced:
-    """The sequences of a draw: `inputs` are those of `past`, `last` as in `Returns`."""
+    """The sequences of a draw: `inputs` are those of `past`, `last` as in `StepReturns`."""
     starts = np.cumsum(past.lengths) - past.lengths
     number = np.repeat(np.arange(len(starts)), past.lengths)  # each row's sequence
     follows = torch.from_numpy(last + number + 1).to(device)

@@ -180,3 +180,12 @@ def test_the_glossary_gives_every_word_one_meaning():
     words = re.findall(r"^\| \*\*(.+?)\*\* \|", (ROOT / "docs" / "glossary.md").read_text(), re.M)
     assert len(words) > 60
     assert len(words) == len(set(words))
+
+
+def test_a_class_name_stands_for_one_class():
+    found: dict[str, list[str]] = {}
+    for path in sorted((ROOT / "slipstream").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                found.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
+    assert {name: paths for name, paths in found.items() if len(paths) > 1} == {}

@@ -10,7 +10,7 @@ from slipstream.errors import ScenarioError, WorldContractError
 from slipstream.spec import ActionSpec, RoleSpec, WorldSpec
 from slipstream.worlds.check import check_world, spec_faults
 from slipstream.worlds.foreign.config import PettingZooConfig
-from slipstream.worlds.foreign.roles import cast_of
+from slipstream.worlds.foreign.roles import kinds_of
 from slipstream.worlds.registry import make_worlds
 from slipstream.worlds.vec_env import EnvOptions
 
@@ -85,7 +85,7 @@ def test_seats_show_a_team_its_blocks_and_write_its_part_of_the_actions():
 
 def test_choices_of_any_number_survive_the_float32_of_mixed_worlds():
     """Whole numbers up to 2^24 are exact in float32, and no environment has as many choices."""
-    kind = cast_of("m", worlds("Mixed")._worlds[0], ["speaker_0", "pointer_0"]).kinds[0]
+    kind = kinds_of("m", worlds("Mixed")._worlds[0], ["speaker_0", "pointer_0"]).kinds[0]
     choices = np.zeros((1, 2, 2), np.float32)
     for choice in (0, 1, 255, 65_537, 2**24 - 1):
         choices[0, 0, 0] = choice
@@ -114,10 +114,10 @@ class Named:
     ],
 )
 def test_roles_are_told_from_names_and_spaces(widths, roles, kinds):
-    cast = cast_of("named", Named(**widths), list(widths))
-    assert cast.roles == roles
-    assert [kind.agents for kind in cast.kinds] == kinds
-    assert len(cast.unlike) == (0 if len(kinds) == 1 else len(set(roles)))
+    found = kinds_of("named", Named(**widths), list(widths))
+    assert found.roles == roles
+    assert [kind.agents for kind in found.kinds] == kinds
+    assert len(found.unlike) == (0 if len(kinds) == 1 else len(set(roles)))
 
 
 def test_one_policy_for_unlike_agents_is_refused_by_their_names():
@@ -133,7 +133,7 @@ def test_an_action_that_no_policy_can_take_names_the_agent():
             return spaces.Discrete(2) if agent == "a" else spaces.Text(3)
 
     with pytest.raises(WorldContractError, match=r"odd: b: .*Text"):
-        cast_of("odd", Odd(a=1, b=1), ["a", "b"])
+        kinds_of("odd", Odd(a=1, b=1), ["a", "b"])
 
 
 def test_faults_of_views_are_found():

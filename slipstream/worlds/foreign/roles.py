@@ -51,7 +51,7 @@ class AgentKind:
 
 
 @dataclass(frozen=True)
-class Cast:
+class AgentKinds:
     """All agents of an environment."""
 
     roles: tuple[str, ...]  # one for every agent
@@ -74,7 +74,7 @@ class Cast:
         return tuple(views[role].view(role) for role in dict.fromkeys(self.roles))
 
 
-def cast_of(name: str, world: Any, ids: Sequence[Any]) -> Cast:
+def kinds_of(name: str, world: Any, ids: Sequence[Any]) -> AgentKinds:
     """Roles and kinds of the agents: roles by their names, or one each where agents of one name have unlike spaces."""
     groups: list[tuple[Space[Any], Space[Any], list[int]]] = []
     for k, agent in enumerate(ids):
@@ -89,7 +89,7 @@ def cast_of(name: str, world: Any, ids: Sequence[Any]) -> Cast:
     kinds = [_kind(where, *group) for where, group in zip(wheres, groups, strict=True)]
     kinds = _with_names(kinds, roles)
     blocks = {leaf.block.name: leaf.block for kind in kinds for leaf in kind.leaves}
-    return Cast(roles, tuple(kinds), tuple(blocks.values()), _widest([kind.action for kind in kinds]))
+    return AgentKinds(roles, tuple(kinds), tuple(blocks.values()), _widest([kind.action for kind in kinds]))
 
 
 def _roles(ids: Sequence[Any], groups: Sequence[Sequence[int]]) -> tuple[str, ...]:

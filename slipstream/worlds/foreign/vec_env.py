@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from slipstream.errors import WorldContractError
 from slipstream.spec import WorldSpec
 from slipstream.types import F32, F64, U8, U32, U64
-from slipstream.worlds.foreign.roles import cast_of
+from slipstream.worlds.foreign.roles import kinds_of
 from slipstream.worlds.foreign.snapshot import decoded, encoded
 from slipstream.worlds.foreign.turns import Turns
 from slipstream.worlds.spaces import MismatchError
@@ -58,26 +58,26 @@ class ForeignVecEnv:
         first = worlds[0]
         self._ids: list[Any] = list(first.possible_agents)
         self._turns = isinstance(first, Turns)
-        cast = cast_of(name, first, self._ids)
-        self._kinds = cast.kinds
-        alike = cast.kinds[0] if len(cast.kinds) == 1 else None
+        found = kinds_of(name, first, self._ids)
+        self._kinds = found.kinds
+        alike = found.kinds[0] if len(found.kinds) == 1 else None
         # Where each agent's action stands among those of its kind.
-        self._places = {k: (kind, j) for kind, own in enumerate(cast.kinds) for j, k in enumerate(own.agents)}
+        self._places = {k: (kind, j) for kind, own in enumerate(found.kinds) for j, k in enumerate(own.agents)}
         state_space = getattr(first, "state_space", None)
         state_size = int(np.prod(state_space.shape)) if isinstance(state_space, spaces.Box) else 0
         self.spec = WorldSpec(
             name=name,
             agents=tuple(str(agent) for agent in self._ids),
-            roles=cast.roles,
-            obs=cast.blocks,
-            action=cast.action,
+            roles=found.roles,
+            obs=found.blocks,
+            action=found.action,
             state_size=state_size,
-            masked=any(kind.masks for kind in cast.kinds),
+            masked=any(kind.masks for kind in found.kinds),
             has_durations=self._turns,
             max_episode_steps=max_episode_steps,
             action_space=None if alike is None else alike.space,
-            entities=cast.entities,
-            unlike=cast.unlike,
+            entities=found.entities,
+            unlike=found.unlike,
         )
         self._allocate()
         n = self.num_worlds
