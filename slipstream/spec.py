@@ -38,6 +38,7 @@ class ObsBlock(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     low: float
     high: float
     features: tuple[str, ...] = ()
+    one_hot: bool = False  # it says which of some things is so, by zeros and ones: networks read it as it is
 
     @property
     def size(self) -> int:
@@ -245,7 +246,9 @@ class WorldSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 f"algo.show_agent: {self.name} has an observation block '{AGENT}' of its own; set it to false, or "
                 "rename that block"
             )
-        return msgspec.structs.replace(self, obs=(*self.obs, ObsBlock(AGENT, "float32", (count,), 0.0, 1.0)))
+        return msgspec.structs.replace(
+            self, obs=(*self.obs, ObsBlock(AGENT, "float32", (count,), 0.0, 1.0, one_hot=True))
+        )
 
     @property
     def tells_apart(self) -> bool:

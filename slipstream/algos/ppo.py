@@ -97,7 +97,7 @@ class Ppo(RolloutAlgorithm):
             return {"rows": 0.0}
         order = np.random.Generator(np.random.Philox(key=[self.seed, progress.update]))
         means = Means()
-        epochs = 0
+        epochs, epoch_kl = 0, 0.0
         for _ in range(config.epochs):
             epoch_kl = 0.0
             minibatches = shuffled(batch, order, config, self.share)
@@ -112,7 +112,7 @@ class Ppo(RolloutAlgorithm):
                 break
         stats = means.read()
         if config.kl_target is not None:
-            self._adapt_kl(stats["approx_kl"], config.kl_target)
+            self._adapt_kl(epoch_kl, config.kl_target)
         observe(rollout, self.actor, self.critic)
         if self.average is not None and config.ema_decay is not None:
             self.average.follow(max(1.0 - config.ema_decay, EMA_WARM_UP / (EMA_WARM_UP + progress.update)))

@@ -69,6 +69,11 @@ class SelfPlayPolicy(Config):
     of: Name = Field(description="The learning policy whose earlier versions act.")
     every: Count = Field(20, description="Updates between two saved versions.")
     keep: Count = Field(10, le=1000, description="How many of the latest versions to keep; each rollout draws one.")
+    draw: Literal["even", "hard"] = Field(
+        "even",
+        description="Which version acts: all equally often, or those more often that the learner loses to (prioritised "
+        "fictitious self-play).",
+    )
     explore: bool = Field(
         True,
         description="Draw their actions as the learner draws its own; false: they take the most likely ones. "

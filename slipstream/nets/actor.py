@@ -59,6 +59,7 @@ class ActorSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     blocks: tuple[ObsBlock, ...] = ()  # read by name; all others are in the vector
     parts: tuple[int, ...] = ()  # choices of each part of an action; empty: it is not one of parts
     entities: tuple[EntityRows, ...] = ()  # rows of others that are read as such; the rest of their block is in it
+    one_hot: tuple[tuple[int, int], ...] = ()  # columns of the vector, (first, how many), that are not standardised
 
     @property
     def mask_size(self) -> int:
@@ -136,7 +137,7 @@ class Actor(nn.Module):
         """Take these rows into the statistics of the vector, and entities into theirs, where there are any."""
         if self.norm is None:
             return
-        self.norm.update(flatten(without_rows(obs, self.spec.entities), self._named))
+        self.norm.update(flatten(without_rows(obs, self.spec.entities), self._named), self.spec.one_hot)
         for norm, rows in zip(self.entity_norms, self.spec.entities, strict=True):
             assert isinstance(norm, RunningNorm)
             entities = rows_in(obs, rows)

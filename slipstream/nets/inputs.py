@@ -96,14 +96,20 @@ class RunningNorm(nn.Module):
         return torch.clamp((x - self.shift) * self.scale, -CLIP, CLIP)
 
     @torch.no_grad()
-    def update(self, x: Tensor) -> None:
-        """Take these rows [rows, size] into the statistics; rows that are not finite do not count."""
+    def update(self, x: Tensor, as_they_are: Sequence[tuple[int, int]] = ()) -> None:
+        """Take these rows [rows, size] into the statistics; rows that are not finite do not count.
+
+        Columns `as_they_are`, each as (first, how many), count as if they had mean 0 and deviation 1.
+        """
         x = x[torch.isfinite(x).all(1)].to(torch.float64)
         rows = x.shape[0]
         if rows == 0:
             return
         mean = x.mean(0)
         m2 = (x - mean).square().sum(0)
+        for first, size in as_they_are:
+            mean[first : first + size] = 0.0
+            m2[first : first + size] = rows
         total = self.count + rows
         delta = mean - self.mean
         self.m2 += m2 + delta.square() * (self.count * rows / total)

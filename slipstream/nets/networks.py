@@ -9,6 +9,7 @@ runs in torch's graph. That is decided here where a backward pass follows, and b
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import NamedTuple, Protocol
 
 import torch
@@ -47,6 +48,7 @@ class Networks(NamedTuple):
     action: ActionShape
     generator: torch.Generator
     device: torch.device
+    one_hot: tuple[tuple[int, int], ...]  # columns of the vector
 
     def actor(
         self, head: HeadKind = "distribution", quantiles: int = 1, dueling: bool = False, init_log_std: float = 0.0
@@ -68,6 +70,7 @@ class Networks(NamedTuple):
             blocks=self.spec.blocks,
             parts=self.action.parts,
             entities=self.spec.entities,
+            one_hot=self.one_hot,
         )
         return make_actor(spec, self.generator).to(self.device)
 
@@ -95,9 +98,11 @@ def make_networks(
     named = kind.blocks(network, spec)
     blocks = tuple(block for block in spec.obs if block.name in named)
     layout, entities = kind.layout(network, spec), kind.entities(network, spec)
-    vector = sum(block.size for block in spec.outside(entities) if block.name not in named)
-    shape = TorsoSpec(vector, config.hidden, config.activation, blocks, layout, entities=entities)
-    return Networks(config, network, kind, shape, action, torch.Generator().manual_seed(seed), device)
+    flat = [block for block in spec.outside(entities) if block.name not in named]
+    first = list(accumulate((block.size for block in flat), initial=0))
+    one_hot = tuple((start, block.size) for start, block in zip(first, flat, strict=False) if block.one_hot)
+    shape = TorsoSpec(first[-1], config.hidden, config.activation, blocks, layout, entities=entities)
+    return Networks(config, network, kind, shape, action, torch.Generator().manual_seed(seed), device, one_hot)
 
 
 # --- forward and backward ---

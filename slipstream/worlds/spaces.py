@@ -168,7 +168,8 @@ def _flat_leaf(name: str, path: tuple[str | int, ...], space: Space[Any]) -> Lea
             row.fill(0)
             row[int(value) - start] = 1
 
-    return Leaf(path, ObsBlock(name=name, dtype="float32", shape=(size,), low=0.0, high=1.0), (size,), write)
+    block = ObsBlock(name=name, dtype="float32", shape=(size,), low=0.0, high=1.0, one_hot=True)
+    return Leaf(path, block, (size,), write)
 
 
 def action_spec(space: Space[Any]) -> tuple[ActionSpec, ActionSpace]:

@@ -185,6 +185,19 @@ def test_the_kl_coefficient_grows_and_shrinks_as_in_the_paper():
     assert learner.kl_coef == pytest.approx(0.15)
 
 
+def test_the_kl_coefficient_follows_the_last_epoch_and_not_the_mean_of_all():
+    # Ten epochs of one minibatch move further each: the last KL is above the mean of all ten.
+    slab = one_column([1.0, -2.0, 3.0, -4.0])
+    learner = ppo(kl_coef=0.2, kl_target=1.0, epochs=10, learning_rate=0.02, clip_coef=10.0)
+    adapted = []
+    learner._adapt_kl = lambda kl, target: adapted.append(kl)
+    mean = learner.update(slab, START)["approx_kl"]
+    once = ppo(kl_coef=0.2, epochs=9, learning_rate=0.02, clip_coef=10.0)
+    mean_before = once.update(slab, START)["approx_kl"]
+    assert adapted[0] > mean
+    assert adapted[0] == pytest.approx(10 * mean - 9 * mean_before, rel=1e-3)
+
+
 def test_the_penalty_counts_how_far_the_deviation_moved_from_the_policy_that_acted():
     flying = msgspec.structs.replace(spec(), action=ActionSpec(discrete=False, size=1))
     config = PpoConfig(hidden=(8,), kl_coef=0.5, epochs=4, entropy_coef=1.0, learning_rate=0.05, minibatch_size=4)

@@ -5,9 +5,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from slipstream.config.algos import PpoConfig
 from slipstream.nets.critic import SLOWEST, Critic
 from slipstream.nets.inputs import CLIP, VECTOR, RunningNorm
 from slipstream.nets.mlp import MlpTorso
+from slipstream.nets.networks import ActionShape, make_networks
+from slipstream.spec import ActionSpec, ObsBlock, WorldSpec
 
 
 @settings(max_examples=50, deadline=None)
@@ -83,3 +86,27 @@ def test_later_batches_count_as_much_as_earlier_ones_until_the_slowest_rate():
     mean = float(net.mean)
     net.rescale(torch.ones(8))
     np.testing.assert_allclose(float(net.mean), mean + SLOWEST * (1 - mean), rtol=1e-12)
+
+
+def test_what_says_yes_or_no_is_read_as_it_is_and_numbers_beside_it_are_standardised():
+    rng = np.random.default_rng(0)
+    blocks = (
+        ObsBlock("where", "float32", (2,), -1e3, 1e3),
+        ObsBlock("state", "float32", (50,), 0.0, 1.0, one_hot=True),
+        ObsBlock("speed", "float32", (1,), 0.0, 1.0),
+    )
+    spec = WorldSpec("seen", ("a",), ("a",), blocks, ActionSpec(discrete=True, size=3))
+    actor = make_networks(
+        PpoConfig(normalize_observation=True), spec, ActionShape(3, True), 0, torch.device("cpu")
+    ).actor()
+    for _ in range(3):
+        where = rng.normal(40.0, 3.0, (200, 2)).astype(np.float32)
+        state = np.eye(50, dtype=np.float32)[rng.integers(0, 50, 200)]
+        speed = rng.uniform(0.0, 1.0, (200, 1)).astype(np.float32)
+        obs = {name: torch.from_numpy(array) for name, array in (("where", where), ("state", state), ("speed", speed))}
+        actor.observe(obs)
+    shown = actor.inputs(obs)[VECTOR].numpy()
+    np.testing.assert_array_equal(shown[:, 2:52], state)
+    assert abs(shown[:, :2].mean()) < 0.2
+    assert 0.8 < shown[:, :2].std() < 1.2
+    assert 0.8 < shown[:, 52].std() < 1.2

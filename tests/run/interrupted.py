@@ -142,7 +142,8 @@ def cases() -> dict[str, Scenario]:
     averaged = {"algo.network": "dense_map", "algo.ema_decay": 0.7, "world.max_pills": 6}
     found["drmario_averaged"] = scenario_of("drmario_level_0", {**PPO, **averaged})
     found["drmario_versus"] = scenario_of("drmario_versus", {**PPO, "world.max_pills": 6})
-    past = {"policies.past.every": 2, "policies.past.keep": 2, "world.max_episode_steps": 7}
+    past = {"policies.past.every": 2, "policies.past.keep": 2, "policies.past.draw": "hard"}
+    past["world.max_episode_steps"] = 7
     found["racing_past_selves"] = scenario_of("head_to_head_past_selves", {**PPO, **past})
     dqn = {"kind": "learning", "algo": learned_by("dqn", "probe_leaver", **PRIORITISED).algo.model_dump(mode="json")}
     two = {"a": {"kind": "learning"}, "b": dqn}

@@ -31,6 +31,7 @@ from slipstream.run.parts.self_play import OpponentPool
 from slipstream.run.session import train
 from slipstream.run.setup import make_cast, make_training_worlds, resolve
 from slipstream.stats.sequential import Certifier, evidence_above, spent
+from slipstream.worlds.registry import spec_of
 
 RULE = CurriculumConfig(success_rate=0.7, window=4, evaluation_success=0.9)
 
@@ -268,6 +269,51 @@ def test_past_selves_are_taken_kept_drawn_and_are_not_the_present_one():
     past.load_state(saved, 12)
     assert past.updates == (8, 10, 12)
     worlds.close()
+
+
+def test_the_version_that_wins_most_is_drawn_most_by_the_square_of_its_share():
+    scenario = resolve(
+        scenario_of("head_to_head_past_selves", {**TINY, "policies.past.every": 1, "policies.past.draw": "hard"})
+    )
+    spec = spec_of(scenario.world)
+    pool, again = (make_cast(scenario, spec).past["past"] for _ in range(2))
+    assert isinstance(pool, OpponentPool)
+    for update in range(1, 4):
+        pool.after_update(update)
+    np.testing.assert_allclose(pool.chances(), 0.25)  # nothing is known of any of them
+    for update in range(4, 3000):  # version 1 wins every episode, 2 half of them, 3 none
+        pool.choose(update)
+        pool.count(update, {0: [0.0], 1: [1.0], 2: [0.0, 1.0], 3: [0.0]}[pool.update] * 20)
+    least = 0.01
+    expected = np.array([least, 1.0 + least, 0.25 + least, least])
+    np.testing.assert_allclose(pool.chances(), expected / expected.sum(), atol=0.01)
+    drawn = []
+    for update in range(3000, 5000):
+        pool.choose(update)
+        drawn.append(pool.update)
+    np.testing.assert_allclose([drawn.count(n) / 2000 for n in range(4)], pool.chances(), atol=0.03)
+
+    again.load_state(pool.state_arrays(), 4999)
+    assert again.update == pool.update
+    np.testing.assert_array_equal(again.chances(), pool.chances())
+    again.count(4999, [0.0] * 500)  # what was drawn is known, though the file was read since
+    assert again.chances()[1] < pool.chances()[1]
+
+
+def test_an_episode_counts_for_the_version_it_was_played_against_and_not_for_the_one_drawn_since():
+    scenario = resolve(
+        scenario_of("head_to_head_past_selves", {**TINY, "policies.past.every": 1, "policies.past.draw": "hard"})
+    )
+    pool = make_cast(scenario, spec_of(scenario.world)).past["past"]
+    acted = {0: pool.update}
+    for update in range(1, 9):
+        pool.after_update(update)
+        acted[update] = pool.update
+    late = next(update for update in acted if acted[update] != pool.update)
+    before = pool.chances()
+    pool.count(late, [1.0] * 500)
+    grown = [version for version, old, new in zip(pool.updates, before, pool.chances(), strict=True) if new > old]
+    assert grown == [acted[late]]
 
 
 class Noted:

@@ -14,7 +14,7 @@ from slipstream.action_space import to_space
 from slipstream.errors import ScenarioError, WorldContractError
 from slipstream.worlds.check import check_world
 from slipstream.worlds.foreign import make
-from slipstream.worlds.foreign.build import ForeignVecEnv, Solo
+from slipstream.worlds.foreign.build import LONGEST_EVALUATED, ForeignVecEnv, Solo
 from slipstream.worlds.foreign.config import GymnasiumConfig, PettingZooConfig
 from slipstream.worlds.foreign.vec_env import episode_seed
 from slipstream.worlds.registry import make_worlds
@@ -177,6 +177,26 @@ def test_time_limit_truncates_and_keeps_the_last_observation():
     assert (env.final_obs["obs"] != env.obs["obs"]).any()
     assert (env.final_obs["obs"] != before).any()
     assert env.spec.max_episode_steps == 5
+
+
+@pytest.mark.parametrize(
+    ("limit", "evaluation", "length"), [(None, True, LONGEST_EVALUATED), (None, False, None), (7, True, 7)]
+)
+def test_evaluation_episodes_have_an_end_though_the_environment_has_none(toy, limit, evaluation, length):
+    class Endless(Toy):
+        def ends(self):
+            return False, False
+
+    options = EnvOptions(evaluation=evaluation, autoreset=False)
+    env = make_worlds(toy(Endless, max_episode_steps=limit), 1, options)
+    env.reset()
+    ends = []
+    for step in range(1, LONGEST_EVALUATED + 1):
+        env.step()
+        if env.episode_done[0]:
+            ends.append((step, env.terminated[0, 0], env.truncated[0, 0]))
+            break
+    assert ends == ([] if length is None else [(length, 0, 1)])
 
 
 def test_an_end_reported_twice_is_a_termination(toy):

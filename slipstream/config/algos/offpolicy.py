@@ -335,7 +335,9 @@ class DqnConfig(ReplayLearnerConfig):
         True, description="Double Q-learning: the online network chooses actions, the target network values them."
     )
     dueling: bool = Field(
-        False, description="Dueling network: separate outputs for the state value and the advantages of actions."
+        False,
+        description="Dueling network: separate outputs for the state value and the advantages of actions. The hidden "
+        "layers are common, where Wang et al. split the last one too.",
     )
     target_update: int = Field(
         250, ge=1, description="Gradient steps between two copies of the weights to the target network."

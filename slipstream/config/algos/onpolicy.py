@@ -69,8 +69,8 @@ class PpoConfig(ActorCriticConfig):
     kl_target: float | None = Field(
         None,
         gt=0,
-        description="Adapt kl_coef after every update: times 1.5 when the KL is above twice this, halved when it is "
-        "below half of this; null: kl_coef stays constant.",
+        description="Adapt kl_coef after every update: times 1.5 when the KL of its last epoch is above twice this, "
+        "halved when it is below half of this; null: kl_coef stays constant.",
     )
     kl_stop: float | None = Field(
         None, gt=0, description="End the epochs of an update when the approximate KL exceeds this; null: never."

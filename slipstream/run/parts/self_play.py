@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from slipstream.algos.protocol import Algorithm
+from slipstream.collect.serial import Episode
 from slipstream.collect.slab import under
 from slipstream.config.scenario import SelfPlayPolicy
 from slipstream.data.checkpoint import Checkpoint
@@ -16,7 +17,11 @@ from slipstream.errors import CheckpointError
 from slipstream.nets.actor import Acted
 from slipstream.run.parts import Part, Update
 from slipstream.run.sources import ActingNetwork
-from slipstream.types import F32, U8, Arrays
+from slipstream.types import F32, F64, U8, Arrays
+
+RECENT = 0.02  # weight of one more episode in the share of episodes that a version wins
+LEAST = 0.01  # weight in the draw of a version that never wins: the learner may forget how to beat it
+IN_FLIGHT = 16  # latest draws that are kept: episodes come back some updates after they were asked for
 
 
 class OpponentPool:
@@ -26,8 +31,15 @@ class OpponentPool:
         self._config, self._learner, self._seed = config, learner, seed
         self._network = ActingNetwork(learner.actor_spec(), device)
         self._selves: dict[int, Arrays] = {0: _copied(learner.actor_arrays())}  # by update, in order
+        self._wins: dict[int, float] = {}  # share of recent episodes that a version won; missing: not known, so half
+        self._drawn: dict[int, int] = {}  # which version acts after which update: the latest draws
         self.update = -1  # whose self acts
         self.choose(0)
+
+    @property
+    def of(self) -> str:
+        """The policy whose earlier versions these are."""
+        return self._config.of
 
     @property
     def updates(self) -> Sequence[int]:
@@ -44,12 +56,37 @@ class OpponentPool:
             self._selves[update] = _copied(self._learner.actor_arrays())
             for old in self.updates[: -self._config.keep]:
                 del self._selves[old]
+                self._wins.pop(old, None)
         self.choose(update)
 
     def choose(self, update: int) -> None:
         """Act as the version drawn for this update."""
-        draw = np.random.Generator(np.random.Philox(key=[self._seed, update]))
-        self._load(self.updates[int(draw.integers(len(self._selves)))])
+        if update not in self._drawn:
+            draw = np.random.Generator(np.random.Philox(key=[self._seed, update]))
+            self._drawn[update] = self.updates[self._draw(draw)]
+            for old in sorted(self._drawn)[:-IN_FLIGHT]:
+                del self._drawn[old]
+        self._load(self._drawn[update])
+
+    def _draw(self, draw: np.random.Generator) -> int:
+        if self._config.draw == "even":
+            return int(draw.integers(len(self._selves)))
+        return int(draw.choice(len(self._selves), p=self.chances()))
+
+    def chances(self) -> F64:
+        """With which probability each version is drawn: by the square of the share it wins (Vinyals et al. 2019)."""
+        weights = np.array([LEAST + self._wins.get(update, 0.5) ** 2 for update in self.updates])
+        return np.asarray(weights / weights.sum())
+
+    def count(self, version: int, wins: Sequence[float]) -> None:
+        """Note who won the episodes of a slab that was collected with weights `version`: 1 this policy, 0 the learner.
+
+        An episode counts for the version that acts when it ends.
+        """
+        played = self._drawn.get(version)
+        if played in self._selves and wins:
+            share = (1.0 - RECENT) ** len(wins)
+            self._wins[played] = share * self._wins.get(played, 0.5) + (1.0 - share) * float(np.mean(wins))
 
     def acting_arrays(self) -> Arrays:
         """The weights of the version that acts."""
@@ -65,15 +102,24 @@ class OpponentPool:
         self._load((others or self.updates)[-1])
 
     def state_arrays(self) -> Arrays:
-        """All versions."""
-        return {f"{update}.{key}": value for update, arrays in self._selves.items() for key, value in arrays.items()}
+        """All versions, and what decides which of them act."""
+        versions = {
+            f"{update}.{key}": value for update, arrays in self._selves.items() for key, value in arrays.items()
+        }
+        if self._config.draw == "even":
+            return versions
+        wins = [[float(update), share] for update, share in self._wins.items()]
+        drawn = np.array(list(self._drawn.items()), np.int64)
+        return {**versions, "wins": np.array(wins, np.float64).reshape(-1, 2), "drawn": drawn}
 
     def load_state(self, state: Arrays, update: int) -> None:
         """Load versions that were saved after this update."""
-        updates = sorted({int(key.partition(".")[0]) for key in state})
+        updates = sorted({int(key.partition(".")[0]) for key in state if "." in key})
         if not updates:
             raise CheckpointError("the checkpoint holds no past selves of this policy")
         self._selves = {number: under(state, f"{number}.") for number in updates}
+        self._wins = {int(number): float(share) for number, share in state.get("wins", ())}
+        self._drawn = {int(after): int(number) for after, number in state.get("drawn", ())}
         self.update = -1
         self.choose(update)
 
@@ -91,9 +137,25 @@ class SelfPlay(Part):
     """Keeps the opponent pools of a run."""
 
     def after_update(self, update: Update) -> None:
-        """Keep present versions when they are due, and draw who acts next."""
-        for pool in self.run.cast.past.values():
+        """Note who won, keep present versions when they are due, and draw who acts next."""
+        for name, pool in self.run.cast.past.items():
+            pool.count(update.slab.version, [self._won(name, pool.of, episode) for episode in update.slab.episodes])
             pool.after_update(self.run.counters.updates)
+
+    def _won(self, name: str, learner: str, episode: Episode) -> float:
+        """1 where this policy's agents earned more than the learner's on average, 0 where less, 1/2 where as much."""
+        earned = [
+            np.mean(
+                [
+                    episode.returns[agent]
+                    for team in self.run.cast.teams
+                    if team.policy == policy
+                    for agent in team.agents
+                ]
+            )
+            for policy in (name, learner)
+        ]
+        return 0.5 * (1.0 + float(np.sign(earned[0] - earned[1])))
 
     def state(self) -> Checkpoint:
         """All versions."""

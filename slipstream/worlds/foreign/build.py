@@ -16,19 +16,25 @@ from slipstream.worlds.foreign.make import extra_hint, find_maker, make_pettingz
 from slipstream.worlds.foreign.vec_env import ForeignVecEnv
 from slipstream.worlds.vec_env import EnvOptions
 
+# Steps of an evaluation episode where neither the environment nor the scenario has a limit: a policy that walks in
+# circles would have no end.
+LONGEST_EVALUATED = 10_000
+
 
 def build(config: GymnasiumConfig | PettingZooConfig, num_worlds: int, options: EnvOptions) -> ForeignVecEnv:
     """A batch of foreign worlds."""
     if num_worlds < 1:
         raise WorldContractError(f"num_worlds is {num_worlds}; a batch needs at least one world")
+    bound = LONGEST_EVALUATED if options.evaluation else None
     if isinstance(config, GymnasiumConfig):
         worlds: list[Any] = [Solo(_make_gymnasium(config)) for _ in range(num_worlds)]
         env_spec = worlds[0].env.spec
-        return ForeignVecEnv(config.id, worlds, options, (env_spec and env_spec.max_episode_steps) or 0)
+        limit = env_spec.max_episode_steps if env_spec else None
+        return ForeignVecEnv(config.id, worlds, options, limit or 0, truncate_after=None if limit else bound)
     make = find_maker(config)
     worlds = [make_pettingzoo(config, make) for _ in range(num_worlds)]
     limit = config.max_episode_steps
-    return ForeignVecEnv(config.env, worlds, options, limit or 0, truncate_after=limit)
+    return ForeignVecEnv(config.env, worlds, options, limit or 0, truncate_after=limit or bound)
 
 
 class Solo:

@@ -37,7 +37,8 @@ class GymnasiumConfig(WorldConfig):
     max_episode_steps: int | None = Field(
         None,
         ge=1,
-        description="Truncate episodes after this many steps; null: as the environment does.",
+        description="Truncate episodes after this many steps; null: as the environment does, and evaluation episodes "
+        "of one without a limit after 10,000.",
     )
     wrappers: Wrappers = Field((), description=WRAPPERS)
 
@@ -71,7 +72,8 @@ class PettingZooConfig(WorldConfig):
     max_episode_steps: int | None = Field(
         None,
         ge=1,
-        description="Truncate episodes after this many steps; null: as the environment does.",
+        description="Truncate episodes after this many steps; null: as the environment does, and evaluation episodes "
+        "of one without a limit after 10,000.",
     )
     wrappers: Wrappers = Field((), description=WRAPPERS)
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import msgspec
 import numpy as np
 from gymnasium import Space
 from numpy.typing import NDArray
@@ -123,7 +124,7 @@ def _with_names(kinds: Sequence[AgentKind], roles: Sequence[str]) -> list[AgentK
         if len(shapes[block.name]) == 1:
             return leaf
         name = f"{role}.{block.name}"
-        return leaf._replace(block=ObsBlock(name, block.dtype, block.shape, block.low, block.high, block.features))
+        return leaf._replace(block=msgspec.structs.replace(block, name=name))
 
     return [replace(kind, leaves=tuple(named(kind, leaf) for leaf in kind.leaves)) for kind in kinds]
 
