@@ -54,7 +54,6 @@ def ours(cell: Cell) -> Cell:
 def sb3(cell: Cell) -> Cell:
     import gymnasium
     import torch
-    from gymnasium.wrappers import TimeLimit
     from stable_baselines3 import PPO
     from stable_baselines3.common.env_util import make_vec_env
     from stable_baselines3.common.evaluation import evaluate_policy
@@ -64,8 +63,8 @@ def sb3(cell: Cell) -> Cell:
     model = PPO("MlpPolicy", gymnasium.make(cell["task"]), seed=cell["seed"], device="cpu")
     model.learn(cell["steps"])
     seconds = time.process_time() - start
-    limited = {"wrapper_class": TimeLimit, "wrapper_kwargs": {"max_episode_steps": limit_of(cell["task"])}}
-    test = make_vec_env(cell["task"], n_envs=8, seed=10_000 + cell["seed"], **limited)
+    limited = {"max_episode_steps": limit_of(cell["task"])}  # inside SB3's monitor, which tells when an episode ends
+    test = make_vec_env(cell["task"], n_envs=8, seed=10_000 + cell["seed"], env_kwargs=limited)
     score, _ = evaluate_policy(model, test, EPISODES, deterministic=True)
     return {"return": float(score), "cpu_seconds": round(seconds, 1)}
 
