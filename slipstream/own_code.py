@@ -1,4 +1,4 @@
-"""Code of the user's own, which a scenario or a flag names as module:attribute."""
+"""Code that a table of ours, a scenario or a flag names as module:attribute, imported when it is asked for."""
 
 from __future__ import annotations
 
@@ -17,6 +17,12 @@ OWN_NAME = r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$"
 def as_name(value: Any) -> Any:
     """`module:name` of a class or function that was given in Python; anything else as it is."""
     return f"{value.__module__}:{value.__qualname__}" if callable(value) and hasattr(value, "__qualname__") else value
+
+
+def named(place: str) -> Any:
+    """What an entry of one of our tables stands for."""
+    module, _, name = place.partition(":")
+    return getattr(import_module(module), name)
 
 
 @contextmanager

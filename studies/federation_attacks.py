@@ -260,7 +260,7 @@ class Client:
 
 def make_client(scenario: Scenario, folder: Path) -> Client:
     """One of the federation's runs, without a folder but for what was set aside."""
-    from slipstream.run.federation import begin_alike
+    from slipstream.run.federated.client import begin_alike
     from slipstream.run.learner_input import make_feed
     from slipstream.run.parts.quarantine import Quarantine
     from slipstream.run.setup import gammas, make_cast, make_training_worlds

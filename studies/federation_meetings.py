@@ -31,9 +31,9 @@ from slipstream.config.scenario import Scenario
 from slipstream.errors import ScenarioError
 from slipstream.federate.coordinator import Coordinator
 from slipstream.federate.rules import Known
-from slipstream.run.federation import FederationClient, begin_alike
+from slipstream.run.federated.client import FederationClient, begin_alike
+from slipstream.run.federated.transports import make_federation
 from slipstream.run.setup import make_cast
-from slipstream.run.transports import make_federation
 from slipstream.runtime.address import listen, parse_address
 from slipstream.spec import WorldSpec
 

@@ -1,7 +1,7 @@
 """A discrete-event simulation of training at scale (on SimPy): pure functions of frozen values, the same every time.
 
-Two designs: workers and a learner (`collect`, after slipstream/run/workers.py), and replicas that meet (`meet`).
-Costs are seconds of one core, links are bytes per second.
+Two designs: workers and a learner (`collect`, after slipstream/run/processes/workers.py), and replicas that meet
+(`meet`). Costs are seconds of one core, links are bytes per second.
 """
 
 from __future__ import annotations

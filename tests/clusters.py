@@ -12,7 +12,7 @@ from queue import Queue
 from threading import Thread
 from typing import Any
 
-from slipstream.run.remote_workers import RemoteWorker
+from slipstream.run.processes.remote_workers import RemoteWorker
 from slipstream.runtime.place import Job, RemoteError, RemoteLostError, RemoteObject, RunningProcess
 from slipstream.runtime.process import Child
 

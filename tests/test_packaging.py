@@ -62,7 +62,7 @@ def module_of(path: Path) -> str:
 TREES = {module_of(path): ast.parse(path.read_text()) for path in sorted(PACKAGE.rglob("*.py"))}
 AT_IMPORT = {name: imported(tree, at_import=True) for name, tree in TREES.items()}
 # Where everybody comes by: every verb, the loop, and what is built from names in a table.
-ON_A_CLUSTER = {"slipstream.run.remote_workers", "slipstream.runtime.slabs"}  # imported where Ray is
+ON_A_CLUSTER = {"slipstream.run.processes.remote_workers", "slipstream.runtime.slabs"}  # imported where Ray is
 PARTS = ("slipstream.cli", "slipstream.run", "slipstream.worlds")
 DOORS = [name for name in TREES if name.startswith(PARTS) and name not in ON_A_CLUSTER]
 

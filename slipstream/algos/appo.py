@@ -23,8 +23,16 @@ from numpy.typing import NDArray
 
 from slipstream.algos.adam import ALONE, FlatAdam, Share
 from slipstream.algos.extra_losses import ExtraLosses
-from slipstream.algos.means import Means, explained_variance
-from slipstream.algos.protocol import Progress, RolloutAlgorithm, StateLayout, Stats, Traits, action_shape
+from slipstream.algos.protocol import (
+    Means,
+    Progress,
+    RolloutAlgorithm,
+    StateLayout,
+    Stats,
+    Traits,
+    action_shape,
+    explained_variance,
+)
 from slipstream.algos.rollout_batch import (
     Batch,
     actor_inputs,

@@ -12,14 +12,12 @@ besides: `Batch` of rollout_batch.py, or `Rows` of offpolicy.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from slipstream.algos.losses import Loss
-from slipstream.algos.means import Terms
-from slipstream.algos.offpolicy import RowSlice
+from slipstream.algos.protocol import Terms
 from slipstream.algos.rollout_batch import Batch, Policy
 from slipstream.config.algos.learner import ExtraLossConfig, schedule_at
 from slipstream.errors import ScenarioError, TrainingError
@@ -27,7 +25,11 @@ from slipstream.nets.heads import tensors_of, with_tensors
 from slipstream.nets.networks import Forward
 from slipstream.own_code import find_own
 
-LossOf = Callable[[RowSlice], tuple[Forward, Loss]]
+if TYPE_CHECKING:
+    from slipstream.algos.losses import Loss
+    from slipstream.algos.offpolicy import RowSlice
+
+    LossOf = Callable[[RowSlice], tuple[Forward, Loss]]
 
 
 class ExtraLosses:

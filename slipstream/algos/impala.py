@@ -19,8 +19,16 @@ from torch import Tensor
 from slipstream.algos.adam import ALONE, FlatAdam, Share
 from slipstream.algos.extra_losses import ExtraLosses
 from slipstream.algos.losses import autograd_loss
-from slipstream.algos.means import Means, explained_variance
-from slipstream.algos.protocol import Progress, RolloutAlgorithm, StateLayout, Stats, Traits, action_shape
+from slipstream.algos.protocol import (
+    Means,
+    Progress,
+    RolloutAlgorithm,
+    StateLayout,
+    Stats,
+    Traits,
+    action_shape,
+    explained_variance,
+)
 from slipstream.algos.rollout_batch import (
     Batch,
     evaluate_rollout,

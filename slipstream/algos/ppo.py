@@ -18,18 +18,17 @@ from numpy.typing import NDArray
 
 from slipstream.algos.adam import ALONE, FlatAdam, Share, TargetNetwork
 from slipstream.algos.extra_losses import ExtraLosses
-from slipstream.algos.means import Means, explained_variance
-from slipstream.algos.protocol import Progress, RolloutAlgorithm, StateLayout, Stats, Traits, action_shape
-from slipstream.algos.rollout_batch import (
-    Batch,
-    evaluate_rollout,
-    frozen,
-    gae,
-    observe,
-    policy_of,
-    shuffled,
-    to_batch,
+from slipstream.algos.protocol import (
+    Means,
+    Progress,
+    RolloutAlgorithm,
+    StateLayout,
+    Stats,
+    Traits,
+    action_shape,
+    explained_variance,
 )
+from slipstream.algos.rollout_batch import Batch, evaluate_rollout, frozen, gae, observe, policy_of, shuffled, to_batch
 from slipstream.algos.state import AVERAGE
 from slipstream.algos.surrogate import LossWeights, actor_critic_loss
 from slipstream.config.algos import PpoConfig, schedule_at

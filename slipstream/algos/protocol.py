@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -16,13 +16,16 @@ from slipstream.algos.state import load_module, module_arrays, refuse_unknown
 from slipstream.config.algos.learner import LearnerConfig
 from slipstream.data.merge_rules import Rule
 from slipstream.data.rollout import Blocks, Rollout
-from slipstream.data.transitions import Sample, Transitions
 from slipstream.nets.actor import Acted, Actor, ActorSpec
 from slipstream.nets.networks import ActionShape
 from slipstream.spec import MOST_JOINT, WorldSpec
 from slipstream.types import Arrays
 
-Stats = dict[str, float]
+if TYPE_CHECKING:
+    from slipstream.data.transitions import Sample, Transitions
+
+Stats = dict[str, float]  # what an update reports
+Terms = dict[str, float]  # named means over rows, for reports
 
 
 class StateLayout(NamedTuple):
@@ -189,3 +192,30 @@ def _one_action(traits: Traits) -> str:
     if not traits.discrete:
         return "acts on continuous axes alone"
     return f"takes all parts of an action for one choice, among {MOST_JOINT} at most and without axes"
+
+
+# --- what an update reports ---
+
+
+class Means:
+    """Means over an update's gradient steps: loss terms and gradient norms."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self._sums: Terms = {}
+
+    def add(self, norm: float, terms: Terms) -> None:
+        """Count one gradient step: its gradient's norm and the terms of its loss."""
+        for name, value in {**terms, "grad_norm": norm}.items():
+            self._sums[name] = self._sums.get(name, 0.0) + value
+        self.steps += 1
+
+    def read(self) -> Stats:
+        """The means so far, `grad_norm` among them."""
+        return {name: total / self.steps for name, total in self._sums.items()}
+
+
+def explained_variance(value: Tensor, target: Tensor) -> float:
+    """Share of the targets' variance the values explain; nan when the targets do not vary."""
+    variance = float(target.var(correction=0)) if len(target) > 1 else 0.0
+    return 1.0 - float((target - value).var(correction=0)) / variance if variance > 0 else float("nan")

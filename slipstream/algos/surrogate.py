@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from slipstream import _core
-from slipstream.algos.means import Terms
+from slipstream.algos.protocol import Terms
 from slipstream.algos.rollout_batch import Batch, Policy, standardise
 from slipstream.nets.heads import Categorical, Composite, Gaussian, tensors_of, with_tensors
 from slipstream.nets.networks import PolicyAndValue

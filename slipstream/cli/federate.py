@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from rich.console import Group
 
     from slipstream.config.scenario import Scenario
-    from slipstream.run.replicas import ReplicaPlan, ReplicaState
+    from slipstream.run.federated.replicas import ReplicaPlan, ReplicaState
     from slipstream.runtime.place import Cluster
 
 HOME = Path("federations")
@@ -51,7 +51,7 @@ def federate(argv: Sequence[str]) -> int:
         return _smoke(words[1:])
     if words[0] == "serve":
         return _serve(words[1:])
-    from slipstream.run.replicas import PLAN_FILE, read_plan
+    from slipstream.run.federated.replicas import PLAN_FILE, read_plan
 
     if (Path(words[0]) / PLAN_FILE).is_file():
         parser = make_parser(f"federate {words[0]}")
@@ -86,7 +86,7 @@ def federate(argv: Sequence[str]) -> int:
 
 
 def _plan(words: Sequence[str], known: argparse.Namespace) -> tuple[ReplicaPlan, Path]:
-    from slipstream.run.replicas import plan
+    from slipstream.run.federated.replicas import plan
 
     given = _variables()
     repeat = known.repeat if known.repeat is not None else int(given.get("FED_TOTAL_CLIENTS", REPEAT))
@@ -184,7 +184,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _begin(root: Path, what: ReplicaPlan, known: argparse.Namespace) -> int:
-    from slipstream.run.replicas import write_plan
+    from slipstream.run.federated.replicas import write_plan
 
     with cluster(known, what.max_parallel) as where:  # before anything is written: there may be no such place
         write_plan(root, what)
@@ -196,7 +196,7 @@ def _run(root: Path, what: ReplicaPlan, where: Cluster | None) -> int:
     from rich.console import Console
     from rich.live import Live
 
-    from slipstream.run.replicas import supervise
+    from slipstream.run.federated.replicas import supervise
 
     console = Console(width=None if sys.stdout.isatty() else 120)
     console.print(f"{len(what.replicas)} replicas, {what.max_parallel} at a time, in {root}", highlight=False)
@@ -268,8 +268,8 @@ def _others(root: Path, policy: str) -> Iterator[str]:
 
 def _round_events(root: Path) -> Iterator[dict[str, Any]]:
     """The events of rounds in all replicas' folders."""
+    from slipstream.run.federated.replicas import RUNS
     from slipstream.run.metrics import read_rows
-    from slipstream.run.replicas import RUNS
 
     for events in sorted((root / RUNS).glob("*/events.jsonl")):
         yield from (row for row in read_rows(events) if row.get("event") == "round")
@@ -288,7 +288,7 @@ def _why_none(root: Path) -> str:
 
 def _print_rounds(root: Path) -> int:
     """Print the rounds and the folders; returns how many rounds closed."""
-    from slipstream.run.replicas import LOGS, ROUNDS, RUNS
+    from slipstream.run.federated.replicas import LOGS, ROUNDS, RUNS
 
     closed = _closed(root)
     for policy, count in closed.items():
@@ -309,8 +309,8 @@ def _serve(words: Sequence[str]) -> int:
     if not words or words[0].startswith("-"):
         raise FederationError("serve: name the scenario that the clients train, and its --federated.address")
     from slipstream.cli.run import scenario_of
+    from slipstream.run.federated.transports import serve
     from slipstream.run.setup import resolve
-    from slipstream.run.transports import serve
 
     scenario = scenario_of([*words, "--federated.enabled", "--federated.transport", "tcp"])
     serve(resolve(scenario), lambda text: print(text, file=sys.stderr, flush=True))

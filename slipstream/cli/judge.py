@@ -34,6 +34,7 @@ def evaluate(argv: Sequence[str]) -> int:
     missing = _what_is_missing(scenario, args)
     for sentence in missing:
         print(f"slipstream: {sentence}", file=sys.stderr)
+    from slipstream.cli.tables import print_judgement
     from slipstream.judging.judge import as_plain, judge
 
     record = args.trajectories is not None or args.html is not None
@@ -41,7 +42,7 @@ def evaluate(argv: Sequence[str]) -> int:
     if args.json:
         print(json.dumps(as_plain(judgement), indent=2, allow_nan=False))
     else:
-        print_table(judgement)
+        print_judgement(judgement)
         print_outcomes(judgement)
         print_analysis(judgement)
     _write_files(judgement, scenario, args)
@@ -274,22 +275,6 @@ def _networks(scenario: Scenario) -> str:
         chosen = "" if algo.network else ", chosen by what the world shows"
         said.append(f"{name}: {config.kind}{f' ({facts})' if facts else ''}{chosen}; it reads {', '.join(shown)}")
     return "\n".join(f"network of {sentence}" for sentence in said)
-
-
-def print_table(judgement: Judgement) -> None:
-    """The judgement as a table with 95 % intervals."""
-    from slipstream.cli.tables import interval, matrix, show
-    from slipstream.worlds.world import tools_of
-
-    against = "" if judgement.opponent is None else f" against {judgement.opponent}"
-    figures = [row.figures for row in judgement.rows]
-    names = ["return", *tools_of(judgement.kind).headline_of(judgement.spec)]
-    names = [name for name in names if any(row[name].estimate == row[name].estimate for row in figures)]
-    policies = [row.policy for row in judgement.rows]
-    cells = [[interval(row[name]) for name in names] for row in figures]
-    title = f"{judgement.scenario}: {judgement.rows[0].episodes} episodes{against}, mean [95 % interval]"
-    heads = [name.replace("_", " ") for name in names]
-    show(title, matrix("policy", policies, heads, cells, ("mean", "95 % interval")))
 
 
 def print_outcomes(judgement: Judgement) -> None:

@@ -172,7 +172,7 @@ def _code(result: Result) -> int:
 
     if result.ended.kind is not StopKind.PARKED:
         return 0
-    from slipstream.run.replicas import PARKED_CODE
+    from slipstream.run.federated.replicas import PARKED_CODE
 
     return PARKED_CODE
 
@@ -225,7 +225,7 @@ def _show(result: Result, scenario: Scenario) -> bool:
 
 def _judged(result: Result, scenario: Scenario, failures: list[str]) -> list[str]:
     """Judge the final policy beside scripts, and keep table and picture; each is tried, whatever became of others."""
-    from slipstream.cli.judge import print_table
+    from slipstream.cli.tables import print_judgement
     from slipstream.data.disk import replace_file
     from slipstream.data.run_folder import JUDGEMENT_FILE
     from slipstream.judging.judge import as_plain, judge
@@ -235,7 +235,7 @@ def _judged(result: Result, scenario: Scenario, failures: list[str]) -> list[str
     judgement = None
     with _attempting("the judgement", failures):
         judgement = judge(*load_cast(result.run), episodes=100)
-        print_table(judgement)
+        print_judgement(judgement)
     if judgement is not None:
         with _attempting(JUDGEMENT_FILE, failures):
             kept = {"steps": result.counters.steps, **as_plain(judgement)}

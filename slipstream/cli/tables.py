@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from rich.measure import Measurement
     from rich.table import Table
 
+    from slipstream.judging.judge import Judgement
     from slipstream.stats.intervals import Interval
 
 PIPED = 160  # columns where there is no terminal
@@ -111,3 +112,18 @@ def number(value: object, digits: int = 2) -> str:
 def counted(number: int, what: str) -> str:
     """A number of things: 1 round, 2 rounds."""
     return f"{number:,} {what}" + ("" if number == 1 else "s")
+
+
+def print_judgement(judgement: Judgement) -> None:
+    """The judgement as a table with 95 % intervals."""
+    from slipstream.worlds.world import tools_of
+
+    against = "" if judgement.opponent is None else f" against {judgement.opponent}"
+    figures = [row.figures for row in judgement.rows]
+    names = ["return", *tools_of(judgement.kind).headline_of(judgement.spec)]
+    names = [name for name in names if any(row[name].estimate == row[name].estimate for row in figures)]
+    policies = [row.policy for row in judgement.rows]
+    cells = [[interval(row[name]) for name in names] for row in figures]
+    title = f"{judgement.scenario}: {judgement.rows[0].episodes} episodes{against}, mean [95 % interval]"
+    heads = [name.replace("_", " ") for name in names]
+    show(title, matrix("policy", policies, heads, cells, ("mean", "95 % interval")))

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Self, TypeGuard
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    JsonValue,
+    ModelWrapValidatorHandler,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError, PydanticKnownError
 
 from slipstream.config.records import NAME_PATTERN
 from slipstream.own_code import OWN_NAME, as_name
@@ -27,6 +36,50 @@ class Config(BaseModel):
     @classmethod
     def _from_yaml(cls, data: Any) -> Any:
         return {key: _strict(value) for key, value in data.items()} if isinstance(data, dict) else data
+
+
+class OfKind(Config):
+    """A base of config classes told apart by `kind`: a field of such a base takes any of them.
+
+    Only the class that is asked for is imported. Annotate fields with `SerializeAsAny`, so that dumps have all keys.
+    """
+
+    kind: str
+
+    @classmethod
+    def of_kind(cls, kind: str) -> type[Any] | None:
+        """The class of this kind; None where there is none."""
+        return next((own for own in cls.every() if kind in own.kinds()), None)
+
+    @classmethod
+    def every(cls) -> Iterable[type[Any]]:
+        """The classes of all kinds."""
+        raise NotImplementedError
+
+    @classmethod
+    def kinds(cls) -> tuple[str, ...]:
+        """The kinds that this class is for; none, where it is a base."""
+        return typing.get_args(cls.model_fields["kind"].annotation)
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _as_its_class(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        if not is_base(cls) or not isinstance(data, Mapping):
+            return handler(data)
+        asked = data.get("kind")
+        if asked is None:
+            raise PydanticKnownError("union_tag_not_found", {"discriminator": "'kind'"})
+        own = cls.of_kind(asked) if isinstance(asked, str) else None
+        if own is None:
+            tags = {"discriminator": "'kind'", "tag": str(asked), "expected_tags": "others"}
+            raise PydanticKnownError("union_tag_invalid", tags)
+        made: Self = own.model_validate(data)
+        return made
+
+
+def is_base(model: type[BaseModel]) -> TypeGuard[type[OfKind]]:
+    """Whether a config class stands for the classes of all kinds."""
+    return OfKind in model.__bases__
 
 
 # Names of the user's code; in Python, the class or function itself.

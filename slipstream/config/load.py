@@ -12,17 +12,9 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 
 from slipstream.config.base import dotted, plain
-from slipstream.config.packaged import (
-    PACKAGE,
-    find,
-    find_preset,
-    known_scenario,
-    label,
-    list_scenarios,
-    preset_folders,
-)
+from slipstream.config.packaged import PACKAGE, find, find_preset, known_scenario, label, list_scenarios, preset_folders
 from slipstream.config.records import is_name, name_from
-from slipstream.config.scenario import Scenario
+from slipstream.config.scenario import Scenario, with_new_names
 from slipstream.config.schema import child, inner, is_list, pick
 from slipstream.config.yaml import KeyPath, dump_yaml, load_yaml, parse_yaml
 from slipstream.errors import ScenarioError, suggest
@@ -256,8 +248,7 @@ def _algorithms(tree: Tree, changed: Mapping[str, Any]) -> tuple[str, str]:
         for values in (tree.values, changed)
         if isinstance(algo := values.get("algo"), dict) and isinstance(algo.get("kind"), str)
     ]
-    own = tree.values.get("algo")
-    return (own.get("kind", "ppo") if isinstance(own, dict) else "ppo"), (kinds[-1] if kinds else "ppo")
+    return _mapping(tree.values.get("algo")).get("kind", "ppo"), (kinds[-1] if kinds else "ppo")
 
 
 def _without(tree: Tree, key: str) -> Tree:
@@ -400,42 +391,10 @@ def _as_laid(path: KeyPath, values: Any) -> KeyPath:
 
 
 def _validate(tree: Tree) -> Scenario:
-    values = _with_new_names(tree.values)
+    values = with_new_names(tree.values)
     try:
         return Scenario.model_validate(values)
     except ValidationError as error:
         from slipstream.config.explain import explain
 
         raise explain(error, values, tree.where) from None
-
-
-def _with_new_names(values: dict[str, Any]) -> dict[str, Any]:
-    """Plain values of a scenario with every old key under its new name; what is wrong with them is said later."""
-    return _detect_alerts(_shaping_coef(values))
-
-
-def _detect_alerts(values: dict[str, Any]) -> dict[str, Any]:
-    """`evaluate.enable_hallucination_detection` became `world.detect_alerts`, in the worlds that have alerts."""
-    evaluate, world = values.get("evaluate"), values.get("world")
-    if (
-        not isinstance(evaluate, dict)
-        or "enable_hallucination_detection" not in evaluate
-        or not isinstance(world, dict)
-    ):
-        return values
-    rest = {key: value for key, value in evaluate.items() if key != "enable_hallucination_detection"}
-    wanted = evaluate["enable_hallucination_detection"]
-    if wanted is not False or "detect_alerts" in world:
-        world = {**world, "detect_alerts": wanted}
-    return {**values, "evaluate": rest, "world": world}
-
-
-def _shaping_coef(values: dict[str, Any]) -> dict[str, Any]:
-    """`collect.shaping_coef`, of which 0 meant none, became `shaping.kappa` and `.use_potential_shaping`."""
-    collect, shaping = values.get("collect"), values.get("shaping", {})
-    if not isinstance(collect, dict) or "shaping_coef" not in collect or not isinstance(shaping, dict):
-        return values
-    kappa = collect["shaping_coef"]
-    new = {"use_potential_shaping": False} if kappa == 0 else {"use_potential_shaping": True, "kappa": kappa}
-    rest = {key: value for key, value in collect.items() if key != "shaping_coef"}
-    return {**values, "collect": rest, "shaping": {**shaping, **new}}

@@ -160,7 +160,7 @@ def _unknown(flag: _Flag, around: KeyPath, tree: dict[str, Any]) -> str:
     """Why a flag's name means nothing, and what to write instead."""
     annotation, value = annotation_at(tree, around, Scenario)
     many = kinds(annotation)
-    if len(list(members(annotation))) > 1 and pick(annotation, value) is None:
+    if pick(annotation, value) is None and len(list(members(annotation))) > 1:
         return f"set its kind first: {flag_of(dotted(around))}.kind {' or '.join(many)}"
     name = flag.parts[len(around)]
     if is_list(annotation) and not is_mapping(annotation):

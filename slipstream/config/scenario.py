@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import reduce
-from operator import or_
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, SerializeAsAny, model_validator
 
 from slipstream.config import checks
 from slipstream.config.algos import AlgoConfig, AnyAlgo, PpoConfig
@@ -24,12 +22,6 @@ from slipstream.config.parts import (
 from slipstream.config.stopping import StoppingConfig
 from slipstream.config.world import WorldConfig
 from slipstream.errors import ScenarioError
-from slipstream.worlds.world import config_classes
-
-if TYPE_CHECKING:
-    AnyWorld = WorldConfig
-else:
-    AnyWorld = Annotated[reduce(or_, config_classes()), Field(discriminator="kind")]
 
 
 class LearningPolicy(Config):
@@ -141,7 +133,7 @@ class Scenario(Config):
         le=64,
         description="Number of data-parallel learner processes; each computes gradients for its share of every batch.",
     )
-    world: AnyWorld = Field(description="The world and its settings.")
+    world: SerializeAsAny[WorldConfig] = Field(description="The world and its settings.")
     algo: AlgoConfig = Field(default_factory=PpoConfig, description="The algorithm of the learning policies.")
     policies: dict[Name, PolicyConfig] = Field(
         default_factory=_one_learner,
@@ -233,3 +225,38 @@ def _refuse(scenario: Scenario, problems: list[Problem]) -> None:
     if problems:
         lines = (f"{scenario.name}: {dotted(path)}: {sentence}" for path, sentence in problems)
         raise ScenarioError("\n".join(lines), keys=tuple(dotted(path) for path, _ in problems))
+
+
+# --- former names ---
+
+
+def with_new_names(values: dict[str, Any]) -> dict[str, Any]:
+    """Plain values of a scenario with every old key under its new name; what is wrong with them is said later."""
+    return _detect_alerts(_shaping_coef(values))
+
+
+def _detect_alerts(values: dict[str, Any]) -> dict[str, Any]:
+    """`evaluate.enable_hallucination_detection` became `world.detect_alerts`, in the worlds that have alerts."""
+    evaluate, world = values.get("evaluate"), values.get("world")
+    if (
+        not isinstance(evaluate, dict)
+        or "enable_hallucination_detection" not in evaluate
+        or not isinstance(world, dict)
+    ):
+        return values
+    rest = {key: value for key, value in evaluate.items() if key != "enable_hallucination_detection"}
+    wanted = evaluate["enable_hallucination_detection"]
+    if wanted is not False or "detect_alerts" in world:
+        world = {**world, "detect_alerts": wanted}
+    return {**values, "evaluate": rest, "world": world}
+
+
+def _shaping_coef(values: dict[str, Any]) -> dict[str, Any]:
+    """`collect.shaping_coef`, of which 0 meant none, became `shaping.kappa` and `.use_potential_shaping`."""
+    collect, shaping = values.get("collect"), values.get("shaping", {})
+    if not isinstance(collect, dict) or "shaping_coef" not in collect or not isinstance(shaping, dict):
+        return values
+    kappa = collect["shaping_coef"]
+    new = {"use_potential_shaping": False} if kappa == 0 else {"use_potential_shaping": True, "kappa": kappa}
+    rest = {key: value for key, value in collect.items() if key != "shaping_coef"}
+    return {**values, "collect": rest, "shaping": {**shaping, **new}}

@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel, JsonValue
 
+from slipstream.config.base import is_base
 from slipstream.config.yaml import KeyPath
 
 
@@ -24,7 +25,12 @@ def alternatives(annotation: Any) -> Iterator[Any]:
 
 
 def members(annotation: Any) -> Iterator[type[BaseModel]]:
-    """The config classes among the alternatives."""
+    """The config classes among the alternatives; of a base, the classes of all kinds."""
+    for member in _declared(annotation):
+        yield from member.every() if is_base(member) else (member,)
+
+
+def _declared(annotation: Any) -> Iterator[type[BaseModel]]:
     for member in alternatives(annotation):
         if isinstance(member, type) and issubclass(member, BaseModel):
             yield member
@@ -38,9 +44,11 @@ def kinds(annotation: Any) -> list[str]:
 
 def pick(annotation: Any, value: Any) -> type[BaseModel] | None:
     """The config class that `value` asks for by its kind; the only one, where there is only one."""
-    found = list(members(annotation))
+    found = list(_declared(annotation))
     asked = value.get("kind") if isinstance(value, Mapping) else None
     for member in found:
+        if is_base(member):
+            return member.of_kind(asked) if isinstance(asked, str) else None
         if asked in kinds(member):
             return member
     return found[0] if len(found) == 1 else None

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import ClassVar, Self
 
-from slipstream.config.base import Config
+from slipstream.config.base import OfKind
+from slipstream.worlds.world import config_class, config_classes, network_classes
 
 
-class WorldConfig(Config):
+class WorldConfig(OfKind):
     """The `world:` block of a scenario. A world's own class narrows `kind` to a Literal and adds its fields.
 
     The methods answer for a world that has nothing of the sort; a class overrides those that apply to it.
     """
 
-    kind: str
     is_native: ClassVar[bool] = True  # False: stepped in Python, by one thread, with seeds made by Slipstream
+
+    @classmethod
+    def of_kind(cls, kind: str) -> type[WorldConfig] | None:
+        """The class of one world, which alone is imported."""
+        return config_class(kind)
+
+    @classmethod
+    def every(cls) -> Iterable[type[WorldConfig]]:
+        """The class of every world that is installed."""
+        return config_classes()
 
     def agents(self) -> tuple[tuple[str, str], ...]:
         """Name and role of every agent, where the config alone determines them."""
@@ -48,7 +59,7 @@ class WorldConfig(Config):
         yield from ()
 
 
-class NetworkConfig(Config):
+class NetworkConfig(OfKind):
     """`algo.network`: a class narrows `kind` to a Literal and adds the settings of its kinds.
 
     Settings reach the networks through `NetworkKind.layout`.
@@ -61,4 +72,9 @@ class NetworkConfig(Config):
     remembers: ClassVar[bool] = False  # it has a memory
     shares_torso: ClassVar[bool] = False  # by actor and critic, where `algo.shared_torso` is null
 
-    kind: str
+    @classmethod
+    def every(cls) -> Iterable[type[NetworkConfig]]:
+        """Our own, then those of worlds, each imported when it is reached."""
+        from slipstream.config.algos.learner import NETWORKS
+
+        return chain(NETWORKS, network_classes())

@@ -233,29 +233,7 @@ def decide(
 ) -> Closing | None:
     """Who takes part, or None while the round should stay open; clients that have `left` are not waited for."""
     limits, excluded = federation.limits, _excluded(standing)
-    admitted: list[tuple[Received, int]] = []
-    refusals: list[Refusal] = []
-    for one in sorted(found, key=_client_of):
-        judged = one if isinstance(one, Refusal) else admit(one.update, standing, limits)
-        if isinstance(judged, Refusal):
-            refusals.append(judged)
-        else:
-            assert isinstance(one, Received)
-            admitted.append((one, judged))
-    updates = [received.update for received, _ in admitted]
-    verdicts = []
-    if updates:
-        reference = reference_of(updates, None if base is None else base.arrays)
-        verdicts = screen(updates, reference, federation.defence, federation.checks)
-    participants = []
-    for (received, staleness), verdict in zip(admitted, verdicts, strict=True):
-        if verdict.fault:
-            refusals.append(Refusal(verdict.client, verdict.fault, verdict.reason))
-        else:
-            update, scale = received.update, verdict.scale * limits.staleness_weight**staleness
-            facts = dict(update.facts)
-            who = (update.client, update.update_id, received.digest)
-            participants.append(Participant(*who, update.weight, facts, staleness, scale, verdict.norm, verdict.cosine))
+    participants, refusals = _judge(federation, standing, base, found)
     # Whose first update is refused has answered all the same: the others need not wait for what would be refused too.
     answered = {refusal.client for refusal in refusals if refusal.kind in ANSWERED}
     answered |= {one.client for one in participants}
@@ -282,6 +260,36 @@ def decide(
         is_held=not not_held,
         left=tuple(sorted(set(left) - answered)),
     )
+
+
+def _judge(
+    federation: Federation, standing: Standing, base: Base | None, found: Sequence[Received | Refusal]
+) -> tuple[list[Participant], list[Refusal]]:
+    """Whose updates count, and whose do not: first by what they say of themselves, then by their arrays."""
+    admitted: list[tuple[Received, int]] = []
+    refusals: list[Refusal] = []
+    for one in sorted(found, key=_client_of):
+        judged = one if isinstance(one, Refusal) else admit(one.update, standing, federation.limits)
+        if isinstance(judged, Refusal):
+            refusals.append(judged)
+        else:
+            assert isinstance(one, Received)
+            admitted.append((one, judged))
+    updates = [received.update for received, _ in admitted]
+    verdicts = []
+    if updates:
+        reference = reference_of(updates, None if base is None else base.arrays)
+        verdicts = screen(updates, reference, federation.defence, federation.checks)
+    participants = []
+    for (received, staleness), verdict in zip(admitted, verdicts, strict=True):
+        if verdict.fault:
+            refusals.append(Refusal(verdict.client, verdict.fault, verdict.reason))
+        else:
+            update, scale = received.update, verdict.scale * federation.limits.staleness_weight**staleness
+            facts = dict(update.facts)
+            who = (update.client, update.update_id, received.digest)
+            participants.append(Participant(*who, update.weight, facts, staleness, scale, verdict.norm, verdict.cosine))
+    return participants, refusals
 
 
 def why_not_held(limits: RoundLimits, left: Collection[str], answered: Collection[str]) -> str:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from importlib import import_module
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from slipstream.config.algos.learner import IMPLEMENTATIONS, ConvNetwork, MlpNetwork
+from slipstream.config.algos.learner import ConvNetwork, MlpNetwork
 from slipstream.config.world import NetworkConfig
 from slipstream.nets.inputs import VECTOR, Inputs
 from slipstream.nets.mlp import Linear, MlpOptions, MlpTorso, Net, run
+from slipstream.own_code import named
 from slipstream.spec import EntityRows, ObsBlock, WorldSpec
 
 if TYPE_CHECKING:
@@ -193,11 +193,17 @@ MLP = MlpKind()
 
 def network_kind(name: str) -> NetworkKind:
     """The kind of this name; its module is imported now."""
-    if name not in IMPLEMENTATIONS:
-        raise ValueError(f"there is no network of kind '{name}'; there are {', '.join(IMPLEMENTATIONS)}")
-    module, _, attribute = IMPLEMENTATIONS[name].partition(":")
-    kind: NetworkKind = getattr(import_module(module), attribute)
+    config = NetworkConfig.of_kind(name)
+    if config is None:
+        known = ", ".join(_kinds())
+        raise ValueError(f"there is no network of kind '{name}'; there are {known}")
+    kind: NetworkKind = named(config.implementation)
     return kind
+
+
+def _kinds() -> Iterator[str]:
+    for config in NetworkConfig.every():
+        yield from config.kinds()
 
 
 def usual_network(spec: WorldSpec) -> NetworkConfig:
@@ -207,4 +213,4 @@ def usual_network(spec: WorldSpec) -> NetworkConfig:
 
 def fitting_kind(spec: WorldSpec) -> str:
     """The first kind that is made for what this world shows; `mlp` where there is none."""
-    return next((name for name in IMPLEMENTATIONS if network_kind(name).fits(spec)), "mlp")
+    return next((name for name in _kinds() if network_kind(name).fits(spec)), "mlp")

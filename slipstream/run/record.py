@@ -98,13 +98,9 @@ def record(
     with closing(make_worlds(scenario.world, num_worlds, EnvOptions(seed=seed, tick_discount=gamma))) as worlds:
         teams = _teams(scenario, saved, worlds, assigned, policy, noise)
         shaping = make_shaping(scenario, spec)
+        source = scenario.name if isinstance(subject, Scenario) else str(subject)
         part = DatasetPart(
-            rows=transitions,
-            recorded=transitions,
-            source=scenario.name if isinstance(subject, Scenario) else str(subject),
-            policy=policy,
-            noise=noise and policy == "learned",
-            team=name,
+            *(transitions, transitions, source, policy, noise and policy == "learned", name),
             agents=tuple(spec.agents[i] for i in assigned[name]),
             seed=seed,
             num_worlds=num_worlds,

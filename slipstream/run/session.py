@@ -182,7 +182,7 @@ def open_run(
 
 def _in_step(scenario: Scenario, cast: Cast, cluster: Cluster | None, made: ExitStack) -> Cast:
     """The cast with data-parallel learners: each leads copies of itself in other processes."""
-    from slipstream.run.data_parallel import replicate
+    from slipstream.run.processes.data_parallel import replicate
 
     leader, learners = replicate(scenario, cast.learners, cluster)
     made.callback(leader.close)
@@ -193,7 +193,7 @@ def _make_cast(scenario: Scenario, spec: WorldSpec, is_new: bool) -> Cast:
     """Build every policy; all clients of a federation begin with the same weights."""
     cast = make_cast(scenario, spec)
     if is_new and scenario.federated.has_others:
-        from slipstream.run.federation import begin_alike
+        from slipstream.run.federated.client import begin_alike
 
         begin_alike(scenario, cast, spec)
     return cast

@@ -22,12 +22,7 @@ from slipstream.config.algos.learner import LearnerConfig
 from slipstream.config.algos.offpolicy import ReplayLearnerConfig
 from slipstream.config.base import dotted
 from slipstream.config.load import override
-from slipstream.config.scenario import (
-    Scenario,
-    assign_teams,
-    check_batch,
-    shared_policies,
-)
+from slipstream.config.scenario import Scenario, assign_teams, check_batch, shared_policies
 from slipstream.config.stopping import EVALUATED_RULES
 from slipstream.errors import ScenarioError
 from slipstream.nets.arithmetic import PLAIN, Arithmetic
@@ -61,12 +56,11 @@ class Cast:
     shaping: Shaping
 
 
-def resolve(scenario: Scenario, cuda: bool | None = None) -> Scenario:
+def resolve(scenario: Scenario) -> Scenario:
     """Replace what is to be chosen before worlds are made: device, workers and world threads."""
     changes: dict[str, object] = {}
     if scenario.device == "auto":
-        available = torch.cuda.is_available() if cuda is None else cuda
-        changes["device"] = "cuda" if available else "cpu"
+        changes["device"] = "cuda" if torch.cuda.is_available() else "cpu"
     elif scenario.device == "cuda" and not torch.cuda.is_available():
         raise ScenarioError("device: cuda was asked for, but this machine has no usable GPU; try --no-gpu")
     if scenario.precision == "float16" and changes.get("device", scenario.device) == "cpu":
@@ -163,7 +157,10 @@ def make_cast(scenario: Scenario, spec: WorldSpec) -> Cast:
     _refuse_bad_offline(scenario)
     _refuse_pace(scenario, assigned, spec)
     _refuse_hopeless_certificate(scenario)
-    _refuse_distilling(scenario, spec)
+    if scenario.federated.distill is not None:
+        from slipstream.run.federated.distillation import refuse_distilling
+
+        refuse_distilling(scenario, spec)
     learners: dict[str, Algorithm] = {}
     teams, records, past = [], {}, {}
     for index, (name, agents) in enumerate(assigned.items()):
@@ -270,32 +267,6 @@ def _refuse_hopeless_certificate(scenario: Scenario) -> None:
         Certifier(asked.at_least, spent(asked.alpha, 1), asked.max_episodes, expected=asked.expected).check()
     except ValueError as error:
         raise ScenarioError(f"curriculum.certificate.max_episodes: {error}") from None
-
-
-def _refuse_distilling(scenario: Scenario, spec: WorldSpec) -> None:
-    """Refuse distillation without a stochastic policy, of actions with parts, or with other policies that change."""
-    if scenario.federated.distill is None:
-        return
-    if spec.action.parts:
-        raise ScenarioError(
-            f"federated.distill: an action in {spec.name} has {spec.action.words}, and a student learns one choice or "
-            "axes alone; leave it out"
-        )
-    others = [
-        name
-        for name, policy in scenario.policies.items()
-        if policy.from_run and name not in shared_policies(scenario)[:1]
-    ]
-    if others:
-        raise ScenarioError(
-            f"federated.distill: policies are compared by playing them, and '{others[0]}' plays otherwise in every "
-            "client; it works where all other policies are scripted or frozen"
-        )
-    if isinstance(scenario.algo_of(shared_policies(scenario)[0]), DqnConfig):
-        raise ScenarioError(
-            "federated.distill: dqn learns values, not chances of choices, so there is no divergence to bring down; "
-            "leave it out"
-        )
 
 
 def progress_at(scenario: Scenario, update: int) -> Progress:

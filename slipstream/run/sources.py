@@ -75,7 +75,7 @@ def make_source(
     if scenario.is_offline:
         return None
     if scenario.collect.workers:
-        from slipstream.run.workers import WorkerSource
+        from slipstream.run.processes.workers import WorkerSource
 
         return WorkerSource(scenario, worlds, cast, tell, cluster)
     overlap = scenario.collect.overlap

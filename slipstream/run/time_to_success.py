@@ -23,8 +23,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from slipstream.algos.state import load_module, module_arrays
-from slipstream.config.algos.learner import network_of_kind
 from slipstream.config.records import from_value
+from slipstream.config.world import NetworkConfig
 from slipstream.data import checkpoint
 from slipstream.data.arrays_file import content_hash, not_finite
 from slipstream.data.rollout import Blocks
@@ -51,7 +51,7 @@ class TimesSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def times_spec(world: WorldSpec, quantiles: int, hidden: tuple[int, ...]) -> TimesSpec:
     """A network for this world, of the kind that is made for what it shows."""
     kind = fitting_kind(world)
-    layout = network_kind(kind).layout(network_of_kind(kind), world)
+    layout = network_kind(kind).layout(NetworkConfig.model_validate({"kind": kind}), world)
     return TimesSpec(world.obs_size, quantiles, hidden, network=kind, layout=layout)
 
 

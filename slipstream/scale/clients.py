@@ -23,8 +23,8 @@ from slipstream.data.run_folder import last_row
 from slipstream.errors import ScenarioError, suggest
 from slipstream.federate.folder import HISTORY, is_waiting
 from slipstream.federate.rules.own import find
+from slipstream.run.federated.replicas import ROUNDS, RUNS
 from slipstream.run.metrics import read_rows
-from slipstream.run.replicas import ROUNDS, RUNS
 from slipstream.scale.pool import RunEnded, RunOrder, RunPool
 
 NO_DEADLINE_S = 1e9

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 
 from slipstream.data.run_folder import MAX_DEATHS, deaths_after, is_being_written, newest_checkpoint
-from slipstream.run.replicas import FAREWELL_S
+from slipstream.run.federated.replicas import FAREWELL_S
 from slipstream.runtime.place import Job, Place, Running, end_all
 from slipstream.runtime.signals import held
 

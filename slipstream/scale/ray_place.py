@@ -23,7 +23,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from slipstream import __version__
 from slipstream.errors import ScenarioError
-from slipstream.run.worker_process import use_one_thread
+from slipstream.run.processes.worker_process import use_one_thread
 from slipstream.runtime.place import CLOSE_S, Ended, Job, RemoteError, RemoteLostError, RemoteObject, RunningProcess
 from slipstream.runtime.process import START_S, Child
 from slipstream.types import Arrays

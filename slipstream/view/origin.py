@@ -14,7 +14,11 @@ import msgspec
 
 from slipstream.view.run import About, cached_by_file
 
-REPLICAS_FILE, ROUNDS, RUNS = "replicas.json", "rounds", "runs"  # in a federation's folder, by run/replicas.py
+REPLICAS_FILE, ROUNDS, RUNS = (
+    "replicas.json",
+    "rounds",
+    "runs",
+)  # in a federation's folder, by run/federated/replicas.py
 TRIALS_FILE, TRIALS = "trials.json", "trials"  # in a sweep's, by scale/sweep.py
 MOST_TRIALS_BYTES = 64 * 2**20
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, Protocol, TypeVar
 
@@ -13,13 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slipstream.config.world import WorldConfig
-from slipstream.draw.canvas import SIZE, Size
 from slipstream.errors import WorldContractError
+from slipstream.own_code import named
 from slipstream.types import F64, U8, Bools
 
 if TYPE_CHECKING:
     from rich.text import Text
 
+    from slipstream.draw.canvas import Size
     from slipstream.spec import WorldSpec
     from slipstream.worlds.vec_env import Backdrop, EnvOptions, Recorded, VecEnv
 
@@ -28,7 +28,7 @@ class Renderer(Protocol):
     """Draws one moment of one episode; a world's `make_renderer(config)` makes one."""
 
     def __call__(
-        self, spec: WorldSpec, frames: F64, backdrop: Backdrop | None, size: Size = SIZE, at: int | None = None
+        self, spec: WorldSpec, frames: F64, backdrop: Backdrop | None, size: Size = ..., at: int | None = None
     ) -> U8:
         """A picture uint8 [height, width, 3].
 
@@ -154,8 +154,7 @@ class OnUse:
 
     def load(self) -> Callable[..., Any]:
         """The function."""
-        module, name = self.place.split(":")
-        found: Callable[..., Any] = getattr(import_module(module), name)
+        found: Callable[..., Any] = named(self.place)
         return found
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

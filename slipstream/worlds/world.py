@@ -9,12 +9,13 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from slipstream.errors import ScenarioError, suggest
+from slipstream.own_code import named
 
 if TYPE_CHECKING:
     from slipstream.config.world import NetworkConfig, WorldConfig
@@ -30,10 +31,7 @@ class Verb(NamedTuple):
 
     def __call__(self, words: Sequence[str]) -> int:
         """Runs it; only now is what it needs imported."""
-        run: Any = self.run
-        if isinstance(run, str):
-            module, function = run.split(":")
-            run = getattr(import_module(module), function)
+        run = named(self.run) if isinstance(self.run, str) else self.run
         return int(run(words))
 
 
@@ -43,9 +41,10 @@ WorldVerb = Verb  # what packages of worlds may call it
 class World(NamedTuple):
     """A kind of world. Importing the module that defines it loads nothing heavy: `slipstream --help` does so."""
 
-    config: Callable[[], type[WorldConfig]]  # imports and returns its config class
-    tools: Callable[[], WorldTools[Any]]  # imports and returns the rest
-    networks: Callable[[], tuple[type[NetworkConfig], ...]] = tuple  # imports and returns its kinds of networks
+    # What is imported when it is asked for: "module:name", or a function that imports and returns it.
+    config: str | Callable[[], type[WorldConfig]]  # its config class
+    tools: str | Callable[[], WorldTools[Any]]  # the rest
+    networks: tuple[str, ...] | Callable[[], tuple[type[NetworkConfig], ...]] = ()  # config classes of its networks
     scenarios: str | None = None  # folder of its scenario files; those in its subfolder `presets` are to be included
     verbs: tuple[Verb, ...] = ()
     # Key of its config that says which environment it is, where it can be any: a scenario that names one begins with
@@ -100,31 +99,45 @@ def tools_of(kind: str) -> WorldTools[Any]:
     """What a `world.kind` can do; its package is imported for the answer."""
     if kind not in worlds():
         raise ScenarioError(f"world.kind: unknown world '{kind}'" + suggest(kind, worlds()))
-    return worlds()[kind].tools()
+    tools = worlds()[kind].tools
+    made: WorldTools[Any] = named(tools) if isinstance(tools, str) else tools()
+    return made
+
+
+def config_class(kind: str) -> type[WorldConfig] | None:
+    """The config class of a world; None where there is none."""
+    return next(_answers(_config_class, [kind]), None) if kind in worlds() else None
 
 
 def config_classes() -> list[type[WorldConfig]]:
     """The config class of every world."""
-    return list(_answers(_config_class))
+    return list(_answers(_config_class, worlds()))
 
 
-def network_classes() -> list[type[NetworkConfig]]:
-    """The config classes of the networks that worlds bring."""
-    return [own for networks in _answers(lambda _, world: world.networks()) for own in networks]
+def network_classes() -> Iterator[type[NetworkConfig]]:
+    """The config classes of the networks that worlds bring, each imported when it is reached."""
+    for networks in _answers(_network_classes, worlds()):
+        yield from networks
 
 
-def _config_class(kind: str, world: World) -> type[WorldConfig]:
-    own = world.config()
+def _network_classes(kind: str) -> Sequence[type[NetworkConfig]]:
+    networks = worlds()[kind].networks
+    return [named(place) for place in networks] if isinstance(networks, tuple) else networks()
+
+
+def _config_class(kind: str) -> type[WorldConfig]:
+    config = worlds()[kind].config
+    own: type[WorldConfig] = named(config) if isinstance(config, str) else config()
     if own.model_fields["kind"].default != kind:
         raise TypeError(f"the field `kind` of {own.__name__} must have the default '{kind}'")
     return own
 
 
-def _answers(ask: Callable[[str, World], Answer]) -> Iterator[Answer]:
-    """What every world answers; one of another package that cannot is left out, with a warning."""
-    for kind, world in worlds().items():
+def _answers(ask: Callable[[str], Answer], kinds: Iterable[str]) -> Iterator[Answer]:
+    """What these worlds answer; one of another package that cannot is left out, with a warning."""
+    for kind in kinds:
         try:
-            answer = ask(kind, world)
+            answer = ask(kind)
         except Exception as error:
             if kind in BUILT_IN:
                 raise
@@ -134,8 +147,7 @@ def _answers(ask: Callable[[str, World], Answer]) -> Iterator[Answer]:
 
 
 def _load(place: str) -> World:
-    module, name = place.split(":")
-    world = getattr(import_module(module), name)
+    world = named(place)
     if not isinstance(world, World):
         raise TypeError(f"{place} is no slipstream.worlds.world.World")
     return world

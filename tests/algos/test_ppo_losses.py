@@ -9,7 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from slipstream.algos.means import explained_variance
+from slipstream.algos.protocol import explained_variance
 from slipstream.algos.rollout_batch import Batch
 from slipstream.algos.surrogate import LossWeights, in_torch, kl_penalty, surrogate, value_error
 from slipstream.config.algos import schedule_at

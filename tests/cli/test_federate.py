@@ -18,8 +18,8 @@ from slipstream.cli.main import main
 from slipstream.data.run_folder import last_row, newest_checkpoint, newest_figures
 from slipstream.errors import FederationError
 from slipstream.federate.rounds import RoundRecord
-from slipstream.run import replicas
-from slipstream.run.replicas import PARKED_CODE, plan, read_plan, supervise, write_plan
+from slipstream.run.federated import replicas
+from slipstream.run.federated.replicas import PARKED_CODE, plan, read_plan, supervise, write_plan
 from slipstream.runtime.place import Ended
 
 WORDS = [

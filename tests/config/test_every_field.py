@@ -9,6 +9,7 @@ from slipstream.config.load import load, override, to_plain
 from slipstream.config.overrides import cli_changes
 from slipstream.config.packaged import list_scenarios
 from slipstream.config.scenario import Scenario
+from slipstream.config.schema import members
 from slipstream.errors import ScenarioError
 
 NAMES = [info.name for info in list_scenarios()]
@@ -22,7 +23,7 @@ def leaves(annotation, value, path=(), kind_of=()):
     options = typing.get_args(annotation) if typing.get_origin(annotation) in UNIONS else (annotation,)
     options = [typing.get_args(o)[0] if typing.get_origin(o) is typing.Annotated else o for o in options]
     options = [inner for o in options for inner in (typing.get_args(o) if typing.get_origin(o) in UNIONS else (o,))]
-    models = [o for o in options if isinstance(o, type) and issubclass(o, BaseModel)]
+    models = [m for o in options if isinstance(o, type) and issubclass(o, BaseModel) for m in members(o)]
     yield path, value, kind_of
     for model in models:
         kinds = typing.get_args(model.model_fields["kind"].annotation) if "kind" in model.model_fields else ()

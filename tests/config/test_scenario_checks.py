@@ -9,6 +9,7 @@ from pydantic import BaseModel, ValidationError
 from slipstream.config.algos import PpoConfig, schedule_at
 from slipstream.config.load import load, override
 from slipstream.config.scenario import Scenario, assign_teams, check_batch
+from slipstream.config.schema import members
 from slipstream.errors import ScenarioError
 
 
@@ -174,9 +175,10 @@ def test_scenarios_are_frozen():
 
 def _models(annotation) -> set[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        found = {annotation}
-        for field in annotation.model_fields.values():
-            found |= _models(field.annotation)
+        found = set(members(annotation))
+        for model in list(found):
+            for field in model.model_fields.values():
+                found |= _models(field.annotation)
         return found
     return set().union(*map(_models, typing.get_args(annotation)), set())
 

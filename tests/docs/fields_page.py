@@ -17,6 +17,7 @@ from pydantic_core import PydanticUndefined
 
 from slipstream.config.packaged import list_scenarios
 from slipstream.config.scenario import Scenario
+from slipstream.config.schema import members
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "scenarios.md"
 MARK = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.S)
@@ -63,7 +64,7 @@ def _models(path: str, model: type[BaseModel], seen: set[type[BaseModel]]) -> It
 
 def _classes(annotation: object) -> Iterator[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        yield annotation
+        yield from members(annotation)
     elif isinstance(annotation, types.GenericAlias | types.UnionType) or typing.get_origin(annotation):
         for argument in typing.get_args(annotation):
             yield from _classes(argument)

@@ -37,7 +37,7 @@ def test_every_transport_has_the_methods_of_the_contract(name, tmp_path):
 
 LOADED = """
 import json, sys
-import slipstream.run.transports
+import slipstream.run.federated.transports
 before = [name for name in sys.modules if name.startswith("slipstream.federate")]
 from slipstream.federate.transports import make_transport
 from slipstream.federate.rounds import Federation, RoundLimits

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import msgspec
 import numpy as np
@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from slipstream.algos.protocol import Progress
 from slipstream.algos.registry import ALGORITHMS
 from slipstream.algos.state import load_module
-from slipstream.config.algos import PpoConfig, SacConfig
-from slipstream.config.algos.learner import IMPLEMENTATIONS, MlpNetwork
+from slipstream.config.algos import PpoConfig, SacConfig, learner
+from slipstream.config.algos.learner import MlpNetwork
 from slipstream.config.load import from_plain, load, to_plain
 from slipstream.config.overrides import cli_overrides
 from slipstream.config.world import NetworkConfig
@@ -122,13 +122,13 @@ SUM = SumKind()
 
 class SumNetwork(MlpNetwork):
     implementation: ClassVar[str] = f"{__name__}:SUM"
-    kind: str = "sum"
+    kind: Literal["sum"] = "sum"
     scale: float = 1 / 255
 
 
 @pytest.fixture
 def own_kind(monkeypatch):
-    monkeypatch.setitem(IMPLEMENTATIONS, "sum", SumNetwork.implementation)
+    monkeypatch.setattr(learner, "NETWORKS", (*learner.NETWORKS, SumNetwork))
 
 
 def settings(kind: str) -> Any:

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from slipstream.run import worker_process
+from slipstream.run.processes import worker_process
 
 WATCHED = tuple(f"slipstream/collect/{name}.py" for name in ("worker", "memory", "messages", "serial"))
 

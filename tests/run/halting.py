@@ -12,7 +12,7 @@ import socket
 import msgspec
 
 from slipstream.collect.messages import MESSAGES, Channel, Message
-from slipstream.run import worker_process
+from slipstream.run.processes import worker_process
 
 
 def main(payload: bytes, descriptors: list[int]) -> None:

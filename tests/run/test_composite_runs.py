@@ -18,10 +18,9 @@ from slipstream.data.dataset_summary import describe
 from slipstream.errors import ScenarioError, WorldContractError
 from slipstream.run import portable_model as portable
 from slipstream.run.metrics import metrics_hash, read_rows
-from slipstream.run.own_script import own_script
 from slipstream.run.policy_file import from_checkpoint
 from slipstream.run.record import record
-from slipstream.run.saved_cast import load_cast
+from slipstream.run.saved_cast import load_cast, own_script
 from slipstream.run.session import train
 from slipstream.run.views import refuse_other_view
 

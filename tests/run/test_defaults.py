@@ -7,7 +7,7 @@ import torch
 from slipstream.config.load import load, override
 from slipstream.data import checkpoint
 from slipstream.run.metrics import read_rows
-from slipstream.run.parts.rising import rise
+from slipstream.run.parts.ending import rise
 from slipstream.run.session import resume, train
 from slipstream.run.setup import complete, make_cast, make_training_worlds, resolve, usual_capacity
 from slipstream.worlds.registry import spec_of
@@ -144,7 +144,7 @@ def test_a_rise_is_told_from_chance():
 @pytest.mark.parametrize("gain", [2.5, None])
 def test_a_run_says_whether_its_return_still_rose(tmp_path, monkeypatch, gain):
     given = []
-    monkeypatch.setattr("slipstream.run.parts.rising.rise", lambda returns: (given.extend(returns), gain)[1])
+    monkeypatch.setattr("slipstream.run.parts.ending.rise", lambda returns: (given.extend(returns), gain)[1])
     done = train(tiny(**{"evaluate.evaluation_interval": None}), out=tmp_path / "run", models=tmp_path / "models")
     text = (tmp_path / "run" / "training_log.txt").read_text()
     assert (f"slipstream resume {done.run} --timesteps 1280" in text) == (gain is not None)
@@ -152,7 +152,7 @@ def test_a_run_says_whether_its_return_still_rose(tmp_path, monkeypatch, gain):
 
 
 def test_a_run_that_a_rule_ended_says_nothing_of_its_budget(tmp_path, monkeypatch):
-    monkeypatch.setattr("slipstream.run.parts.rising.rise", lambda returns: 1.0)
+    monkeypatch.setattr("slipstream.run.parts.ending.rise", lambda returns: 1.0)
     changes = {"stop.target_return": -1.0, "evaluate.evaluation_interval": 1}
     done = train(tiny(**changes), out=tmp_path / "run", models=tmp_path / "models")
     assert done.ended.kind.value == "rule"

@@ -9,7 +9,7 @@ from learning import build, digest, recast, scenario_of, tiny
 from torch import nn
 
 from slipstream.algos.registry import rules_for
-from slipstream.config.algos.learner import IMPLEMENTATIONS
+from slipstream.config.algos.learner import MlpNetwork
 from slipstream.config.load import override
 from slipstream.errors import ScenarioError
 from slipstream.federate.aggregate import MergeSettings, aggregate
@@ -18,7 +18,7 @@ from slipstream.federate.rounds import RoundRecord
 from slipstream.federate.update import ClientUpdate
 from slipstream.nets.mlp import Mlp
 from slipstream.nets.torso import NetworkKind
-from slipstream.run.distillation import AGGREGATE, DISTILLED, distilled_round
+from slipstream.run.federated.distillation import AGGREGATE, DISTILLED, distilled_round
 from slipstream.run.metrics import read_rows
 from slipstream.run.session import train
 
@@ -135,7 +135,7 @@ BLOCKS = BlockKind()
 
 
 def test_policies_that_read_blocks_by_name_leave_the_round_its_aggregate(tmp_path, monkeypatch):
-    monkeypatch.setitem(IMPLEMENTATIONS, "mlp", f"{__name__}:BLOCKS")
+    monkeypatch.setattr(MlpNetwork, "implementation", f"{__name__}:BLOCKS")
     scenario = client_of("ppo", 0, tmp_path, **{"algo.normalize_observation": False})
     states = [learned(scenario, updates) for updates in (1, 2)]
     _, _, said = a_round(scenario, states)

@@ -9,7 +9,7 @@ from learning import TINY, digest, scenario_of
 from slipstream.cli.main import main
 from slipstream.data import checkpoint
 from slipstream.run.metrics import metrics_hash, read_rows
-from slipstream.run.remote_evaluators import RemoteEvaluator, RemoteEvaluators
+from slipstream.run.processes.remote_evaluators import RemoteEvaluator, RemoteEvaluators
 from slipstream.run.session import train
 
 EVALUATED = {**TINY, "evaluate.evaluation_interval": 2, "evaluate.evaluation_duration": 5}

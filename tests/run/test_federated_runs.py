@@ -21,7 +21,7 @@ from slipstream.federate.folder import HISTORY
 from slipstream.federate.privacy import epsilon
 from slipstream.federate.rounds import RoundRecord
 from slipstream.federate.update import read_update
-from slipstream.run.federation import FederationClient, begin_alike
+from slipstream.run.federated.client import FederationClient, begin_alike
 from slipstream.run.loop import Result
 from slipstream.run.metrics import metrics_hash, read_rows
 from slipstream.run.session import resume, train

@@ -20,8 +20,8 @@ from slipstream.config.scenario import Scenario
 from slipstream.data import checkpoint
 from slipstream.errors import ScenarioError, WorkerDied
 from slipstream.run import session
-from slipstream.run.data_parallel import CLOSE_S, Leader
 from slipstream.run.metrics import metrics_hash
+from slipstream.run.processes.data_parallel import CLOSE_S, Leader
 from slipstream.run.progress import Display
 from slipstream.run.session import resume, train
 from slipstream.run.setup import make_training_worlds

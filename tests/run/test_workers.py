@@ -30,8 +30,8 @@ from slipstream.config.load import dump, from_plain, load, override, to_plain
 from slipstream.config.scenario import Scenario
 from slipstream.data import checkpoint
 from slipstream.errors import ScenarioError, WorkerDied
-from slipstream.run import workers
 from slipstream.run.metrics import metrics_hash, read_rows
+from slipstream.run.processes import workers
 from slipstream.run.progress import Display
 from slipstream.run.session import resume, train
 from slipstream.runtime import packets

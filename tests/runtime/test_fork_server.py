@@ -69,7 +69,7 @@ def test_a_fork_lives_dies_and_it_is_known_how_and_why(pipes, capfd):
 
 def test_the_server_has_one_thread_with_everything_imported():
     """Forking a process with more is not safe: a lock that another thread holds stays locked in the child."""
-    server = ForkServer("slipstream.run.worker_process")
+    server = ForkServer("slipstream.run.processes.worker_process")
     try:
         fork = server.start(Job("", payload=b"{}"))
         assert psutil.Process(server.pid).num_threads() == 1

@@ -26,8 +26,8 @@ from slipstream.replay.link import ask
 from slipstream.replay.messages import AskStatistics
 from slipstream.replay.process import OwnService
 from slipstream.run.metrics import metrics_hash, read_rows
+from slipstream.run.processes.remote_workers import RemoteWorker
 from slipstream.run.progress import Display
-from slipstream.run.remote_workers import RemoteWorker
 from slipstream.run.session import train
 from slipstream.runtime.address import parse_address
 from slipstream.runtime.memory import make_memory
@@ -158,7 +158,7 @@ def test_an_exception_of_a_remote_worker_ends_the_run_with_its_traceback(tmp_pat
 
 
 def test_a_worker_whose_slabs_do_not_arrive_is_given_up_with_the_reason(tmp_path, monkeypatch):
-    monkeypatch.setattr("slipstream.run.remote_workers.SLAB_S", 0.2)
+    monkeypatch.setattr("slipstream.run.processes.remote_workers.SLAB_S", 0.2)
     monkeypatch.setattr(Gate, "has", lambda gate, life, number: False)
     with pytest.raises(WorkerDied, match=r"worker 0 .*tcp://127\.0\.0\.1:\d+ .* 0\.2 s"):
         run(scenario_of("head_on", PPO), tmp_path / "run", ThreadCluster(), workers=1)

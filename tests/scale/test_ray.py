@@ -33,9 +33,9 @@ from slipstream.config.scenario import Scenario  # noqa: E402
 from slipstream.config.sweep import load_sweep  # noqa: E402
 from slipstream.data import checkpoint  # noqa: E402
 from slipstream.errors import ScenarioError, WorkerDied  # noqa: E402
+from slipstream.run.federated.replicas import plan, supervise, write_plan  # noqa: E402
 from slipstream.run.metrics import metrics_hash, read_rows  # noqa: E402
 from slipstream.run.progress import Display  # noqa: E402
-from slipstream.run.replicas import plan, supervise, write_plan  # noqa: E402
 from slipstream.run.session import resume, train  # noqa: E402
 from slipstream.runtime.fork_server import Forks  # noqa: E402
 from slipstream.runtime.place import Place  # noqa: E402
@@ -247,7 +247,7 @@ def test_slabs_come_in_by_a_way_of_their_own_that_is_named(cluster, tmp_path):
 
 
 def test_a_worker_whose_slabs_do_not_arrive_is_given_up_with_the_reason(cluster, tmp_path, monkeypatch):
-    monkeypatch.setattr("slipstream.run.remote_workers.SLAB_S", 1.0)
+    monkeypatch.setattr("slipstream.run.processes.remote_workers.SLAB_S", 1.0)
     monkeypatch.setattr(Gate, "has", lambda gate, life, number: False)
     with pytest.raises(WorkerDied, match=r"worker \d .*tcp://127\.0\.0\.1:\d+ .* 1 s"):
         run(scenario_of("head_on", PPO), tmp_path / "run", workers=2)
@@ -421,7 +421,9 @@ def test_learners_in_step_as_actors_learn_the_bits_of_those_on_this_machine(clus
 def test_a_learner_that_is_killed_on_its_node_is_named(cluster, tmp_path):
     def end() -> None:
         (process,) = [
-            p for p in psutil.process_iter(["cmdline"]) if "slipstream.run.data_parallel" in (p.info["cmdline"] or [])
+            p
+            for p in psutil.process_iter(["cmdline"])
+            if "slipstream.run.processes.data_parallel" in (p.info["cmdline"] or [])
         ]
         process.kill()
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from slipstream.worlds.tools import OnUse
-from slipstream.worlds.world import BUILT_IN, GROUP, config_classes, installed, worlds
+from slipstream.worlds.world import BUILT_IN, GROUP, config_classes, installed, tools_of, worlds
 
 PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
 
@@ -18,7 +18,7 @@ def test_the_project_declares_the_worlds_that_the_source_knows():
 
 def test_every_world_has_a_config_class_of_its_kind_and_can_be_built():
     assert [own.model_fields["kind"].default for own in config_classes()] == list(worlds())
-    assert all(callable(world.tools().build) for world in worlds().values())
+    assert all(callable(tools_of(kind).build) for kind in worlds())
 
 
 def test_every_folder_of_scenarios_that_a_world_names_is_there():
@@ -49,6 +49,6 @@ x = y
 
 @pytest.mark.parametrize("kind", BUILT_IN)
 def test_what_a_world_imports_on_use_is_there(kind):
-    tools = worlds()[kind].tools()
+    tools = tools_of(kind)
     fields = [*tools, *tools.drawings, *(tools.analysis or ())]
     assert all(callable(field.load()) for field in fields if isinstance(field, OnUse))

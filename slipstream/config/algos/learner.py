@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import typing
 from collections.abc import Iterator
-from functools import reduce
-from operator import or_
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, SerializeAsAny, model_validator
 
 from slipstream.config.base import Config, OwnName
 from slipstream.config.world import NetworkConfig
-from slipstream.worlds.world import network_classes
 
 if TYPE_CHECKING:
     from slipstream.config.algos.offpolicy import ReplayConfig
@@ -197,27 +193,14 @@ class RecurrentNetwork(NetworkConfig):
     )
 
 
-_ENCODERS: list[type[NetworkConfig]] = [MlpNetwork, ConvNetwork, EntitiesNetwork, ModuleNetwork]
-_CLASSES: list[type[NetworkConfig]] = [*_ENCODERS, RecurrentNetwork, *network_classes()]
-
-_BY_KIND = {kind: member for member in _CLASSES for kind in typing.get_args(member.model_fields["kind"].annotation)}
-
-# Kind -> "module:attribute" of its `nets.torso.NetworkKind`, imported when a network of the kind is built.
-IMPLEMENTATIONS: dict[str, str] = {kind: member.implementation for kind, member in _BY_KIND.items()}
-
-
-def network_of_kind(kind: str) -> NetworkConfig:
-    """A kind of network with its default settings."""
-    return _BY_KIND[kind](kind=kind)
-
-
-if TYPE_CHECKING:
-    AnyNetwork = NetworkConfig
-else:
-    AnyNetwork = Annotated[
-        Annotated[reduce(or_, _CLASSES), Field(discriminator="kind")],
-        BeforeValidator(_from_word),
-    ]
+NETWORKS: tuple[type[NetworkConfig], ...] = (
+    MlpNetwork,
+    ConvNetwork,
+    EntitiesNetwork,
+    ModuleNetwork,
+    RecurrentNetwork,
+)
+AnyNetwork = Annotated[SerializeAsAny[NetworkConfig], BeforeValidator(_from_word)]
 
 
 # --- learners ---

@@ -7,10 +7,10 @@ only where the scenario or the caller asks for it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from slipstream.data.checkpoint import Checkpoint
+from slipstream.own_code import named
 from slipstream.worlds.world import tools_of
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ ORDER = (
     ListedPart("exporters", "Exporters", lambda run: bool(run.options.exporters)),
     # Closed once the model is there: who reads that the run is finished finds all of it.
     ListedPart("ending", "SessionRecord"),
-    ListedPart("rising", "StillRising", lambda run: not run.scenario.is_offline),
+    ListedPart("ending", "StillRising", lambda run: not run.scenario.is_offline),
     # Closed after the last evaluation, which the model's page shows.
     ListedPart("ending", "ModelExport"),
     ListedPart("ending", "PrivacyCosts", lambda run: run.scenario.federated.dp_sgd is not None),
@@ -123,7 +123,7 @@ def make_parts(run: Run) -> None:
 
 def listed_class(listed: ListedPart) -> type[Part]:
     """The class of a part; its file is imported now, as most runs need few of them."""
-    kind: type[Part] = getattr(import_module(f"{__name__}.{listed.file}"), listed.name)
+    kind: type[Part] = named(f"{__name__}.{listed.file}:{listed.name}")
     return kind
 
 

@@ -1,31 +1,38 @@
-"""The end of a session: the exported model, the privacy spent, and the outcome in log and metadata.json."""
+"""The end of a session: model, privacy spent, outcome in log and metadata.json, and whether the budget was short."""
 
 from __future__ import annotations
 
 import errno
 import itertools
+import math
 import os
 import secrets
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from slipstream.config.load import to_plain
+from slipstream.config.stopping import StopKind
 from slipstream.data import checkpoint
 from slipstream.data.checkpoint import Checkpoint
 from slipstream.data.disk import replace_file
 from slipstream.data.run_folder import clock
 from slipstream.run import folder as run_folder
+from slipstream.run.metrics import read_rows
 from slipstream.run.parts import Part
 from slipstream.run.policy_file import policy_arrays
 from slipstream.types import Arrays
 
 if TYPE_CHECKING:
     from slipstream.run.context import Run
+
+FEWEST = 8  # updates in a quarter of a run: with fewer nothing is said
+CLEARLY = 3.0  # standard errors between two quarters
 
 
 class PrivacyCosts(Part):
@@ -153,3 +160,32 @@ def _readme(run: Run, path: Path, reason: str) -> str:
         f"  $ slipstream eval {path}",
     ]
     return "\n".join(lines) + "\n"
+
+
+class StillRising(Part):
+    """Compares the returns of the last quarter of the updates with those of the quarter before."""
+
+    def close(self) -> None:
+        """Say so where the budget ended the run."""
+        run = self.run
+        if run.stop is None or run.stop.kind is not StopKind.BUDGET:
+            return
+        with run.attempting("whether the return still rises"):
+            rows = read_rows(run.folder.path / "metrics.jsonl")
+            returns = [row["env/return_mean"] for row in rows if math.isfinite(row.get("env/return_mean", math.nan))]
+            if (gain := rise(returns)) is not None:
+                run.tell(
+                    f"the return was still rising when the budget ended, by {gain:.4g} in its last quarter; to go on: "
+                    f"slipstream resume {run.folder.path} --timesteps {2 * run.scenario.timesteps}"
+                )
+
+
+def rise(returns: Sequence[float]) -> float | None:
+    """By how much the last quarter is above the one before; None where that may be chance."""
+    count = len(returns) // 4
+    if count < FEWEST:
+        return None
+    before, last = returns[-2 * count : -count], returns[-count:]
+    gain = fmean(last) - fmean(before)
+    error = math.sqrt((stdev(last) ** 2 + stdev(before) ** 2) / count)
+    return gain if gain > CLEARLY * error else None

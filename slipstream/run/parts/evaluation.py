@@ -26,7 +26,7 @@ from slipstream.worlds.world import tools_of
 
 if TYPE_CHECKING:
     from slipstream.run.context import Run
-    from slipstream.run.remote_evaluators import RemoteEvaluators
+    from slipstream.run.processes.remote_evaluators import RemoteEvaluators
 
 
 FIRST_ASKED = 2**30  # number of the first episode that a program asks for: a run's own evaluations never get there
@@ -136,7 +136,7 @@ class Evaluation(Part):
         super().__init__(run)
         cluster, self._remote = run.options.cluster, None
         if cluster is not None and cluster.evaluators:
-            from slipstream.run.remote_evaluators import RemoteEvaluators
+            from slipstream.run.processes.remote_evaluators import RemoteEvaluators
 
             self._remote = RemoteEvaluators(cluster, run.scenario, run.cast, run.announce)
         try:

@@ -11,7 +11,7 @@ from slipstream.collect.teams import judged_agents
 from slipstream.config.records import from_value
 from slipstream.config.stopping import Stop, StopKind
 from slipstream.data.checkpoint import Checkpoint
-from slipstream.run.federation import ClientState, FederationClient
+from slipstream.run.federated.client import ClientState, FederationClient
 from slipstream.run.parts import Part, Update
 
 if TYPE_CHECKING:

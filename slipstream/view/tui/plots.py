@@ -21,6 +21,7 @@ UPWARD = " ▁▂▃▄▅▆▇█"  # in eighths
 RIGHTWARD = " ▏▎▍▌▋▊▉"
 PALETTE = ("cyan", "yellow", "green", "magenta", "blue", "red", "bright_white", "grey58")
 QUIET = "grey58"
+STROKE = "cyan"
 AXIS = 9  # characters left of a curve, for its scale
 WIDE = 110  # columns from which two plots are side by side
 LEAST_PLOT = 7  # rows of a plot above another
@@ -64,7 +65,7 @@ def printable(text: str) -> str:
     return "".join(letter if letter.isprintable() else " " for letter in text)
 
 
-def sparkline(line: PlotLine, first: int, last: int, width: int, style: str = "cyan") -> Text:
+def sparkline(line: PlotLine, first: int, last: int, width: int) -> Text:
     """The line in one row from step `first` to `last`; each character is the mean of its part.
 
     What is reported now and then keeps its height until the next report; before its first one and after its newest
@@ -81,7 +82,7 @@ def sparkline(line: PlotLine, first: int, last: int, width: int, style: str = "c
         if mean is not None:
             level = 4 if span == 0 else 1 + round(7 * (mean - low) / span)
         text += UPWARD[level]
-    return Text(text, style=style)
+    return Text(text, style=STROKE)
 
 
 def curve(lines: Sequence[PlotLine], width: int, height: int) -> Text:
@@ -135,12 +136,12 @@ def shares(parts: Mapping[str, float], width: int) -> Text:
     return bar.append("\n").append_text(names)
 
 
-def bar(share: float, width: int, style: str = "cyan") -> Text:
+def bar(share: float, width: int) -> Text:
     """A progress bar."""
     share = min(1.0, max(0.0, share)) if math.isfinite(share) else 0.0
     eighths = round(8 * width * share)
     done = "█" * (eighths // 8) + RIGHTWARD[eighths % 8].strip()
-    return Text(done, style=style, no_wrap=True).append("·" * (width - len(done)), style=QUIET)
+    return Text(done, style=STROKE, no_wrap=True).append("·" * (width - len(done)), style=QUIET)
 
 
 def _bins(line: PlotLine, first: int, last: int, count: int) -> list[float | None]:

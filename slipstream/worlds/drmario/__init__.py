@@ -3,37 +3,14 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from slipstream.worlds.world import Verb, World, load_name
 
-if TYPE_CHECKING:
-    from slipstream.worlds.drmario.config import DrMarioConfig, PlacementNetwork
-    from slipstream.worlds.tools import WorldTools
-
-
-def _config() -> type[DrMarioConfig]:
-    from slipstream.worlds.drmario.config import DrMarioConfig
-
-    return DrMarioConfig
-
-
-def _tools() -> WorldTools[DrMarioConfig]:
-    from slipstream.worlds.drmario.tools import TOOLS
-
-    return TOOLS
-
-
-def _networks() -> tuple[type[PlacementNetwork], ...]:
-    from slipstream.worlds.drmario.config import PlacementNetwork
-
-    return (PlacementNetwork,)
-
-
 WORLD = World(
-    _config,
-    _tools,
-    networks=_networks,
+    "slipstream.worlds.drmario.config:DrMarioConfig",
+    "slipstream.worlds.drmario.tools:TOOLS",
+    networks=("slipstream.worlds.drmario.config:PlacementNetwork",),
     scenarios=os.path.join(os.path.dirname(__file__), "scenarios"),
     verbs=(
         Verb(

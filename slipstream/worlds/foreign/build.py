@@ -14,6 +14,7 @@ from slipstream.own_code import files_here
 from slipstream.worlds.foreign.config import GymnasiumConfig, PettingZooConfig
 from slipstream.worlds.foreign.make import extra_hint, find_maker, make_pettingzoo, wrapped
 from slipstream.worlds.foreign.vec_env import ForeignVecEnv
+from slipstream.worlds.tools import WorldTools
 from slipstream.worlds.vec_env import EnvOptions
 
 # Steps of an evaluation episode where neither the environment nor the scenario has a limit: a policy that walks in
@@ -113,3 +114,6 @@ def _register_plugins(env_id: str) -> None:
     for plugin in entry_points(group="gymnasium.envs"):
         if plugin.name in (namespace, "__root__"):
             plugin.load()()
+
+
+TOOLS = WorldTools(build)

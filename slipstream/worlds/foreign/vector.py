@@ -23,6 +23,7 @@ from slipstream.worlds.foreign.config import VectorConfig
 from slipstream.worlds.foreign.snapshot import decoded
 from slipstream.worlds.foreign.vec_env import ForeignVecEnv, episode_seed
 from slipstream.worlds.spaces import Leaf, MismatchError
+from slipstream.worlds.tools import WorldTools
 from slipstream.worlds.vec_env import EnvOptions
 
 FINAL = "final_obs"  # in the infos of SAME_STEP, the last observation of what has ended
@@ -215,3 +216,6 @@ def _write_rows(leaf: Leaf, seen: Any, which: NDArray[np.int64], rows: NDArray[A
         return
     for i in which:  # choices become one-hot
         leaf.write(value[i], rows[i].reshape(leaf.row_shape))
+
+
+TOOLS = WorldTools(build_vector)

@@ -3,28 +3,15 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from slipstream.worlds.world import World, load_name
 
-if TYPE_CHECKING:
-    from slipstream.worlds.racing.config import RacingConfig
-    from slipstream.worlds.tools import WorldTools
-
-
-def _config() -> type[RacingConfig]:
-    from slipstream.worlds.racing.config import RacingConfig
-
-    return RacingConfig
-
-
-def _tools() -> WorldTools[RacingConfig]:
-    from slipstream.worlds.racing.tools import TOOLS
-
-    return TOOLS
-
-
-WORLD = World(_config, _tools, scenarios=os.path.join(os.path.dirname(__file__), "scenarios"))
+WORLD = World(
+    "slipstream.worlds.racing.config:RacingConfig",
+    "slipstream.worlds.racing.tools:TOOLS",
+    scenarios=os.path.join(os.path.dirname(__file__), "scenarios"),
+)
 
 _PLACES = {
     "FollowGap": "config",

@@ -33,7 +33,7 @@ from slipstream.collect.slab import Slab, rollout_arrays, slab_arrays, slab_from
 from slipstream.config.load import override, to_plain
 from slipstream.config.scenario import Scenario
 from slipstream.errors import CheckpointError
-from slipstream.run import worker_process
+from slipstream.run.processes import worker_process
 from slipstream.run.setup import Cast, progress_at
 from slipstream.runtime.fork_server import ForkServer
 from slipstream.runtime.memory import make_memory
@@ -43,7 +43,7 @@ from slipstream.types import Arrays
 from slipstream.worlds.vec_env import VecEnv
 
 ROOM = 65_536  # bytes for names and numbers beside the arrays that are shared
-WORKER = "slipstream.run.worker_process"  # the module that a worker process runs
+WORKER = "slipstream.run.processes.worker_process"  # the module that a worker process runs
 CLOSE_S = 30.0  # a tick of a world may take this long when workers are threads
 
 
@@ -298,7 +298,7 @@ class WorkerSource:
         shared = self._scenario, self._shares, plans, layout_of(self._weights()), self._lag + 2
         if self._cluster is None:
             return LocalWorkers(*shared)
-        from slipstream.run.remote_workers import RemoteWorkers
+        from slipstream.run.processes.remote_workers import RemoteWorkers
 
         return RemoteWorkers(self._cluster, *shared)
 

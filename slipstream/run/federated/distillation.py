@@ -23,10 +23,11 @@ from slipstream.algos.adam import FlatAdam
 from slipstream.algos.state import AVERAGE, load_module, module_arrays
 from slipstream.collect.episodes import Episodes, play
 from slipstream.collect.teams import Team
+from slipstream.config.algos import DqnConfig
 from slipstream.config.federated import DistillConfig
-from slipstream.config.scenario import Scenario
+from slipstream.config.scenario import Scenario, shared_policies
 from slipstream.data.rollout import Blocks
-from slipstream.errors import FederationError
+from slipstream.errors import FederationError, ScenarioError
 from slipstream.federate.aggregate import MergeReport
 from slipstream.federate.distill import (
     Axes,
@@ -44,6 +45,7 @@ from slipstream.nets.actor import Acted, Actor, ActorSpec, act, make_actor, tens
 from slipstream.nets.heads import Categorical, Distribution, Gaussian, Squashed
 from slipstream.nets.inputs import flatten
 from slipstream.run.setup import make_cast, make_evaluation_worlds
+from slipstream.spec import WorldSpec
 from slipstream.types import F32, U8, Arrays
 from slipstream.worlds.vec_env import VecEnv
 
@@ -51,6 +53,30 @@ CPU = torch.device("cpu")
 AGGREGATE, DISTILLED = "aggregate", "distilled"
 MAX_GRAD_NORM = 1.0
 OWN = 1 << 61  # keeps the episodes played here apart from those of a run with the same seed
+
+
+def refuse_distilling(scenario: Scenario, spec: WorldSpec) -> None:
+    """Refuse distillation without a stochastic policy, of actions with parts, or with other policies that change."""
+    if spec.action.parts:
+        raise ScenarioError(
+            f"federated.distill: an action in {spec.name} has {spec.action.words}, and a student learns one choice or "
+            "axes alone; leave it out"
+        )
+    others = [
+        name
+        for name, policy in scenario.policies.items()
+        if policy.from_run and name not in shared_policies(scenario)[:1]
+    ]
+    if others:
+        raise ScenarioError(
+            f"federated.distill: policies are compared by playing them, and '{others[0]}' plays otherwise in every "
+            "client; it works where all other policies are scripted or frozen"
+        )
+    if isinstance(scenario.algo_of(shared_policies(scenario)[0]), DqnConfig):
+        raise ScenarioError(
+            "federated.distill: dqn learns values, not chances of choices, so there is no divergence to bring down; "
+            "leave it out"
+        )
 
 
 def distilled_round(

@@ -13,8 +13,8 @@ from __future__ import annotations
 import json
 import socket
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from time import monotonic
 from typing import Any, Literal, TypeVar
@@ -76,24 +76,37 @@ class GroupOrder(msgspec.Struct, frozen=True):
 ORDERS = MessageSet(MessageProtocol.LEARNERS, 1 << 20, msgspec.msgpack.Decoder(GroupOrder))
 
 
+class GroupError(RuntimeError):
+    """The learners cannot reach each other: what gloo raises, whatever has happened."""
+
+
+@contextmanager
+def _reached() -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:
+        raise GroupError(str(error)) from error
+
+
 class LearnerGroup:
     """One learner's side of the group; satisfies `algos.adam.Share`."""
 
     def __init__(self, job: LearnerJob, here: str, listener: socket.socket | None = None) -> None:
         """`here` is the address this learner is reached at; the leader's `listener` is where all meet."""
         self.rank, self.ranks = job.rank, job.ranks
-        store = dist.TCPStore(
-            job.host,
-            job.port,
-            is_master=listener is not None,
-            timeout=timedelta(seconds=START_S),
-            wait_for_workers=False,
-            master_listen_fd=None if listener is None else listener.detach(),
-        )
-        options = dist.ProcessGroupGloo._Options()
-        options._devices = [dist.ProcessGroupGloo.create_device(hostname=here)]
-        options._timeout = timedelta(seconds=START_S)
-        self._store, self._group = store, dist.ProcessGroupGloo(store, self.rank, self.ranks, options)
+        with _reached():
+            self._store = dist.TCPStore(
+                job.host,
+                job.port,
+                is_master=listener is not None,
+                timeout=timedelta(seconds=START_S),
+                wait_for_workers=False,
+                master_listen_fd=None if listener is None else listener.detach(),
+            )
+            options = dist.ProcessGroupGloo._Options()
+            options._devices = [dist.ProcessGroupGloo.create_device(hostname=here)]
+            options._timeout = timedelta(seconds=START_S)
+            self._group = dist.ProcessGroupGloo(self._store, self.rank, self.ranks, options)
 
     def gather(self, mine: Tensor) -> Tensor:
         """[ranks, n]: everybody's vectors of one length, in the order of the learners."""
@@ -101,7 +114,8 @@ class LearnerGroup:
         out = torch.empty((self.ranks, *here.shape), dtype=here.dtype)
         options = c10d.AllgatherOptions()
         options.timeout = timedelta(seconds=STEP_S)
-        self._group.allgather([list(out)], [here], options).wait()
+        with _reached():
+            self._group.allgather([list(out)], [here], options).wait()
         return out.to(mine.device)
 
     def tell(self, order: GroupOrder, arrays: Mapping[str, NDArray[Any]], limit_s: float = STEP_S) -> None:
@@ -127,7 +141,8 @@ class LearnerGroup:
     def _broadcast(self, tensor: Tensor, limit_s: float) -> Tensor:
         options = c10d.BroadcastOptions()
         options.rootRank, options.rootTensor, options.timeout = 0, 0, timedelta(seconds=limit_s)
-        self._group.broadcast([tensor], options).wait()
+        with _reached():
+            self._group.broadcast([tensor], options).wait()
         return tensor
 
 
@@ -149,7 +164,9 @@ class Leader:
         try:
             for job in jobs[1:]:
                 payload = msgspec.json.encode(job)
-                self._others.append(place.start(Job("slipstream.run.data_parallel", payload=payload, output="kept")))
+                self._others.append(
+                    place.start(Job("slipstream.run.processes.data_parallel", payload=payload, output="kept"))
+                )
             self.group = self.together(lambda: LearnerGroup(jobs[0], host, listener))
         except BaseException:
             self.close()
@@ -159,14 +176,14 @@ class Leader:
         """Do what all do; where one of them is gone, say which."""
         try:
             return work()
-        except RuntimeError as error:  # what gloo raises, whatever has happened
+        except RuntimeError as error:  # the group's, or torch's: a learner may have died in the middle of anything
             deadline = monotonic() + CLOSE_S
             gone = [
                 f"learner {rank} {_why(other.ended())}"
                 for rank, other in enumerate(self._others, 1)
                 if other.is_over(max(0.0, deadline - monotonic()))
             ]
-            if not gone and "gloo" not in str(error).lower():
+            if not gone and not isinstance(error, GroupError):
                 raise
             said = "; ".join(gone) or f"the learners lost each other ({error})"
             raise WorkerDied(f"{said}; continue from the last checkpoint with slipstream resume") from error

@@ -83,7 +83,7 @@ def merge_round(
     merged, report = aggregate(settings, rules_for(names.union(travels)), updates, base)
     if scenario.federated.distill is None:
         return merged, report
-    from slipstream.run.distillation import distilled_round
+    from slipstream.run.federated.distillation import distilled_round
 
     return distilled_round(scenario, policy, updates, merged, report)
 

@@ -27,9 +27,9 @@ from slipstream.federate.privacy import Privacy, apply_changes, private_update, 
 from slipstream.federate.rounds import Model, Patience, RoundOutcome, always, never
 from slipstream.federate.server_optim import carried_over
 from slipstream.federate.update import ClientUpdate
-from slipstream.run.distillation import DISTILLED
+from slipstream.run.federated.distillation import DISTILLED
+from slipstream.run.federated.transports import transport_of
 from slipstream.run.setup import Cast, make_cast
-from slipstream.run.transports import transport_of
 from slipstream.spec import WorldSpec
 from slipstream.types import Arrays
 

@@ -27,8 +27,8 @@ from numpy.typing import NDArray
 from slipstream.collect.memory import WeightStore, WorkerBuffers
 from slipstream.collect.messages import MAX_TRACE, Channel, Collect, Failed, Message, Order, Ready
 from slipstream.errors import ScenarioError
-from slipstream.run.worker_process import WorkerJob, work
-from slipstream.run.workers import WorkerMemory
+from slipstream.run.processes.worker_process import WorkerJob, work
+from slipstream.run.processes.workers import WorkerMemory
 from slipstream.runtime.memory import make_memory
 from slipstream.runtime.packets import make_pair
 from slipstream.runtime.place import CLOSE_S, Cluster, Ended, RemoteError, RemoteHandle, RemoteLostError, Running
