@@ -110,6 +110,7 @@ Slices VecEnv::slices(int i) {
   s.terminated = row(buffers_.terminated, i, agents_);
   s.truncated = row(buffers_.truncated, i, agents_);
   s.alive = row(buffers_.alive, i, agents_);
+  s.present = row(present_, i, agents_);
   s.acting = row(buffers_.acting, i, agents_);
   s.reward_parts = row(buffers_.reward_parts, i, agents_ * spec.reward_parts.size());
   s.stats = row(stats_, i, figures_);
@@ -142,7 +143,7 @@ void VecEnv::reset(std::span<const std::uint8_t> mask) {
     std::fill_n(&buffers_.rewards[first], agents_, 0.0F);
     std::fill_n(&buffers_.terminated[first], agents_, std::uint8_t{0});
     std::fill_n(&buffers_.truncated[first], agents_, std::uint8_t{0});
-    std::fill_n(&buffers_.alive[first], agents_, std::uint8_t{1});
+    std::copy_n(&present_[first], agents_, &buffers_.alive[first]);
     std::fill_n(&buffers_.duration[first], agents_, 0);
     buffers_.ticks[zu(i)] = 0;
     buffers_.episode_done[zu(i)] = 0;
@@ -207,19 +208,25 @@ void VecEnv::clear_departed(int i) {
       if (spec.masked) std::memcpy(&buffers_.final_mask[a * choices], &buffers_.action_mask[a * choices], choices);
       present_[a] = 0;
     }
-    if (present_[a] != 0) continue;
-    for (std::size_t b = 0; b < spec.obs.size(); ++b) {
-      const std::size_t bytes = spec.obs[b].bytes();
-      std::memset(&buffers_.obs[b][a * bytes], 0, bytes);
-    }
-    if (spec.has_potential) buffers_.potential[a] = 0.0F;
-    if (spec.masked) std::memset(&buffers_.action_mask[a * choices], 1, choices);
-    buffers_.acting[a] = 0;
+    if (present_[a] == 0) clear_row(a);
   }
   if (any_end && spec.state_size > 0) {
     const std::size_t width = zu(spec.state_size);
     std::copy_n(&buffers_.state[zu(i) * width], width, &buffers_.final_state[zu(i) * width]);
   }
+}
+
+// What an agent shows that is not in the episode.
+void VecEnv::clear_row(std::size_t a) {
+  const WorldSpec& spec = worlds_->spec();
+  for (std::size_t b = 0; b < spec.obs.size(); ++b) {
+    const std::size_t bytes = spec.obs[b].bytes();
+    std::memset(&buffers_.obs[b][a * bytes], 0, bytes);
+  }
+  if (spec.has_potential) buffers_.potential[a] = 0.0F;
+  const std::size_t choices = zu(spec.action.mask_size());
+  if (spec.masked) std::memset(&buffers_.action_mask[a * choices], 1, choices);
+  buffers_.acting[a] = 0;
 }
 
 // Rewards between an agent's decisions are paid, discounted tick by tick, on the row where it decides again or ends.
@@ -266,6 +273,9 @@ void VecEnv::start_episode(int i) {
   length_[zu(i)] = 0;
   const Rng rng(seed_[zu(i)], options_.domain, stream_[zu(i)], next_episode_[zu(i)]++);
   worlds_->reset(i, rng, slices(i));
+  for (std::size_t a = first; a < first + agents_; ++a) {
+    if (present_[a] == 0) clear_row(a);
+  }
 }
 
 void VecEnv::act_scripted(int script, std::span<const int> agents) {

@@ -1,5 +1,6 @@
 #include "airspace/config.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 #include <sstream>
@@ -51,18 +52,20 @@ void check_sector(const AirspaceConfig& config) {
   require(sector.min_start_separation_nm >= config.separation_nm, who, " has min_start_separation_nm ",
           sector.min_start_separation_nm, " below separation_nm ", config.separation_nm,
           ", so episodes would start in a conflict");
-  const double radius = config.sector_radius_nm();
-  const double spacing = 2.0 * radius * std::sin(std::numbers::pi / sector.num_aircraft);
-  require(sector.num_aircraft == 1 || spacing >= kSectorMargin * sector.min_start_separation_nm, who, ": ",
-          sector.num_aircraft, " aircraft at ", sector.density_per_nm2, " per NM^2 stand ", spacing,
-          " NM apart on the edge, less than min_start_separation_nm ", sector.min_start_separation_nm,
-          "; lower one of them");
+  require(config.min_aircraft() <= sector.num_aircraft, who, " has min_aircraft ", config.min_aircraft(),
+          " above num_aircraft ", sector.num_aircraft);
+  for (int n = std::max(2, config.min_aircraft()); n <= sector.num_aircraft; ++n) {
+    const double spacing = 2.0 * config.sector_radius_nm(static_cast<std::size_t>(n)) * std::sin(std::numbers::pi / n);
+    require(spacing >= kSectorMargin * sector.min_start_separation_nm, who, ": ", n, " aircraft at ",
+            sector.density_per_nm2, " per NM^2 stand ", spacing, " NM apart on the edge, less than ", kSectorMargin,
+            " times min_start_separation_nm ", sector.min_start_separation_nm, "; lower one of them");
+  }
 }
 
 }  // namespace
 
-double AirspaceConfig::sector_radius_nm() const {
-  return std::sqrt(random_sector->num_aircraft / (std::numbers::pi * random_sector->density_per_nm2));
+double AirspaceConfig::sector_radius_nm(std::size_t count) const {
+  return std::sqrt(static_cast<double>(count) / (std::numbers::pi * random_sector->density_per_nm2));
 }
 
 void AirspaceConfig::validate() const {

@@ -25,12 +25,17 @@ struct AirspaceConfig : AirspaceFields {
   }
   [[nodiscard]] double speed_deadband() const { return speed_deadband_kt.value_or(legacy() ? kLegacyDeadband : 0.0); }
 
+  // Most aircraft of an episode.
   [[nodiscard]] int num_aircraft() const {
     return random_sector ? random_sector->num_aircraft : static_cast<int>(aircraft.size());
   }
   [[nodiscard]] int substeps() const { return static_cast<int>(decision_s / substep_s + 0.5); }
-  // Radius that gives the random sector its density, NM.
-  [[nodiscard]] double sector_radius_nm() const;
+  // Fewest.
+  [[nodiscard]] int min_aircraft() const {
+    return random_sector ? random_sector->min_aircraft.value_or(random_sector->num_aircraft) : num_aircraft();
+  }
+  // Radius that gives a random sector with so many aircraft its density, NM.
+  [[nodiscard]] double sector_radius_nm(std::size_t count) const;
   // Throws std::invalid_argument with one sentence when the scene makes no sense.
   void validate() const;
 };

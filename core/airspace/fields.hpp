@@ -59,11 +59,14 @@ struct AircraftConfig {
 
 // Traffic drawn anew at every reset: aircraft enter at the edge of a round sector and cross it.
 struct RandomSectorConfig {
-  // Aircraft in every episode.
+  // Aircraft of an episode, or the most that one has.
   int num_aircraft{};
+  // Fewest aircraft of an episode; each draws its number, from this to num_aircraft, all equally likely. null:
+  // num_aircraft in every episode.
+  std::optional<int> min_aircraft;
   // Aircraft types to draw from, equally likely.
   std::vector<std::string> types{"A320"};
-  // Aircraft per square NM at the start; sets the sector's radius.
+  // Aircraft per square NM at the start; sets the sector's radius, in every episode anew.
   double density_per_nm2 = 0.003;
   // Fraction of aircraft that are drawn on a conflict course with an earlier one.
   double conflict_share = 0.6;
@@ -87,6 +90,7 @@ struct RandomSectorConfig {
   template <class Visit>
   static constexpr void fields(Visit&& visit) {
     visit("num_aircraft", &RandomSectorConfig::num_aircraft, Bounds{.low = 1, .high = 256});
+    visit("min_aircraft", &RandomSectorConfig::min_aircraft, Bounds{.low = 1, .high = 256});
     visit("types", &RandomSectorConfig::types, Bounds{.low = 1});
     visit("density_per_nm2", &RandomSectorConfig::density_per_nm2, Bounds{.low = 0, .above = true});
     visit("conflict_share", &RandomSectorConfig::conflict_share, Bounds{.low = 0, .high = 1});

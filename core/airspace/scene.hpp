@@ -56,6 +56,8 @@ struct Scene {
         resolving(count * count) {}
 
   [[nodiscard]] std::size_t size() const { return fleet.size(); }
+  // Whether an aircraft flies in this episode, or did until it reached its waypoint.
+  [[nodiscard]] bool in_episode(std::size_t i) const { return present[i] != 0 || reached[i] != 0; }
   [[nodiscard]] const Performance& performance(std::size_t i) const { return *performances[type_of[i]]; }
 
   // Call after aircraft moved: works out what is derived from the fleet, for those present.

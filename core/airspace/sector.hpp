@@ -1,6 +1,7 @@
 // Random traffic through a round sector, with a stated share of aircraft on a course to meet another.
 #pragma once
 
+#include <span>
 #include <vector>
 
 #include "airspace/config.hpp"
@@ -27,7 +28,6 @@ struct SpeedRange {
 };
 
 // Fills `out` (one entry per aircraft) without allocating. Starts are at least min_start_separation_nm apart.
-void draw_sector(const AirspaceConfig& config, const std::vector<SpeedRange>& speeds, Rng& rng,
-                 std::vector<Entry>& out);
+void draw_sector(const AirspaceConfig& config, const std::vector<SpeedRange>& speeds, Rng& rng, std::span<Entry> out);
 
 }  // namespace slipstream::airspace

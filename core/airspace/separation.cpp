@@ -40,11 +40,12 @@ Separation::Separation(std::size_t aircraft, int substeps, double separation_nm,
       chord2_(stride_),
       lost_(stride_) {}
 
-void Separation::reset(const std::vector<Vec3>& positions) {
+void Separation::reset(const std::vector<Vec3>& positions, const std::vector<std::uint8_t>& present) {
   std::fill(pair_.begin(), pair_.end(), std::uint8_t{0});
   figures_ = {};
   for (std::size_t i = 0; i < aircraft_; ++i) {
     for (std::size_t j = i + 1; j < aircraft_; ++j) {
+      if (!present[i] || !present[j]) continue;
       const Vec3 d = positions[i] - positions[j];
       figures_.least_chord2 = std::min(figures_.least_chord2, dot(d, d));
     }

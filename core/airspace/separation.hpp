@@ -51,7 +51,8 @@ class Separation {
  public:
   Separation(std::size_t aircraft, int substeps, double separation_nm, double collision_nm, double substep_s);
 
-  void reset(const std::vector<Vec3>& positions);
+  // At the start of an episode; those who are not present are nowhere.
+  void reset(const std::vector<Vec3>& positions, const std::vector<std::uint8_t>& present);
   void update(const Tracks& tracks);
 
   // Squared chord to the nearest other aircraft at the end of substep 1 .. stay; infinite when alone.

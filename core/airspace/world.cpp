@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <span>
 
 #include "airspace/mvp.hpp"
 
@@ -123,7 +124,8 @@ void AirspaceWorld::reset(const Rng& rng, const Slices& s) {
     place_jittered(stream);
   }
   scene_.refresh();
-  separation_.reset(scene_.position);
+  separation_.reset(scene_.position, scene_.present);
+  std::copy(scene_.present.begin(), scene_.present.end(), s.present);
   steps_ = 0;
   maneuvers_ = 0.0;
   team_ = {0.0, team_potential(config_.separation_nm, scene_.least_separation_nm())};
@@ -178,11 +180,18 @@ void AirspaceWorld::place_jittered(Rng& rng) {
 }
 
 void AirspaceWorld::place_sector(Rng& rng) {
-  draw_sector(config_, speeds_, rng, entries_);
+  const auto fewest = static_cast<std::uint32_t>(config_.min_aircraft());
+  const auto most = static_cast<std::uint32_t>(scene_.size());
+  const std::size_t count = fewest < most ? fewest + rng.below(most - fewest + 1) : most;
+  draw_sector(config_, speeds_, rng, std::span(entries_).first(count));
+  for (std::size_t i = count; i < most; ++i) {
+    scene_.present[i] = 0;
+    scene_.guidance[i] = {};  // of an episode before
+  }
   const double lat0 = config_.random_sector->center_lat_deg;
   const double lon0 = config_.random_sector->center_lon_deg;
   const double nm_per_lon = kNmPerDegree * std::cos(radians(lat0));
-  for (std::size_t i = 0; i < scene_.size(); ++i) {
+  for (std::size_t i = 0; i < count; ++i) {
     const Entry& e = entries_[i];
     scene_.type_of[i] = static_cast<std::uint8_t>(e.type);
     scene_.waypoint[i] = waypoint_at(lat0 + e.exit_north_nm / kNmPerDegree, lon0 + e.exit_east_nm / nm_per_lon);
@@ -378,6 +387,7 @@ void AirspaceWorld::observe(const Slices& s) {
   const double least = scene_.least_separation_nm();
   for (std::size_t i = 0; i < scene_.size(); ++i) {
     s.acting[i] = scene_.present[i];
+    if (!scene_.in_episode(i)) continue;
     if (steps_ > 0 && s.alive != nullptr && s.alive[i] == 0) continue;
     LegacyRates rates;
     if (config_.legacy_observation() && steps_ > 1) {
@@ -402,11 +412,12 @@ void AirspaceWorld::remember() {
 
 void AirspaceWorld::write_stats(double* stats) const {
   const SeparationFigures& figures = separation_.figures();
-  const double count = static_cast<double>(scene_.size());
+  double count = 0.0;
   double reached = 0.0;
   double extra_nm = 0.0;
   double flight_s = 0.0;
   for (std::size_t i = 0; i < scene_.size(); ++i) {
+    count += scene_.in_episode(i) ? 1.0 : 0.0;
     reached += scene_.reached[i];
     flight_s += flight_s_[i];
     extra_nm += flown_nm_[i] + left_nm_[i] - direct_nm_[i];
@@ -440,13 +451,15 @@ void AirspaceWorld::frame(double* out) const {
   for (std::size_t i = 0; i < scene_.size(); ++i) {
     const Fleet& fleet = scene_.fleet;
     const double separation = scene_.own_separation_nm(i);
-    *out++ = fleet.lat_deg[i];
-    *out++ = fleet.lon_deg[i];
-    *out++ = fleet.heading_deg[i];
-    *out++ = fleet.tas_mps[i];
-    *out++ = fleet.cas_mps(i, scene_.performance(i).atmosphere()) / kKnot;
-    *out++ = scene_.waypoint[i].lat_deg;
-    *out++ = scene_.waypoint[i].lon_deg;
+    const bool known = scene_.in_episode(i);
+    const auto shown = [known](double value) { return known ? value : std::numeric_limits<double>::quiet_NaN(); };
+    *out++ = shown(fleet.lat_deg[i]);
+    *out++ = shown(fleet.lon_deg[i]);
+    *out++ = shown(fleet.heading_deg[i]);
+    *out++ = shown(fleet.tas_mps[i]);
+    *out++ = shown(fleet.cas_mps(i, scene_.performance(i).atmosphere()) / kKnot);
+    *out++ = shown(scene_.waypoint[i].lat_deg);
+    *out++ = shown(scene_.waypoint[i].lon_deg);
     *out++ = scene_.present[i];
     *out++ = std::isfinite(separation) ? separation : std::numeric_limits<double>::quiet_NaN();
   }

@@ -148,7 +148,7 @@ void separation_counts_each_pair_once() {
   }
   tracks.stay = {20, 20};
   Separation separation(2, substeps, 5.0, 3.0, 1.0);
-  separation.reset({unit_vector(0.0, 0.0), unit_vector(-10.0 / 60.0, 2.0 / 60.0)});
+  separation.reset({unit_vector(0.0, 0.0), unit_vector(-10.0 / 60.0, 2.0 / 60.0)}, {1, 1});
   separation.update(tracks);
   const SeparationFigures& figures = separation.figures();
   CHECK(figures.conflicts == 1.0);
@@ -157,11 +157,14 @@ void separation_counts_each_pair_once() {
   CHECK(figures.nmac == 0.0);
   CHECK(near(nm_of_chord2(figures.least_chord2), 2.0, 2e-3));
   // One that has left is not counted.
-  separation.reset({unit_vector(0.0, 0.0), unit_vector(-10.0 / 60.0, 2.0 / 60.0)});
+  separation.reset({unit_vector(0.0, 0.0), unit_vector(-10.0 / 60.0, 2.0 / 60.0)}, {1, 1});
   tracks.stay = {20, 3};
   separation.update(tracks);
   CHECK(figures.conflicts == 0.0);
   CHECK(std::isinf(separation.own_chord2(0)[4]));
+  // Nor is one that is not in the episode.
+  separation.reset({unit_vector(0.0, 0.0), unit_vector(0.0, 0.0)}, {1, 0});
+  CHECK(std::isinf(figures.least_chord2));
 }
 
 void nonsense_is_refused() {
@@ -185,23 +188,36 @@ void nonsense_is_refused() {
     c.random_sector.emplace().num_aircraft = 32;
     c.random_sector->density_per_nm2 = 0.1;
   });
+  refused([](auto& c) {
+    c.aircraft.clear();
+    c.random_sector.emplace().num_aircraft = 4;
+    c.random_sector->min_aircraft = 5;
+  });
 }
 
-void sector_keeps_its_promises() {
+// Starts and exits on the edge, starts apart, courses that cross; `met` counts those drawn to meet an earlier one.
+void draw_many(int aircraft, int episodes, double least_met) {
   AirspaceConfig config;
-  config.random_sector.emplace().num_aircraft = 12;
+  config.random_sector.emplace().num_aircraft = aircraft;
   config.random_sector->conflict_share = 1.0;
   config.random_sector->types = {"A320", "CRJ9"};
+  config.validate();
   const std::vector<SpeedRange> speeds{{0.074, 0.086}, {0.074, 0.086}};
-  std::vector<Entry> entries(12);
+  std::vector<Entry> entries(static_cast<std::size_t>(aircraft));
+  const double radius = config.sector_radius_nm(entries.size());
   int met = 0;
-  for (std::uint32_t episode = 0; episode < 200; ++episode) {
-    Rng rng(3, Domain::kWorld, 0, episode);
+  int through_the_middle = 0;
+  for (int episode = 0; episode < episodes; ++episode) {
+    Rng rng(3, Domain::kWorld, 0, static_cast<std::uint32_t>(episode));
     draw_sector(config, speeds, rng, entries);
     for (std::size_t i = 0; i < entries.size(); ++i) {
       const Entry& e = entries[i];
-      CHECK(near(std::hypot(e.east_nm, e.north_nm), config.sector_radius_nm(), 1e-6));
-      CHECK(near(std::hypot(e.exit_east_nm, e.exit_north_nm), config.sector_radius_nm(), 1e-6));
+      CHECK(near(std::hypot(e.east_nm, e.north_nm), radius, 1e-6));
+      CHECK(near(std::hypot(e.exit_east_nm, e.exit_north_nm), radius, 1e-6));
+      CHECK(
+          near(wrap_180(e.heading_deg - degrees(std::atan2(e.exit_east_nm - e.east_nm, e.exit_north_nm - e.north_nm))),
+               0.0, 1e-6));
+      through_the_middle += std::hypot(e.exit_east_nm + e.east_nm, e.exit_north_nm + e.north_nm) < 1e-6;
       bool meets = false;
       for (std::size_t j = 0; j < i; ++j) {
         const Entry& o = entries[j];
@@ -214,7 +230,15 @@ void sector_keeps_its_promises() {
       met += meets;
     }
   }
-  CHECK(met > 0.95 * 200 * 11);  // the rest found no room within the bounded tries
+  CHECK(met > least_met * episodes * (aircraft - 1));  // the rest found no room within the bounded tries
+  CHECK(through_the_middle < 0.01 * episodes * aircraft);
+}
+
+void sector_keeps_its_promises() {
+  draw_many(2, 200, 0.95);
+  draw_many(12, 200, 0.95);
+  draw_many(24, 50, 0.8);
+  draw_many(40, 50, 0.6);  // too crowded for starts one by one
 }
 
 void steps_are_finite_for_any_action() {

@@ -41,7 +41,8 @@ void stepping_and_restarting_episodes_allocates_nothing(VecEnv& env) {
 int main() {
   CHECK(std::unique_ptr<int>(new int(1)) != nullptr && allocations > 0);  // the counter counts
   airspace::AirspaceConfig sector;
-  sector.random_sector.emplace().num_aircraft = 8;
+  sector.random_sector.emplace().num_aircraft = 40;
+  sector.random_sector->min_aircraft = 4;
   sector.max_episode_steps = 40;
   racing::RacingConfig race;  // every episode draws a circuit
   race.task = racing::Task::kHeadToHead;

@@ -142,6 +142,34 @@ void a_reset_in_the_middle_of_a_decision_forgets_what_was_owed() {
   CHECK(env->buffers().rewards[0] == 6.0F && env->buffers().duration[0] == 3);  // 1 + 2 + 3
 }
 
+void an_episode_may_go_without_an_agent() {
+  auto env = make_tick_env({.horizon = 2, .leaves_at = 2, .alone = true}, 1, {.reward_parts = true});
+  Buffers& b = env->buffers();
+  const auto hidden = [&] {
+    return clock(b.obs, 1, 1) == 0.0F && b.potential[1] == 0.0F && b.acting == (Row{1, 0}) &&
+           Row(b.action_mask.begin() + 3, b.action_mask.end()) == (Row{1, 1, 1});
+  };
+  env->reset({});
+  CHECK(b.alive == (Row{1, 0}) && hidden());
+  env->step({});
+  CHECK(b.alive == (Row{1, 0}) && hidden() && b.rewards == (std::vector<float>{1, 0}));
+  env->step({});  // the next episode has both
+  CHECK(b.episode_done[0] == 1 && b.truncated == (Row{1, 0}) && b.terminated == (Row{0, 0}));
+  CHECK(b.episode_return[1] == 0.0 && b.episode_decisions == (std::vector<std::int32_t>{2, 0}));
+  CHECK(b.acting == (Row{1, 1}) && clock(b.obs, 1, 1) != 0.0F);
+  env->step({});
+  CHECK(b.alive == (Row{1, 1}) && b.rewards == (std::vector<float>{1, 1}));
+  env->step({});
+  CHECK(b.alive == (Row{1, 1}) && b.episode_done[0] == 1 && hidden());
+  env->step({});
+  CHECK(b.alive == (Row{1, 0}));
+  const auto middle = env->snapshot();
+  auto other = make_tick_env({.horizon = 2, .leaves_at = 2, .alone = true}, 1, {.reward_parts = true});
+  other->restore(middle);
+  for (auto* each : {env.get(), other.get()}) each->step({});
+  CHECK(other->snapshot() == env->snapshot());
+}
+
 void a_restored_snapshot_continues_bit_for_bit() {
   auto env = make_tick_env({.horizon = 5, .leaves_at = 2, .period = 3}, 3, {.seed = 9, .tick_discount = 0.9});
   env->reset({});
@@ -294,6 +322,7 @@ int main() {
   without_autoreset_a_finished_world_waits_for_reset();
   rewards_between_decisions_are_discounted_and_paid_at_the_next();
   a_reset_in_the_middle_of_a_decision_forgets_what_was_owed();
+  an_episode_may_go_without_an_agent();
   a_restored_snapshot_continues_bit_for_bit();
   bytes_that_do_not_fit_are_refused_and_change_nothing();
   worlds_draw_from_their_global_number_not_from_their_row();

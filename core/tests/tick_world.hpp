@@ -16,6 +16,7 @@ struct TickWorld {
     int horizon = 4;
     int leaves_at = 2;
     int period = 1;
+    bool alone = false;  // every second episode goes without agent 1
   };
   static WorldSpec spec(const Config& config) {
     WorldSpec spec;
@@ -41,6 +42,7 @@ struct TickWorld {
   void reset(const Rng& stream, const Slices& s) {
     rng = stream;
     tick = 0;
+    if (config.alone && ++episodes % 2 == 1) s.present[1] = 0;
     write(s);
   }
   void step(const Slices& s) {
@@ -57,7 +59,7 @@ struct TickWorld {
   void scripted(int, int agent, const Slices& s) const { s.choice[agent] = tick % 3; }
   template <class Archive>
   void archive(Archive& ar) {
-    ar(tick, rng);
+    ar(tick, episodes, rng);
   }
   void frame(double* out) const { out[0] = out[1] = tick; }
 
@@ -77,6 +79,7 @@ struct TickWorld {
 
   Config config;
   int tick = 0;
+  int episodes = 0;
   Rng rng;
   float draw = 0.0F;
 };

@@ -79,8 +79,10 @@ class AgentView:
         self._world_over = np.zeros(num_worlds, np.bool_)
 
     def reset(self, rows: Bools) -> None:
-        """Start the next episode of these worlds, up to the controlled agent's first decision."""
+        """Start the next episode of these worlds with the controlled agent, up to its first decision."""
         self.env.reset(rows.view(np.uint8))
+        while (without := rows & (self.env.alive[:, self.column] == 0)).any():
+            self.env.reset(without.view(np.uint8))
         if self.film is not None:
             self.film.start(rows)
         self.ended[rows] = False

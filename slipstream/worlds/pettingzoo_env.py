@@ -71,7 +71,7 @@ class SlipstreamParallelEnv(ParallelEnv[str, Any, Any]):  # type: ignore[misc]  
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-        """Start an episode with all agents."""
+        """Start an episode with all agents that are in it."""
         if seed is not None or not self._seeded:
             number = int.from_bytes(os.urandom(8)) if seed is None else seed % 2**64
             self._env.reseed(np.array([number], np.uint64), np.zeros(1, np.uint32))
@@ -79,7 +79,7 @@ class SlipstreamParallelEnv(ParallelEnv[str, Any, Any]):  # type: ignore[misc]  
         self._env.reset()
         if self._film is not None:
             self._film.start(ALL)
-        self.agents = list(self.possible_agents)
+        self.agents = [agent for agent, k in self._columns.items() if self._env.alive[0, k]]
         columns = self._columns
         obs = {agent: self._observation(self._env.obs, columns[agent]) for agent in self.agents}
         return obs, {agent: self._info(columns[agent]) for agent in self.agents}

@@ -131,6 +131,7 @@ class VecEnv {
   void step_world(int i, bool active);
   void pay(int i);
   void clear_departed(int i);
+  void clear_row(std::size_t a);
   void finish_episode(int i);
   void start_episode(int i);
   template <class Archive>

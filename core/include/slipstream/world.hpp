@@ -29,6 +29,7 @@ struct Slices {
   std::uint8_t* terminated = nullptr;      // [A]
   std::uint8_t* truncated = nullptr;       // [A]
   const std::uint8_t* alive = nullptr;     // [A], before the step
+  std::uint8_t* present = nullptr;         // [A], out of reset(): 0 for those whom this episode goes without; 1 before
   std::uint8_t* acting = nullptr;          // [A], in: whose action this step reads; out: whose the next one reads
   float* reward_parts = nullptr;           // [A, P]; null unless asked for
   double* stats = nullptr;                 // [Q], or [A, Q] where agents have their own: figures of the episode so far

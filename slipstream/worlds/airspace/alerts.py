@@ -344,12 +344,13 @@ def losses_of_separation(flight: Flight, apart: F64, rules: AlertRules) -> tuple
 
 def path(flight: Flight) -> Path:
     """Lengths of the ways flown; a step counts for those who were in the scene when it began."""
-    states, present = flight.states, flight.present
-    goals = np.zeros((*flight.waypoints.shape[:1], 4))
-    goals[:, :2] = flight.waypoints
+    flew = flight.present[0]
+    states, present = flight.states[:, flew], flight.present[:, flew]
+    goals = np.zeros((states.shape[1], 4))
+    goals[:, :2] = flight.waypoints[flew]
     legs = separation_nm(states[:-1], states[1:]) * present[:-1]
     flown, direct = legs.sum(0), separation_nm(states[0], goals)
-    reached = ~flight.active[-1]
+    reached = ~flight.active[-1, flew]
     left = np.where(reached, 0.0, separation_nm(states[-1], goals))
     way = np.maximum(direct, 1e-9)
     return Path(

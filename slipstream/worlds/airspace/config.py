@@ -38,12 +38,19 @@ class AircraftConfig(Config):
 class RandomSectorConfig(Config):
     """Traffic drawn anew at every reset: aircraft enter at the edge of a round sector and cross it."""
 
-    num_aircraft: int = Field(ge=1, le=256, description="Aircraft in every episode.")
+    num_aircraft: int = Field(ge=1, le=256, description="Aircraft of an episode, or the most that one has.")
+    min_aircraft: int | None = Field(
+        None,
+        ge=1,
+        le=256,
+        description="Fewest aircraft of an episode; each draws its number, from this to num_aircraft, all equally "
+        "likely. null: num_aircraft in every episode.",
+    )
     types: tuple[AircraftType, ...] = Field(
         ("A320",), min_length=1, description="Aircraft types to draw from, equally likely."
     )
     density_per_nm2: float = Field(
-        0.003, gt=0, description="Aircraft per square NM at the start; sets the sector's radius."
+        0.003, gt=0, description="Aircraft per square NM at the start; sets the sector's radius, in every episode anew."
     )
     conflict_share: float = Field(
         0.6, ge=0, le=1, description="Fraction of aircraft that are drawn on a conflict course with an earlier one."
@@ -60,6 +67,12 @@ class RandomSectorConfig(Config):
     max_cas_kt: float = Field(270.0, gt=0, description="Fastest calibrated airspeed drawn.")
     center_lat_deg: Latitude = Field(52.0, description="Latitude of the sector's centre.")
     center_lon_deg: Longitude = Field(4.0, description="Longitude of the sector's centre.")
+
+    @model_validator(mode="after")
+    def _a_range(self) -> RandomSectorConfig:
+        if self.min_aircraft is not None and self.min_aircraft > self.num_aircraft:
+            raise ValueError(f"min_aircraft {self.min_aircraft} is above num_aircraft {self.num_aircraft}")
+        return self
 
 
 class AirspaceConfig(WorldConfig):

@@ -141,13 +141,14 @@ def scene_view(places: F64, goals: F64, present: NDArray[np.bool_], separation_n
     """All starts and waypoints with room around; it grows only when, and as far as, someone flies out of it.
 
     Args:
-        places: [T, n, 2] NM east and north.
+        places: [T, n, 2] NM east and north; NaN of an aircraft that the episode goes without.
         goals: [n, 2] waypoints; NaN where there is none.
         present: [T, n]; who has left does not count.
         separation_nm: Rings of half this radius are kept whole.
         size: Of the picture.
     """
-    ends = np.concatenate([places[0], goals[np.isfinite(goals[:, 0])]])
+    ends = np.concatenate([places[0], goals])
+    ends = ends[np.isfinite(ends[:, 0])]
     room = ROOM * max(float(np.ptp(ends, axis=0).max()), 4 * separation_nm)
     been = places[present]
     ring = 0.5 * separation_nm
@@ -252,7 +253,9 @@ def draw_tracks(
         names: One per aircraft, for labels.
         decision_s: Seconds between frames.
     """
-    labels = names or [f"A{i + 1}" for i in range(frames.shape[1])]
+    flew = frames[0, :, PRESENT] > 0
+    everybody = names or [f"A{i + 1}" for i in range(frames.shape[1])]
+    frames, labels = frames[:, flew], [name for name, there in zip(everybody, flew, strict=True) if there]
     plane = Plane(frames[0][:, [LAT, LON]], frames[0][:, [WAYPOINT_LAT, WAYPOINT_LON]])
     places, goals = plane.points(frames[..., :2]), plane.points(frames[0][:, [WAYPOINT_LAT, WAYPOINT_LON]])
     ends = _last_frames(frames)
@@ -324,7 +327,8 @@ def sketch(config: AirspaceConfig, path: Path, title: str) -> str:
     still = {"position_jitter_nm": 0.0, "heading_jitter_deg": 0.0, "speed_jitter_kt": 0.0}
     worlds = build(config.model_copy(update=still), 1, EnvOptions(seed=0))
     worlds.reset()
-    frame, names = worlds.frame(0), worlds.spec.agents
+    flew = worlds.frame(0)[:, PRESENT] > 0
+    frame, names = worlds.frame(0)[flew], tuple(np.array(worlds.spec.agents)[flew].tolist())
     tas = frame[:, worlds.spec.frame_fields.index("tas_mps")]
     worlds.close()
     states = np.column_stack([frame[:, [LAT, LON, HEADING]], tas])
