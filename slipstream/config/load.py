@@ -64,7 +64,7 @@ def load(name_or_path: str | os.PathLike[str], overrides: Overrides = (), preset
         devices = [values["device"] for values in (tree.values, changed) if "device" in values]
         tree = _merge(tree, _read_preset(preset, wanted, devices[-1] if devices else "auto"))
     elif wanted != own:
-        tree = _merge(tree, _read_tuned(wanted, tree))
+        tree = _merge(tree, _read_tuned(wanted, tree, _network(changed)))
     if "algo" in changed and "algo" not in tree.values:  # some of its keys are changed, and the usual one is meant
         tree.values["algo"] = {"kind": wanted}
     return _validate(_merge(tree, _as_override(changed)))
@@ -97,11 +97,26 @@ def _usual(tree: Tree, changed: Mapping[str, Any]) -> Tree:
     known = known_scenario(kind, key, str(world.get(key, "")))
     base = Tree({"world": {"kind": kind}}, {}) if known is None else _read(known, known.parent, (), [])
     own = None if known is None else _mapping(base.values.get("algo")).get("kind", "ppo")
+    preset = "" if known is None else known.stem
     if known is None or asked not in (None, own):
-        named = Tree({**base.values, "name": "" if known is None else known.stem}, base.origins)
-        base = _merge(_without(base, "algo"), _read_tuned(asked or "ppo", named))
+        named = Tree({**base.values, "name": preset}, base.origins)
+        network = _network(changed) or _network(tree.values)
+        base = _merge(_without(base, "algo"), _read_tuned(asked or "ppo", named, network))
+        preset = preset or _usual_names(asked or "ppo", network)[0]
     values = {name: value for name, value in base.values.items() if name != "description"}
-    return Tree({**values, "preset": f"{asked or 'ppo'}_usual" if known is None else known.stem}, base.origins)
+    return Tree({**values, "preset": preset}, base.origins)
+
+
+def _network(values: Mapping[str, Any]) -> str:
+    """The kind of network that is asked for; empty: none is."""
+    network = _mapping(values.get("algo")).get("network")
+    return str(network if isinstance(network, str) else _mapping(network).get("kind", ""))
+
+
+def _usual_names(kind: str, network: str) -> list[str]:
+    """Presets of what is usual for an algorithm: with this network if there is one, and with any."""
+    names = (f"{kind}_usual_{network}", f"{kind}_usual")
+    return [name for name in names if is_name(name) and find_preset(name) is not None]
 
 
 def _id_field(kind: str) -> str:
@@ -127,7 +142,7 @@ def lay_over(values: Mapping[str, Any], overrides: Overrides, name: str = "") ->
     changed = _together(overrides)
     if isinstance(algo := changed.get("algo"), dict) and "kind" in algo:
         tree = _without(tree, "algo")
-        if (tuned := _tuned_file(algo["kind"], Tree({"name": name, **tree.values}, {}))) is not None:
+        if (tuned := _tuned_file(algo["kind"], Tree({"name": name, **tree.values}, {}), _network(changed))) is not None:
             tree.values["includes"] = [*tree.values.get("includes", []), f"presets/{tuned.name}"]
     return _merge(tree, _as_override(changed)).values
 
@@ -256,16 +271,16 @@ def _without(tree: Tree, key: str) -> Tree:
     return Tree(values, {path: origin for path, origin in tree.origins.items() if path[:1] != (key,)})
 
 
-def _read_tuned(kind: str, tree: Tree) -> Tree:
+def _read_tuned(kind: str, tree: Tree, network: str) -> Tree:
     """The settings tuned for an algorithm."""
-    path = _tuned_file(kind, tree)
+    path = _tuned_file(kind, tree, network)
     return Tree({"algo": {"kind": kind}}, {}) if path is None else _read(path, path.parent, (), [])
 
 
-def _tuned_file(kind: str, tree: Tree) -> Path | None:
+def _tuned_file(kind: str, tree: Tree, network: str) -> Path | None:
     """The preset tuned for an algorithm in this scenario, in worlds of this kind, or anywhere."""
     family = _mapping(tree.values.get("world")).get("kind")
-    usual = [f"{kind}_usual"] if _id_field(str(family)) else []
+    usual = _usual_names(kind, network) if _id_field(str(family)) else []
     for name in (f"{kind}_{tree.values.get('name')}", f"{kind}_{family}", *usual, kind):
         if is_name(name) and (path := find_preset(name)) is not None:
             return path

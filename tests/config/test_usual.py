@@ -50,6 +50,18 @@ def test_an_id_that_nobody_tuned_for_begins_with_what_is_usual(tmp_path):
         assert load(written(tmp_path, text)).preset == "ppo_usual"
 
 
+@pytest.mark.parametrize("network", ["gru", "lstm"])
+def test_ppo_with_a_memory_has_what_is_usual_for_memories(tmp_path, network):
+    mine = load("gymnasium:Blackjack-v1", {"algo.network": network})
+    assert (mine.preset, mine.algo.minibatch_size, mine.collect.num_worlds) == (f"ppo_usual_{network}", 256, 16)
+    assert mine.collect.seed_statistics == load("gymnasium:Blackjack-v1").collect.seed_statistics
+    text = f"world: {{kind: gymnasium, id: Blackjack-v1}}\nalgo: {{network: {{kind: {network}, size: 8}}}}"
+    assert load(written(tmp_path, text)).algo.learning_rate == mine.algo.learning_rate
+    assert load("gymnasium:Blackjack-v1", {"algo.network": "mlp"}).preset == "ppo_usual"
+    assert load("gymnasium:Blackjack-v1", {"algo.network": network, "algo.kind": "dqn"}).preset == "dqn_usual"
+    assert load("gymnasium:CartPole-v1", {"algo.network": network}).preset == "cartpole"
+
+
 def test_an_id_of_a_namespace_that_we_know_brings_its_wrappers():
     mine = load("gymnasium:ale_py:ALE/Breakout-v5")
     assert mine.world.id == "ale_py:ALE/Breakout-v5"
