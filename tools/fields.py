@@ -103,7 +103,7 @@ HEADERS = (
             "HorizontalCrFields": airspace.HorizontalCrConfig,
         },
         {"Preset": airspace.Preset, "ObservationKind": airspace.ObservationKind, "TeamShare": airspace.TeamShare},
-        only_python=frozenset({"AirspaceConfig.detect_alerts"}),
+        only_python=frozenset({"AirspaceConfig.detect_alerts", "AirspaceConfig.training_margin_nm"}),
     ),
 )
 

@@ -74,6 +74,10 @@ void AirspaceConfig::validate() const {
   require(!random_sector || aircraft.empty(), "the scene has both a list of aircraft and a random_sector; choose one");
   require(!random_sector || !legacy(),
           "random_sector draws its traffic, but preset legacy is deterministic; use preset unified");
+  require(!legacy_reward() || distance_penalty() == 0.0,
+          "distance_penalty_per_nm is no part of the legacy reward; leave it out, or use reward unified");
+  require(!shows_time_left() || !legacy_observation(),
+          "time_left is no part of the legacy observation; leave it out, or use observation own_frame");
   check_aircraft(aircraft);
   if (random_sector) check_sector(*this);
   require(decision_s >= substep_s && std::abs(decision_s - substeps() * substep_s) < 1e-9, "decision_s ", decision_s,

@@ -11,7 +11,8 @@ inline constexpr int kMaxSubsteps = 64;
 // Offsets in degrees stretch a little away from a sector's centre; a twentieth keeps its distances true everywhere.
 inline constexpr double kSectorMargin = 1.05;
 
-inline constexpr double kLegacyDeadband = 3.0;  // degrees and kt
+inline constexpr double kLegacyDeadband = 3.0;    // degrees and kt
+inline constexpr double kDistancePenalty = -0.2;  // per NM
 
 struct AirspaceConfig : AirspaceFields {
   // What the preset decides unless it is given.
@@ -20,6 +21,13 @@ struct AirspaceConfig : AirspaceFields {
     return observation ? *observation == ObservationKind::kLegacy : legacy();
   }
   [[nodiscard]] bool legacy_reward() const { return reward.value_or(preset) == Preset::kLegacy; }
+  [[nodiscard]] double distance_penalty() const {
+    return distance_penalty_per_nm.value_or(legacy_reward() ? 0.0 : kDistancePenalty);
+  }
+  // Whether running out of time is part of the task, and so is shown.
+  [[nodiscard]] bool shows_time_left() const {
+    return time_left.value_or(!legacy_observation() && terminal_not_reached_penalty != 0.0);
+  }
   [[nodiscard]] double heading_deadband() const {
     return heading_deadband_deg.value_or(legacy() ? kLegacyDeadband : 0.0);
   }

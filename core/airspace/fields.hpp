@@ -136,6 +136,10 @@ struct AirspaceFields {
   double substep_s = 1.0;
   // Decisions after which an episode is cut off.
   int max_episode_steps = 150;
+  // Aircraft see how much of the episode's time is left, and running out of it is an end like any other (terminated).
+  // false: they do not see it, and are cut off (truncated). null: true where terminal_not_reached_penalty is paid for
+  // it, but not with the legacy observation.
+  std::optional<bool> time_left;
   // Heading change of a full action.
   double heading_step_deg = 18.0;
   // Airspeed change of a full action.
@@ -156,6 +160,9 @@ struct AirspaceFields {
   double progress_reward_per_km = 0.04;
   // Paid per second of flight.
   double time_penalty_per_sec = -0.0005;
+  // Paid per NM flown on the way to the waypoint, so that a detour costs something; null: -0.2, or 0 in the legacy
+  // reward.
+  std::optional<double> distance_penalty_per_nm;
   // Paid once, at the waypoint.
   double reach_reward = 10.0;
   // Paid whenever own separation is newly lost.
@@ -199,6 +206,7 @@ struct AirspaceFields {
     visit("decision_s", &AirspaceFields::decision_s, Bounds{.low = 0, .above = true});
     visit("substep_s", &AirspaceFields::substep_s, Bounds{.low = 0, .high = 10, .above = true});
     visit("max_episode_steps", &AirspaceFields::max_episode_steps, Bounds{.low = 1});
+    visit("time_left", &AirspaceFields::time_left);
     visit("heading_step_deg", &AirspaceFields::heading_step_deg, Bounds{.low = 0, .high = 180});
     visit("speed_step_kt", &AirspaceFields::speed_step_kt, Bounds{.low = 0});
     visit("heading_deadband_deg", &AirspaceFields::heading_deadband_deg, Bounds{.low = 0});
@@ -209,6 +217,7 @@ struct AirspaceFields {
     visit("neighbor_topk", &AirspaceFields::neighbor_topk, Bounds{.low = 0, .high = 64});
     visit("progress_reward_per_km", &AirspaceFields::progress_reward_per_km, Bounds{.low = 0});
     visit("time_penalty_per_sec", &AirspaceFields::time_penalty_per_sec, Bounds{.high = 0});
+    visit("distance_penalty_per_nm", &AirspaceFields::distance_penalty_per_nm, Bounds{.high = 0});
     visit("reach_reward", &AirspaceFields::reach_reward, Bounds{.low = 0});
     visit("violation_entry_penalty", &AirspaceFields::violation_entry_penalty, Bounds{.high = 0});
     visit("violation_step_scale", &AirspaceFields::violation_step_scale, Bounds{.high = 0});

@@ -18,7 +18,7 @@ constexpr double kMissNm = 10.0;
 constexpr double kGroundSpeedMps = 200.0;
 constexpr double kSidewindMps = 50.0;
 
-constexpr std::size_t kOwnFeatures = 6;
+constexpr std::size_t kOwnFeatures = 6;  // beside time_left
 constexpr std::array kNeighborNames{"present",        "forward",     "right",    "velocity_forward",
                                     "velocity_right", "distance",    "closing",  "cpa_time",
                                     "cpa_distance",   "cpa_forward", "cpa_right"};
@@ -49,6 +49,7 @@ ObsBlock observation_block(const AirspaceConfig& config) {
   std::vector<std::string>& names = block.features;
   if (!config.legacy_observation()) {
     names = {"waypoint_distance", "waypoint_cos", "waypoint_sin", "speed", "ground_forward", "ground_right"};
+    if (config.shows_time_left()) names.emplace_back("time_left");
     for (int k = 1; k <= config.neighbor_topk; ++k) {
       for (const char* name : kNeighborNames) names.push_back("neighbor" + std::to_string(k) + "_" + name);
     }
@@ -68,11 +69,13 @@ ObsBlock observation_block(const AirspaceConfig& config) {
 
 std::vector<EntityRows> neighbor_rows(const AirspaceConfig& config) {
   if (config.legacy_observation() || config.neighbor_topk == 0) return {};
-  return {{"obs", static_cast<int>(kOwnFeatures), {kNeighborNames.begin(), kNeighborNames.end()}}};
+  const int own = static_cast<int>(kOwnFeatures) + (config.shows_time_left() ? 1 : 0);
+  return {{"obs", own, {kNeighborNames.begin(), kNeighborNames.end()}}};
 }
 
 Observer::Observer(const AirspaceConfig& config)
     : legacy_(config.legacy_observation()),
+      shows_time_left_(config.shows_time_left()),
       topk_(static_cast<std::size_t>(config.neighbor_topk)),
       near_(topk_ + 1),
       chord2_(topk_ + 1) {}
@@ -95,16 +98,19 @@ std::size_t Observer::find_nearest(const Scene& scene, std::size_t i) {
   return seen;
 }
 
-void Observer::write(const Scene& scene, std::size_t i, const LegacyRates& rates, float* out) {
+void Observer::write(const Scene& scene, std::size_t i, double time_left, const LegacyRates& rates, float* out) {
   const std::size_t seen = find_nearest(scene, i);
-  if (!legacy_) {
-    write_own_frame(scene, i, seen, out);
-  } else {
+  if (legacy_) {
     write_legacy(scene, i, seen, rates, out);
+    return;
   }
+  write_own(scene, i, out);
+  out += kOwnFeatures;
+  if (shows_time_left_) *out++ = cut(time_left);
+  write_neighbors(scene, i, seen, out);
 }
 
-void Observer::write_own_frame(const Scene& scene, std::size_t i, std::size_t seen, float* out) const {
+void Observer::write_own(const Scene& scene, std::size_t i, float* out) {
   const Guidance& guidance = scene.guidance[i];
   const Vec2 ground = scene.ground_velocity_mps(i);
   out[0] = cut(guidance.distance_nm / (guidance.distance_nm + kOffsetNm));  // fine near by, never flat far away
@@ -113,12 +119,14 @@ void Observer::write_own_frame(const Scene& scene, std::size_t i, std::size_t se
   out[3] = cut(speed_in_envelope(scene, i));
   out[4] = cut(ground.y * (1.0 / kGroundSpeedMps));
   out[5] = cut(ground.x * (1.0 / kSidewindMps));
+}
+
+void Observer::write_neighbors(const Scene& scene, std::size_t i, std::size_t seen, float* row) const {
   // Reciprocals are constants; divisions would not be.
   constexpr double kPerOffset = 1.0 / kOffsetNm;
   constexpr double kPerSpeed = kNauticalMile / kSpeedMps;
   constexpr double kPerHorizon = 1.0 / kHorizonS;
   constexpr double kPerMiss = 1.0 / kMissNm;
-  float* row = out + kOwnFeatures;
   std::fill_n(row, topk_ * kNeighborFeatures, 0.0F);
   for (std::size_t k = 0; k < seen; ++k, row += kNeighborFeatures) {
     const auto [r, v] = scene.relative(i, near_[k]);

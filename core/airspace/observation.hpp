@@ -24,16 +24,18 @@ class Observer {
  public:
   explicit Observer(const AirspaceConfig& config);
 
-  // Writes aircraft i's row. Finite and within the block's bounds for any state.
-  void write(const Scene& scene, std::size_t i, const LegacyRates& rates, float* out);
+  // Writes aircraft i's row; `time_left` is a share of the episode's. Finite and within bounds for any state.
+  void write(const Scene& scene, std::size_t i, double time_left, const LegacyRates& rates, float* out);
 
  private:
   // Indices of the nearest aircraft present, nearest first, into near_; returns how many.
   std::size_t find_nearest(const Scene& scene, std::size_t i);
-  void write_own_frame(const Scene& scene, std::size_t i, std::size_t seen, float* out) const;
+  static void write_own(const Scene& scene, std::size_t i, float* out);
+  void write_neighbors(const Scene& scene, std::size_t i, std::size_t seen, float* row) const;
   void write_legacy(const Scene& scene, std::size_t i, std::size_t seen, const LegacyRates& rates, float* out) const;
 
   bool legacy_;
+  bool shows_time_left_;
   std::size_t topk_;
   std::vector<std::size_t> near_;
   std::vector<double> chord2_;

@@ -14,6 +14,7 @@ constexpr double kTimeShareOnceReached = 0.1;
 
 std::vector<std::string> reward_part_names(bool legacy) {
   std::vector<std::string> names{"act_cost", "progress", "time", "violate_entry", "violate_step", "reach", "terminal"};
+  if (!legacy) names.emplace_back("distance");
   if (legacy) names.insert(names.end(), {"drift", "team"});
   return names;
 }
@@ -32,7 +33,11 @@ RewardParts reward_parts(const AirspaceConfig& config, const Outcome& o) {
   }
   if (o.reached) part(Part::kReach) = config.reach_reward;
   if (o.out_of_time) part(Part::kTerminal) = config.terminal_not_reached_penalty;
-  part(Part::kDrift) = config.drift_improve_gain * std::max(0.0, o.drift_improved_deg - config.drift_deadzone_deg);
+  if (config.legacy_reward()) {
+    part(Part::kDrift) = config.drift_improve_gain * std::max(0.0, o.drift_improved_deg - config.drift_deadzone_deg);
+  } else {
+    part(Part::kDistance) = config.distance_penalty() * o.flown_nm;
+  }
   return parts;
 }
 

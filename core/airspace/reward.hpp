@@ -9,9 +9,22 @@
 
 namespace slipstream::airspace {
 
-// The order of reward_parts. `drift` and `team` belong to the legacy reward; unified has them as a potential.
-enum class Part { kActCost, kProgress, kTime, kViolateEntry, kViolateStep, kReach, kTerminal, kDrift, kTeam };
+// The order of reward_parts. `drift` and `team` belong to the legacy reward; unified has them as a potential, and
+// `distance` in their place.
+enum class Part {
+  kActCost,
+  kProgress,
+  kTime,
+  kViolateEntry,
+  kViolateStep,
+  kReach,
+  kTerminal,
+  kDistance,
+  kDrift = kDistance,
+  kTeam
+};
 inline constexpr std::size_t kNumParts = 9;
+inline constexpr std::size_t kNumUnifiedParts = 8;
 using RewardParts = std::array<double, kNumParts>;
 
 std::vector<std::string> reward_part_names(bool legacy);
@@ -21,6 +34,7 @@ struct Outcome {
   double action_size = 0.0;    // |heading| + |speed| of the normalised action
   double seconds = 0.0;        // flown toward the waypoint
   double seconds_after = 0.0;  // flown on after reaching it (legacy)
+  double flown_nm = 0.0;       // toward the waypoint
   double progress_nm = 0.0;    // how much nearer the waypoint
   double drift_improved_deg = 0.0;
   int entries = 0;        // times it lost separation anew

@@ -238,8 +238,9 @@ void AirspaceWorld::step(const Slices& s) {
     if (legacy()) {
       s.terminated[i] = over;  // as published: running out of time is not told apart
     } else {
-      s.terminated[i] = scene_.reached[i];
-      s.truncated[i] = last && !scene_.reached[i];
+      const bool out_of_time = last && !scene_.reached[i];
+      s.terminated[i] = scene_.reached[i] || (out_of_time && config_.shows_time_left());
+      s.truncated[i] = out_of_time && !config_.shows_time_left();
       scene_.present[i] = !scene_.reached[i];
     }
   }
@@ -301,7 +302,8 @@ void AirspaceWorld::fly_decision(std::size_t i) {
     outcome.seconds_after = seconds;
     return;
   }
-  flown_nm_[i] += tracks_.length_nm(i);
+  outcome.flown_nm = tracks_.length_nm(i);
+  flown_nm_[i] += outcome.flown_nm;
   flight_s_[i] += seconds;
   outcome.reached = arrived;  // legacy: at the end of the decision
   // The published time penalty is already reduced in the decision that reaches the waypoint.
@@ -347,7 +349,7 @@ void AirspaceWorld::judge_separation(std::size_t i, Outcome& outcome) {
 
 void AirspaceWorld::pay(const Slices& s) {
   const bool with_team = config_.legacy_reward();
-  const std::size_t num_parts = with_team ? kNumParts : static_cast<std::size_t>(Part::kDrift);
+  const std::size_t num_parts = with_team ? kNumParts : kNumUnifiedParts;
   double team = 0.0;
   double weights = 0.0;
   double count = 0.0;
@@ -385,6 +387,7 @@ double AirspaceWorld::team_weight(std::size_t i) const {
 void AirspaceWorld::observe(const Slices& s) {
   auto* obs = s.obs_f32(0);
   const double least = scene_.least_separation_nm();
+  const double time_spent = static_cast<double>(steps_) / config_.max_episode_steps;
   for (std::size_t i = 0; i < scene_.size(); ++i) {
     s.acting[i] = scene_.present[i];
     if (!scene_.in_episode(i)) continue;
@@ -395,11 +398,11 @@ void AirspaceWorld::observe(const Slices& s) {
       rates.separation_nm = scene_.own_separation_nm(i) - own_separation_nm_[i];
       if (!std::isfinite(rates.separation_nm)) rates.separation_nm = 0.0;  // alone, before or after
     }
-    observer_.write(scene_, i, rates, obs + obs_width_ * i);
+    observer_.write(scene_, i, 1.0 - time_spent, rates, obs + obs_width_ * i);
     if (s.potential != nullptr)
       s.potential[i] = static_cast<float>(potential(config_, least, scene_.guidance[i].drift_deg));
   }
-  state_writer_.write(scene_, static_cast<double>(steps_) / config_.max_episode_steps, least, s.state);
+  state_writer_.write(scene_, time_spent, least, s.state);
 }
 
 // What the next decision is compared with.

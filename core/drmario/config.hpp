@@ -1,6 +1,7 @@
 // What a game of Dr. Mario is, for worlds: the generated fields, and what a scenario's are worked out into.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <vector>
 
@@ -42,6 +43,10 @@ struct DrMarioConfig : DrMarioFields {
   Planes planes;
   std::array<double, kNumParts> reward = kPartDefaults;
 
+  // Whether running out of time is part of the task, and so is shown.
+  [[nodiscard]] bool shows_time_left() const {
+    return time_left.value_or(std::any_of(phases.begin(), phases.end(), [](const auto& p) { return p.max_seconds; }));
+  }
   // The phases; a game without any is one phase.
   [[nodiscard]] std::vector<GamesConfig> games() const;
   void validate() const;  // throws std::invalid_argument

@@ -79,6 +79,9 @@ struct DrMarioFields {
   int last_seed = 32767;
   // Placements: also observe how many frames each takes.
   bool show_costs = true;
+  // Players see how much of their time is left, and running out of it is an end like any other (terminated). false:
+  // they do not see it, and are cut off (truncated). null: true where a phase has a time limit.
+  std::optional<bool> time_left;
 
   template <class Visit>
   static constexpr void fields(Visit&& visit) {
@@ -91,6 +94,7 @@ struct DrMarioFields {
     visit("first_seed", &DrMarioFields::first_seed, Bounds{.low = 1, .high = 32767});
     visit("last_seed", &DrMarioFields::last_seed, Bounds{.low = 1, .high = 32767});
     visit("show_costs", &DrMarioFields::show_costs);
+    visit("time_left", &DrMarioFields::time_left);
   }
 };
 

@@ -13,6 +13,7 @@ constexpr double kFramesPerSecond = 60.0988;
 constexpr float kCostScale = 1.0F / 128.0F;
 constexpr int kSharedAux = 26;
 constexpr int kVersusAux = 4;
+constexpr double kHalfTime = 30.0;  // seconds left of which 0.5 is shown
 
 // Buttons of a controller's choices: every direction with every rotation.
 constexpr std::array<std::uint8_t, 12> kChoices{
@@ -24,7 +25,9 @@ constexpr std::array<const char*, 12> kChoiceNames{"none",    "left",   "right",
 
 enum Script { kRandom, kFastest, kGreedy };
 
-int aux_size(const DrMarioConfig& config) { return kSharedAux + (config.players == 2 ? kVersusAux : 0); }
+int aux_size(const DrMarioConfig& config) {
+  return kSharedAux + (config.players == 2 ? kVersusAux : 0) + (config.shows_time_left() ? 1 : 0);
+}
 
 std::vector<std::string> aux_names(const DrMarioConfig& config) {
   std::vector<std::string> names{"speed_low",   "speed_medium", "speed_high", "viruses",    "yellow_viruses",
@@ -32,6 +35,7 @@ std::vector<std::string> aux_names(const DrMarioConfig& config) {
                                  "occupied",    "virus_height", "options",    "gravity",    "odd_frame",
                                  "progress",    "matches_left", "pill_row"};
   for (int c = 0; c < kColumns; ++c) names.push_back("height_" + std::to_string(c));
+  if (config.shows_time_left()) names.emplace_back("time_left");
   if (config.players == 2)
     for (const char* name : {"other_viruses", "other_height", "attack_waiting", "attack_sent"})
       names.emplace_back(name);
@@ -325,7 +329,7 @@ void DrMarioWorld::step(const Slices& s) {
     if (players() == 2)
       pay(p, Part::kWin, winner() < 0 ? 0.0 : static_cast<std::size_t>(winner()) == p ? 1.0 : -1.0, tick - 1, s);
   }
-  if (over()) {
+  if (over() || (spent && !in_time() && config_.shows_time_left())) {
     std::fill_n(s.terminated, players(), std::uint8_t{1});
   } else if (spent) {
     std::fill_n(s.truncated, players(), std::uint8_t{1});
@@ -468,6 +472,10 @@ void DrMarioWorld::write_aux(std::size_t p, float* out) const {
   put(stage().matches > 0 ? (stage().matches - seat.matches) / static_cast<double>(stage().matches) : 0.0);
   put(game.fall.pose.row / 15.0);
   for (const int h : heights) put(h / static_cast<double>(kRows));
+  if (config_.shows_time_left()) {
+    const double seconds = std::max(0.0, (most_frames() - frames_) / kFramesPerSecond);
+    put(most_frames() == 0 ? 1.0 : seconds / (seconds + kHalfTime));
+  }
   if (players() != 2) return;
   const Player& other = seats_[1 - p].game;
   int highest = 0;

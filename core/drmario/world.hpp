@@ -56,10 +56,9 @@ class DrMarioWorld {
   [[nodiscard]] bool over() const;
   [[nodiscard]] int winner() const;
   [[nodiscard]] bool cleared(const Seat& seat) const;
-  [[nodiscard]] bool in_time() const {
-    const std::int32_t most = stage_ >= kPhases ? stage_ / kPhases : stage().max_frames;
-    return most == 0 || frames_ <= most;
-  }
+  // Frames that a success may take; 0: any number.
+  [[nodiscard]] std::int32_t most_frames() const { return stage_ >= kPhases ? stage_ / kPhases : stage().max_frames; }
+  [[nodiscard]] bool in_time() const { return most_frames() == 0 || frames_ <= most_frames(); }
   void choose(Seat& seat, int action) const;
   [[nodiscard]] int greedy(const Seat& seat) const;
   void play(std::size_t p, int tick, const Slices& s);

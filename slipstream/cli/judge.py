@@ -229,12 +229,13 @@ def check_world(argv: Sequence[str]) -> int:
     """Check that a scenario's world keeps the contract; exit code 1 when it does not."""
     parser = argparse.ArgumentParser(
         "slipstream check-world",
-        description="Check a world's shapes, ends, seeds, snapshots, autoreset and leaks; for worlds you bring, too.",
+        description="Check a world's shapes, ends, limits, seeds, autoreset and leaks; for worlds you bring, too.",
         allow_abbrev=False,
     )
     parser.add_argument("scenario", help="a scenario's name or file")
     args = parser.parse_args(argv)
     from slipstream.worlds.check import check_world as check
+    from slipstream.worlds.limits import check_limits
     from slipstream.worlds.registry import make_worlds
     from slipstream.worlds.repeat import check_leaks, held
     from slipstream.worlds.vec_env import EnvOptions, VecEnv
@@ -244,7 +245,7 @@ def check_world(argv: Sequence[str]) -> int:
     def make(num_worlds: int, options: EnvOptions) -> VecEnv:
         return make_worlds(scenario.world, num_worlds, options)
 
-    findings = [*check(make), *check_leaks(make)]
+    findings = [*check(make), *check_limits(make), *check_leaks(make)]
     for finding in findings:
         print(finding)
     well = "keeps the contract and leaves no files, threads, processes or memory behind"

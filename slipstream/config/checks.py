@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from pydantic import ValidationError
+
 from slipstream.config.base import Config, Problem, dotted
 from slipstream.config.parts import CollectConfig
 from slipstream.config.stopping import EVALUATED_RULES
@@ -26,6 +28,7 @@ def problems(scenario: Scenario) -> Iterator[Problem]:
     yield from _stop_problems(scenario)
     yield from _curriculum_problems(scenario)
     yield from _worker_problems(scenario.collect)
+    yield from _training_world_problems(scenario)
     yield from _learner_problems(scenario)
     if not unknown:
         yield from _agent_problems(scenario)
@@ -83,6 +86,22 @@ def _worker_problems(collect: CollectConfig) -> Iterator[Problem]:
             f"overlap free needs the same number of worlds for every worker, and {worlds} worlds cannot be divided by "
             f"{workers} workers; change either number",
         )
+
+
+def _training_world_problems(scenario: Scenario) -> Iterator[Problem]:
+    """Settings under `collect.world` that the world does not have, or not with these values."""
+    if not scenario.collect.world:
+        return
+    if "kind" in scenario.collect.world:
+        yield ("collect", "world", "kind"), "training is in worlds of the same kind; leave it out"
+        return
+    try:
+        _ = scenario.training_world
+    except ValidationError as error:
+        from slipstream.config.explain import explain
+
+        told = explain(error, scenario.collect.world, lambda path: "", type(scenario.world))
+        yield from ((("collect", "world"), line) for line in str(told).splitlines())
 
 
 def _learner_problems(scenario: Scenario) -> Iterator[Problem]:
@@ -201,7 +220,13 @@ def _stop_problems(scenario: Scenario) -> Iterator[Problem]:
                     ("stop", rule),
                     "needs evaluations, but evaluate.evaluation_interval is null; set an interval or remove the rule",
                 )
-    elif stop.bands is not None:
+        return
+    if stop.certificate is not None and scenario.curriculum is not None:
+        yield (
+            ("stop", "certificate"),
+            "the curriculum has certificates of its own, of the last phase too; use curriculum.certificate",
+        )
+    if stop.bands is not None:
         wanted, duration = stop.bands.clean_episodes, evaluate.evaluation_duration
         spacing = evaluate.evaluation_interval * scenario.rollout_steps
         evaluations = stop.bands.band_steps // spacing

@@ -36,6 +36,7 @@ from slipstream.config.yaml import KeyPath, parse_yaml
 from slipstream.errors import ScenarioError
 
 _FLAG = re.compile(r"--?[A-Za-z]")
+_SIGNED = ("--checkpoint.best-by",)  # flags whose values may begin with a minus sign
 _FORMER_FLAGS = {
     "--evaluate.enable-hallucination-detection": "--world.detect-alerts",
     "--evaluate.no-enable-hallucination-detection": "--world.no-detect-alerts",
@@ -89,7 +90,10 @@ def _flags(argv: Sequence[str]) -> Iterator[_Flag]:
     words = list(argv)
     if words and not _FLAG.match(words[0]):
         raise ScenarioError(f"'{words[0]}' does not follow a flag; set fields as in --algo.learning-rate 1e-3")
-    starts = [i for i, word in enumerate(words) if _FLAG.match(word)]
+    starts: list[int] = []
+    for i, word in enumerate(words):
+        is_value = bool(starts) and words[starts[-1]].replace("_", "-") in _SIGNED and not word.startswith("--")
+        starts += [i] if _FLAG.match(word) and not is_value else []
     for start, end in itertools.pairwise([*starts, len(words)]):
         name, equals, value = words[start].partition("=")
         name = _FORMER_FLAGS.get(name.replace("_", "-"), name)

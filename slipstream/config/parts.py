@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, JsonValue, model_validator
 
 from slipstream.config.base import Config, Count, Positive
 
@@ -65,6 +65,11 @@ class CollectConfig(Config):
         le=1_000_000,
         description="Steps at random, in worlds of their own, by which observations are standardised from the first "
         "rollout on. They do not count as timesteps.",
+    )
+    world: dict[str, JsonValue] | None = Field(
+        None,
+        description="Settings of the world that are others while collecting, such as more jitter or "
+        "wind; null: none. Evaluations, tables and certificates play the world as it is.",
     )
     seed_stride: int = Field(
         0,
@@ -119,9 +124,33 @@ class CheckpointConfig(Config):
     keep_best: Count = Field(
         1, description="How many of the latest best checkpoints to keep; each had the best evaluation so far."
     )
-    best_min_improvement: float = Field(
-        0.0, ge=0, description="How much the mean return of an evaluation must exceed the best so far to be saved."
+    best_by: tuple[Annotated[str, Field(pattern=r"^-?[A-Za-z0-9_]+$")], ...] = Field(
+        ("return",),
+        min_length=1,
+        description="Figures by which evaluations are compared, the first that differs decides: return, length, or "
+        "what the world reports; a minus sign: less is better. For example clean, -extra_distance_nm.",
     )
+    best_min_improvement: float | tuple[float, ...] = Field(
+        0.0,
+        description="How much a figure of best_by must differ from the best so far to count: one number for all, or "
+        "one for each.",
+    )
+
+    @property
+    def tolerances(self) -> tuple[float, ...]:
+        """One for each figure of best_by."""
+        least = self.best_min_improvement
+        return least if isinstance(least, tuple) else (least,) * len(self.best_by)
+
+    @model_validator(mode="after")
+    def _one_for_each(self) -> CheckpointConfig:
+        if len(self.tolerances) != len(self.best_by):
+            raise ValueError(
+                f"best_min_improvement has {len(self.tolerances)} numbers, and best_by {len(self.best_by)} figures"
+            )
+        if min(self.tolerances) < 0:
+            raise ValueError(f"best_min_improvement {min(self.tolerances):g} is below 0")
+        return self
 
 
 class CertificateConfig(Config):

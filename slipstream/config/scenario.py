@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field, SerializeAsAny, model_validator
 
 from slipstream.config import checks
 from slipstream.config.algos import AlgoConfig, AnyAlgo, PpoConfig
-from slipstream.config.base import Config, Count, Name, OwnCode, OwnName, Problem, dotted, refuse_problems
+from slipstream.config.base import Config, Count, Name, OwnCode, OwnName, Problem, dotted, plain, refuse_problems
 from slipstream.config.federated import FederatedConfig
 from slipstream.config.parts import (
     CheckpointConfig,
@@ -169,6 +169,11 @@ class Scenario(Config):
         return self.collect.num_worlds * self.collect.rollout_length
 
     @property
+    def training_world(self) -> AnyWorld:
+        """The world that experience is collected in: with the settings of `collect.world`, and the world's own."""
+        return (changed_world(self.world, self.collect.world) if self.collect.world else self.world).in_training()
+
+    @property
     def checkpoint_steps(self) -> int:
         """Steps between periodic checkpoints."""
         return self.checkpoint.checkpoint_every or max(1, self.timesteps // 10)
@@ -197,6 +202,17 @@ class Scenario(Config):
     def _check(self) -> Scenario:
         refuse_problems(checks.problems(self))
         return self
+
+
+def changed_world(world: WorldConfig, changes: Mapping[str, Any]) -> WorldConfig:
+    """The same world with other settings, checked as a whole; mappings are merged deeply."""
+    return type(world).model_validate(_laid_over(plain(world), changes))
+
+
+def _laid_over(values: Any, changes: Any) -> Any:
+    if not isinstance(values, dict) or not isinstance(changes, Mapping):
+        return changes
+    return values | {key: _laid_over(values.get(key), value) for key, value in changes.items()}
 
 
 def assign_teams(scenario: Scenario, agents: Sequence[str], roles: Sequence[str]) -> dict[str, tuple[int, ...]]:

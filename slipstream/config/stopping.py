@@ -5,15 +5,17 @@ To add a rule, give `StoppingConfig` its field, write its function and list it i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import msgspec
 from pydantic import Field
 
-from slipstream.config.base import Config, Count, Positive
+from slipstream.config.base import Config, Count, Name, Positive
+from slipstream.config.parts import CertificateConfig
 
 if TYPE_CHECKING:
     from slipstream.config.scenario import Scenario
@@ -29,6 +31,36 @@ class BandRule(Config):
         20,
         description="A band is good when its evaluations have at least this many episodes, all of them clean.",
     )
+
+
+class PlateauRule(Config):
+    """Stop when a figure of the evaluations has stopped getting better, while another is good enough."""
+
+    figure: Name = Field(
+        "return",
+        description="Figure that must go on getting better: return, length, or one that the world reports, such as "
+        "extra_distance_nm. Means over an evaluation's episodes count.",
+    )
+    direction: Literal["up", "down"] = Field("up", description="Which way is better.")
+    evaluations: Count = Field(5, description="Evaluations in a row without an improvement that stop training.")
+    improvement: float = Field(
+        0.0, ge=0, description="How much better than at the last improvement the figure must be to count as one."
+    )
+    provided: Name | None = Field(
+        None,
+        description="Another figure, such as clean: evaluations in which it is below `at_least` start the count again; "
+        "null: all count.",
+    )
+    at_least: float = Field(1.0, description="What the figure of `provided` must be.")
+
+
+class CertificateRule(CertificateConfig):
+    """Stop when a statistical test on new episodes has shown that the policy succeeds often enough.
+
+    A test begins after an evaluation in which at least this share of the episodes succeeded.
+    """
+
+    figure: Name = Field("clean", description="What a success is: a figure that is 0 or 1 in every episode.")
 
 
 @dataclass(frozen=True)
@@ -55,6 +87,12 @@ class StoppingConfig(Config):
     )
     target_return: Annotated[float | None, Needs()] = Field(
         None, description="Stop when the mean return of an evaluation, summed over agents, reaches this."
+    )
+    plateau: Annotated[PlateauRule | None, Needs()] = Field(
+        None, description="Stop when a figure of the evaluations has stopped getting better."
+    )
+    certificate: Annotated[CertificateRule | None, Needs()] = Field(
+        None, description="Stop when a certificate shows that the policy succeeds often enough."
     )
     episodes: Count | None = Field(None, description="Stop after this many training episodes.")
     wall_time_s: Positive | None = Field(None, description="Stop after this many seconds of wall-clock time.")
@@ -108,6 +146,9 @@ def most_important(*stops: Stop | None) -> Stop | None:
     return min((stop for stop in stops if stop is not None), key=lambda stop: ranks.index(stop.kind), default=None)
 
 
+FIRST_STREAK = 20  # clean evaluation episodes in a row, of the metric; no rule
+
+
 class StopState(msgspec.Struct, frozen=True):
     """What the rules remember between evaluations; saved in checkpoints."""
 
@@ -118,6 +159,11 @@ class StopState(msgspec.Struct, frozen=True):
     band_unclean: int = 0
     bands: int = 0
     good_bands: int = 0  # consecutive, up to the last finished band
+    first_streak: int | None = None  # steps at which FIRST_STREAK clean episodes in a row were first reached
+    plateau_best: float | None = None  # the figure at its last improvement; None: nothing counts yet
+    plateau_since: int = 0  # consecutive evaluations without an improvement
+    certified: str | None = None  # what a certificate has shown
+    certificate_failed: int | None = None  # update after which the last one was refused
 
 
 class RunPosition(NamedTuple):
@@ -150,6 +196,18 @@ def _target_return(scenario: Scenario, now: RunPosition) -> str | None:
     if target is None or mean is None or mean < target:
         return None
     return f"evaluation return {mean:.2f} reached the target {target:g}"
+
+
+def _plateau(scenario: Scenario, now: RunPosition) -> str | None:
+    rule, state = scenario.stop.plateau, now.state
+    if rule is None or state.plateau_best is None or state.plateau_since < rule.evaluations:
+        return None
+    held = f" with {rule.provided} at {rule.at_least:g} or more" if rule.provided else ""
+    return f"{rule.figure} has not improved on {state.plateau_best:.4g} in {state.plateau_since} evaluations{held}"
+
+
+def _certificate(scenario: Scenario, now: RunPosition) -> str | None:
+    return now.state.certified if scenario.stop.certificate is not None else None
 
 
 def _bands(scenario: Scenario, now: RunPosition) -> str | None:
@@ -193,6 +251,8 @@ RULES = (
     StopRule(StopKind.RULE, _clean_evaluations, "clean_evaluations"),
     StopRule(StopKind.RULE, _zero_conflict_streak, "zero_conflict_streak"),
     StopRule(StopKind.RULE, _target_return, "target_return"),
+    StopRule(StopKind.RULE, _plateau, "plateau"),
+    StopRule(StopKind.RULE, _certificate, "certificate"),
     StopRule(StopKind.RULE, _bands, "bands"),
     StopRule(StopKind.BUDGET, _budget),
     StopRule(StopKind.EPISODES, _episodes, "episodes"),
@@ -234,7 +294,13 @@ def budget(scenario: Scenario) -> str:
 # --- what they remember ---
 
 
-def after_evaluation(config: StoppingConfig, state: StopState, steps: int, clean: Sequence[bool] | None) -> StopState:
+def after_evaluation(
+    config: StoppingConfig,
+    state: StopState,
+    steps: int,
+    clean: Sequence[bool] | None,
+    figures: Mapping[str, float],
+) -> StopState:
     """The state after an evaluation.
 
     Args:
@@ -242,15 +308,31 @@ def after_evaluation(config: StoppingConfig, state: StopState, steps: int, clean
         state: Before the evaluation.
         steps: Training steps done.
         clean: Per episode, in order; None where the world does not say.
+        figures: Means over its episodes, by name.
     """
+    if config.plateau is not None:
+        state = _after_figures(config.plateau, state, figures)
     if clean is None:
         return state
-    streak = state.streak
+    streak, first = state.streak, state.first_streak
     for episode in clean:
         streak = streak + 1 if episode else 0
+        first = steps if first is None and streak >= FIRST_STREAK else first
     evaluations = state.evaluations + 1 if all(clean) else 0
-    state = msgspec.structs.replace(state, streak=streak, evaluations=evaluations)
+    state = msgspec.structs.replace(state, streak=streak, evaluations=evaluations, first_streak=first)
     return state if config.bands is None else _after_bands(config.bands, state, steps, clean)
+
+
+def _after_figures(rule: PlateauRule, state: StopState, figures: Mapping[str, float]) -> StopState:
+    """Count this evaluation, or start again where it does not count."""
+    value = figures[rule.figure]
+    if math.isnan(value) or (rule.provided is not None and not figures[rule.provided] >= rule.at_least):
+        return msgspec.structs.replace(state, plateau_best=None, plateau_since=0)
+    best = state.plateau_best
+    gain = math.inf if best is None else value - best if rule.direction == "up" else best - value
+    if gain > rule.improvement:
+        return msgspec.structs.replace(state, plateau_best=value, plateau_since=0)
+    return msgspec.structs.replace(state, plateau_since=state.plateau_since + 1)
 
 
 def _after_bands(rule: BandRule, state: StopState, steps: int, clean: Sequence[bool]) -> StopState:
@@ -272,4 +354,5 @@ def _after_bands(rule: BandRule, state: StopState, steps: int, clean: Sequence[b
 
 def stop_rows(state: StopState) -> dict[str, int]:
     """Metrics stop/…."""
-    return {"stop/zero_conflict_streak": state.streak, "stop/clean_evaluations": state.evaluations}
+    first = {} if state.first_streak is None else {"stop/first_streak_steps": state.first_streak}
+    return {"stop/zero_conflict_streak": state.streak, "stop/clean_evaluations": state.evaluations, **first}

@@ -32,6 +32,10 @@ class WorldConfig(OfKind):
         """Name and role of every agent, where the config alone determines them."""
         return ()
 
+    def in_training(self) -> Self:
+        """The world that experience is collected in, where that is another than the one that policies are judged in."""
+        return self
+
     def analyses_evaluations(self) -> bool:
         """Whether every evaluation also reports the figures of the world's own analysis."""
         return False

@@ -47,7 +47,8 @@ class Counters(msgspec.Struct, frozen=True):
     ticks: int = 0  # of all worlds: where decisions last, more than steps
     updates: int = 0
     episodes: int = 0
-    best_return: float | None = None  # of an evaluation
+    best_return: float | None = None  # of the best evaluation
+    best: tuple[float, ...] = ()  # what its figures of checkpoint.best_by are compared by; empty: best_return alone
     evaluated: int = -1  # after which update the weights as they are were evaluated
     seconds: float = 0.0  # of wall time, all sessions
 
@@ -58,6 +59,12 @@ class EvaluationResult(NamedTuple):
     row: Mapping[str, float]  # eval/…
     episodes: Episodes
     is_best: bool  # of all so far
+
+    @property
+    def figures(self) -> dict[str, float]:
+        """Means over the episodes, by the plain names of figures: return, length, and those of the world."""
+        figures = {key.removeprefix("eval/").removesuffix("_mean"): value for key, value in self.row.items()}
+        return {("clean" if name == "clean_fraction" else name): value for name, value in figures.items()}
 
 
 class RunOptions(NamedTuple):

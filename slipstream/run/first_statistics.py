@@ -23,7 +23,7 @@ def observe_at_random(scenario: Scenario, cast: Cast) -> None:
     if not collect.seed_statistics or not kept:
         return
     options = EnvOptions(seed=scenario.seed, evaluation=True)
-    worlds = make_worlds(scenario.world, collect.num_worlds, options)
+    worlds = make_worlds(scenario.training_world, collect.num_worlds, options)
     try:
         worlds.reset()
         seats = [(Seat(team, worlds, scenario.seed), actor) for team, actor in kept]

@@ -24,7 +24,7 @@ from slipstream.config.base import dotted
 from slipstream.config.load import override
 from slipstream.config.scenario import Scenario, assign_teams, check_batch, shared_policies
 from slipstream.config.stopping import EVALUATED_RULES
-from slipstream.errors import ScenarioError
+from slipstream.errors import ScenarioError, suggest
 from slipstream.nets.arithmetic import PLAIN, Arithmetic
 from slipstream.nets.mlp import fastest_threads
 from slipstream.nets.torso import network_kind
@@ -35,6 +35,7 @@ from slipstream.runtime.platform import available_memory, cores
 from slipstream.spec import WorldSpec
 from slipstream.worlds.registry import make_worlds, spec_of
 from slipstream.worlds.vec_env import EnvOptions, VecEnv
+from slipstream.worlds.world import tools_of
 
 if TYPE_CHECKING:
     from slipstream.run.parts.self_play import OpponentPool
@@ -105,8 +106,8 @@ def make_training_worlds(scenario: Scenario, share: range | None = None, reward_
     collect = scenario.collect
     assert collect.world_threads != "auto"
     share = range(collect.num_worlds) if share is None else share
-    return make_worlds(
-        scenario.world,
+    worlds = make_worlds(
+        scenario.training_world,
         len(share),
         EnvOptions(
             seed=scenario.seed,
@@ -117,6 +118,16 @@ def make_training_worlds(scenario: Scenario, share: range | None = None, reward_
             seed_stride=collect.seed_stride,
         ),
     )
+    if collect.world and (seen := _looks(worlds.spec)) != (other := _looks(spec_of(scenario.world))):
+        worlds.close()
+        which = ", ".join(name for name in seen if seen[name] != other[name])
+        raise ScenarioError(f"collect.world: the worlds of training differ in their {which} from those of evaluation")
+    return worlds
+
+
+def _looks(spec: WorldSpec) -> dict[str, object]:
+    """What a policy depends on."""
+    return {"agents": spec.agents, "observation": spec.obs, "action": spec.action, "state": spec.state_size}
 
 
 def make_evaluation_worlds(scenario: Scenario, episodes: int, reward_parts: bool = False) -> VecEnv:
@@ -156,7 +167,8 @@ def make_cast(scenario: Scenario, spec: WorldSpec) -> Cast:
         )
     _refuse_bad_offline(scenario)
     _refuse_pace(scenario, assigned, spec)
-    _refuse_hopeless_certificate(scenario)
+    _refuse_hopeless_certificates(scenario)
+    _refuse_unknown_figures(scenario, spec)
     if scenario.federated.distill is not None:
         from slipstream.run.federated.distillation import refuse_distilling
 
@@ -256,17 +268,38 @@ def _refuse_bad_offline(scenario: Scenario) -> None:
             read_record(Path(replay.dataset))  # before a run folder is made for what cannot be read
 
 
-def _refuse_hopeless_certificate(scenario: Scenario) -> None:
+def _refuse_hopeless_certificates(scenario: Scenario) -> None:
     """Refuse a certificate that even the first attempt, which has the largest share of alpha, could not pass."""
-    asked = None if scenario.curriculum is None else scenario.curriculum.certificate
-    if asked is None:
-        return
-    from slipstream.stats.sequential import Certifier, spent
+    of_phases = None if scenario.curriculum is None else scenario.curriculum.certificate
+    for where, asked in (("curriculum", of_phases), ("stop", scenario.stop.certificate)):
+        if asked is None:
+            continue
+        from slipstream.stats.sequential import Certifier, spent
 
-    try:
-        Certifier(asked.at_least, spent(asked.alpha, 1), asked.max_episodes, expected=asked.expected).check()
-    except ValueError as error:
-        raise ScenarioError(f"curriculum.certificate.max_episodes: {error}") from None
+        try:
+            Certifier(asked.at_least, spent(asked.alpha, 1), asked.max_episodes, expected=asked.expected).check()
+        except ValueError as error:
+            raise ScenarioError(f"{where}.certificate.max_episodes: {error}") from None
+
+
+def _refuse_unknown_figures(scenario: Scenario, spec: WorldSpec) -> None:
+    """Refuse to compare evaluations by a figure that they do not have."""
+    stop, known = scenario.stop, ("return", "length", *spec.stats)
+    asked = {f"checkpoint.best_by.{k}": name.lstrip("-") for k, name in enumerate(scenario.checkpoint.best_by)}
+    if stop.plateau is not None:
+        asked |= {"stop.plateau.figure": stop.plateau.figure}
+        asked |= {"stop.plateau.provided": stop.plateau.provided} if stop.plateau.provided else {}
+    for where, name in asked.items():
+        if name not in known:
+            raise ScenarioError(
+                f"{where}: {spec.name} reports no '{name}' (figures: {', '.join(known)}){suggest(name, known)}"
+            )
+    flags = [name for name in tools_of(scenario.world.kind).proportions if name in spec.stats]
+    if stop.certificate is not None and stop.certificate.figure not in flags:
+        raise ScenarioError(
+            f"stop.certificate.figure: only what happened or did not in an episode can be certified; in {spec.name} "
+            f"that is {', '.join(flags) or 'nothing'}, and not '{stop.certificate.figure}'"
+        )
 
 
 def progress_at(scenario: Scenario, update: int) -> Progress:

@@ -40,7 +40,7 @@ def test_the_verb_writes_both_files_checks_them_and_prints_latency(head_on, tmp_
     session = onnxruntime.InferenceSession(onnx_file, providers=["CPUExecutionProvider"])
     module = torch.export.load(pt2_file).module()
     for rows in (1, 7, 130):
-        obs = np.random.default_rng(rows).normal(0, 3, (rows, 39)).astype(np.float32)
+        obs = np.random.default_rng(rows).normal(0, 3, (rows, 40)).astype(np.float32)
         (action,) = session.run(["action"], {"obs": obs})
         assert np.abs(action).max() <= 1.0  # the world's bounds, which a Gaussian's centre may leave
         np.testing.assert_allclose(action, policy.act(obs), atol=1e-6)
@@ -94,7 +94,7 @@ def test_what_is_written_keeps_to_the_worlds_bounds(head_on):
     policy = load_policy(head_on)
     with torch.no_grad():
         policy.network.head.weight *= 1000  # a Gaussian's centre may be anywhere
-    obs = np.random.default_rng(0).normal(0, 3, (50, 39)).astype(np.float32)
+    obs = np.random.default_rng(0).normal(0, 3, (50, 40)).astype(np.float32)
     action = portable.Portable(policy)([torch.from_numpy(obs)], None).numpy()
     assert np.abs(action).max() == 1.0
     np.testing.assert_array_equal(action, policy.act(obs))

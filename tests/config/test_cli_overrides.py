@@ -34,6 +34,13 @@ def test_a_schedule_is_given_as_pairs():
     assert scenario.algo.entropy_coef == ((0.0, 0.01), (0.5, 0.0))
 
 
+def test_figures_of_which_less_is_better_begin_with_a_minus_sign():
+    flags = ["--checkpoint.best-by", "clean", "-extra_distance_nm", "--checkpoint.best-min-improvement", "0.1", "0"]
+    scenario = cli_overrides(load("head_on", {"checkpoint.best_by": ["return"]}), flags)
+    assert scenario.checkpoint.best_by == ("clean", "-extra_distance_nm")
+    assert scenario.checkpoint.tolerances == (0.1, 0.0)
+
+
 def test_null_is_spelled_none():
     scenario = cli_overrides(load("cartpole"), ["--algo.max-grad-norm", "None", "--world.max-episode-steps", "7"])
     assert scenario.algo.max_grad_norm is None

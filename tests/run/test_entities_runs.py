@@ -25,6 +25,7 @@ from slipstream.worlds.registry import spec_of
 
 ENTITIES = {"kind": "entities", "features": 8, "heads": 2}
 FEW = {"world.random_sector.num_aircraft": 3, "world.neighbor_topk": 2, "world.max_episode_steps": 20}
+OWN = 7  # features of an aircraft itself, before the rows of others
 MANY = {**FEW, "world.random_sector.num_aircraft": 7, "world.neighbor_topk": 6}
 
 
@@ -52,8 +53,8 @@ def test_airspace_marks_its_neighbours():
 @pytest.mark.parametrize(
     "wrong",
     [
-        EntityRows("obs", 6, ("present", "x", "y")),  # 22 elements are no whole rows of three
-        EntityRows("obs", 28, ("present",)),  # nor are none
+        EntityRows("obs", OWN, ("present", "x", "y")),  # 22 elements are no whole rows of three
+        EntityRows("obs", OWN + 22, ("present",)),  # nor are none
         EntityRows("cars", 0, ("present",)),
     ],
 )
@@ -77,15 +78,15 @@ def test_it_acts_among_any_number_of_others(few):
     worlds = slipstream.make("random_sector", num_worlds=2, neighbor_topk=6, max_episode_steps=20)
     worlds.reset()
     assert policy.act(worlds.obs["obs"]).shape == worlds.actions.shape
-    alone = np.zeros((4, 6 + 11), np.float32)
-    alone[:, :6] = np.random.default_rng(0).normal(size=(4, 6))
+    alone = np.zeros((4, OWN + 11), np.float32)
+    alone[:, :OWN] = np.random.default_rng(0).normal(size=(4, OWN))
     among_nobody = np.concatenate([alone, np.zeros((4, 11 * 8), np.float32)], 1)
     assert np.allclose(policy.act(alone), policy.act(among_nobody), atol=1e-6)
 
 
-@pytest.mark.parametrize("width", [5, 6, 6 + 10, 6 + 2 * 11 + 1])
+@pytest.mark.parametrize("width", [OWN - 1, OWN, OWN + 10, OWN + 2 * 11 + 1])
 def test_a_row_that_is_cut_off_is_refused(few, width):
-    with pytest.raises(ValueError, match=rf"'obs' .*\({width},\).*\(28,\)"):
+    with pytest.raises(ValueError, match=rf"'obs' .*\({width},\).*\(29,\)"):
         load_policy(few.model).act(np.zeros(width))
 
 
@@ -104,7 +105,7 @@ def test_it_plays_as_a_frozen_policy_among_more(few, tmp_path):
 def test_what_does_not_fit_is_refused(network, changes, tmp_path):
     result = flown(tmp_path, network=network)
     spec = spec_of(load("random_sector", {**MANY, **changes}).world)
-    with pytest.raises(ScenarioError, match=r"28 inputs.*cannot act"):
+    with pytest.raises(ScenarioError, match=r"29 inputs.*cannot act"):
         refuse_other_view(load_policy(result.model).record, spec, "here")
 
 

@@ -1,5 +1,6 @@
 """The rules that end training early, as pure functions, and once in a run."""
 
+import pytest
 from learning import TINY, scenario_of
 
 from slipstream.config import stopping
@@ -9,6 +10,7 @@ from slipstream.config.stopping import (
     RULE_FIELDS,
     RULES,
     BandRule,
+    PlateauRule,
     RunPosition,
     Stop,
     StopKind,
@@ -19,8 +21,13 @@ from slipstream.config.stopping import (
     most_important,
     reason_to_stop,
 )
+from slipstream.data import checkpoint
+from slipstream.errors import ScenarioError
+from slipstream.run.certify import Attempt, read_ledger
 from slipstream.run.metrics import read_rows
+from slipstream.run.parts import certificate
 from slipstream.run.session import resume, train
+from slipstream.stats.sequential import Certificate, least_trials
 
 
 def feed(config: StoppingConfig, evaluations: list[tuple[int, float, str | None]]) -> list[str | None]:
@@ -29,7 +36,7 @@ def feed(config: StoppingConfig, evaluations: list[tuple[int, float, str | None]
     state, reasons = StopState(), []
     for steps, mean, episodes in evaluations:
         clean = None if episodes is None else [e == "+" for e in episodes]
-        state = after_evaluation(config, state, steps, clean)
+        state = after_evaluation(config, state, steps, clean, {"return": mean})
         stop = reason_to_stop(scenario, RunPosition(steps, state=state, mean_return=mean))
         assert stop is None or stop.kind is StopKind.RULE
         reasons.append(None if stop is None else stop.sentence)
@@ -64,6 +71,61 @@ def test_the_target_return_must_be_reached():
     config = StoppingConfig(target_return=5.0)
     assert feed(config, [(1, 4.999, None)]) == [None]
     assert "5.00 reached the target 5" in str(feed(config, [(1, 5.0, None)])[0])
+
+
+def plateau(rule, evaluations):
+    """After which of these evaluations, (figure, share that is clean), the rule is met."""
+    config, met = StoppingConfig(plateau=rule), []
+    scenario = override(load("probe_constant"), {"timesteps": 10**9}).model_copy(update={"stop": config})
+    state = StopState()
+    for number, (value, clean) in enumerate(evaluations):
+        state = after_evaluation(config, state, number, None, {"extra_distance_nm": value, "clean": clean})
+        if reason_to_stop(scenario, RunPosition(number, state=state, mean_return=0.0)) is not None:
+            met.append(number)
+    return met
+
+
+SHORTER = {"figure": "extra_distance_nm", "direction": "down", "evaluations": 3, "improvement": 0.1}
+
+
+def test_a_figure_that_no_longer_gets_better_stops():
+    # 4.0 is the last improvement; evaluations 2 to 4 bring less than 0.1 more.
+    rule = PlateauRule(**SHORTER)
+    assert plateau(rule, [(5.0, 0), (4.0, 0), (3.95, 0), (4.2, 0), (3.91, 0)]) == [4]
+    assert plateau(rule, [(5.0, 0), (4.0, 0), (3.95, 0), (4.2, 0), (3.89, 0)]) == []
+    up = PlateauRule(figure="extra_distance_nm", evaluations=1)
+    assert plateau(up, [(5.0, 0), (6.0, 0), (6.0, 0)]) == [2]
+
+
+def test_small_improvements_count_once_they_have_added_up():
+    # Each is 0.06 better than the one before: every second one is more than 0.1 better than the last that counted.
+    assert plateau(PlateauRule(**SHORTER), [(5.0 - 0.06 * k, 0) for k in range(20)]) == []
+    assert plateau(PlateauRule(**SHORTER), [(5.0 - 0.03 * k, 0) for k in range(20)])[0] == 3
+
+
+def test_a_plateau_counts_only_while_the_other_figure_holds():
+    rule = PlateauRule(**SHORTER, provided="clean", at_least=0.95)
+    flat = [(4.0, 0.95), (4.0, 1.0), (4.0, 1.0), (4.0, 1.0)]
+    assert plateau(rule, flat) == [3]
+    assert plateau(rule, [*flat[:3], (4.0, 0.9), *flat[:3]]) == []
+    # What was better while it did not hold is no bar.
+    assert plateau(rule, [(1.0, 0.5), *flat]) == [4]
+    assert plateau(rule, [(float("nan"), 1.0), *flat]) == [4]
+
+
+def test_the_steps_to_the_first_streak_are_remembered_whatever_comes_after():
+    state = StopState()
+    for steps, clean in (
+        (10, [True] * 15 + [False]),
+        (20, [True] * 12),
+        (30, [True] * 8),
+        (40, [False]),
+        (50, [True] * 30),
+    ):
+        state = after_evaluation(StoppingConfig(), state, steps, clean, {})
+    assert state.first_streak == 30
+    assert stopping.stop_rows(state)["stop/first_streak_steps"] == 30
+    assert "stop/first_streak_steps" not in stopping.stop_rows(StopState())
 
 
 BANDS = StoppingConfig(bands=BandRule(band_steps=100, min_bands=3, good_bands=2, clean_episodes=4))
@@ -153,7 +215,13 @@ def test_a_run_stops_after_its_wall_time(tmp_path):
     assert result.model is not None
 
 
-QUIET_TRAFFIC = {**TINY, "timesteps": 100_000, "algo.minibatch_size": 8, "algo.learning_rate": 0.0}
+QUIET_TRAFFIC = {
+    **TINY,
+    "timesteps": 100_000,
+    "algo.minibatch_size": 8,
+    "algo.learning_rate": 0.0,
+    "world.time_left": False,  # with a clock, this seed's untrained policy turns a little
+}
 
 
 def test_a_run_stops_when_its_evaluations_are_clean(tmp_path):
@@ -173,6 +241,71 @@ def test_a_run_stops_after_good_bands(tmp_path):
     result = train(scenario_of("parallel", changes), out=tmp_path / "run", models=tmp_path / "models")
     assert result.reason == "2 consecutive good bands of 64 steps"
     assert result.stop.bands * 64 == result.counters.steps
+
+
+def test_a_run_stops_at_a_plateau(tmp_path):
+    rule = {"figure": "extra_distance_nm", "direction": "down", "evaluations": 2, "improvement": 1000.0}
+    changes = {**QUIET_TRAFFIC, "stop.plateau": rule}
+    result = train(scenario_of("parallel", changes), out=tmp_path / "run", models=tmp_path / "models")
+    assert result.reason.startswith("extra_distance_nm has not improved")
+    assert result.counters.updates == 3 * 2  # the first evaluation is the bar
+    assert checkpoint.load(result.checkpoint).meta["stop"]["plateau_since"] == 2
+
+
+def clean_at(result):
+    """Updates after which at least half of the evaluation's episodes were clean."""
+    rows = read_rows(result.run / "metrics.jsonl")
+    return [row["updates_total"] for row in rows if row.get("eval/clean_fraction", 0) >= 0.5]
+
+
+def test_a_run_stops_with_a_certificate_and_keeps_it_in_its_ledger(tmp_path):
+    asked = {"at_least": 0.5, "alpha": 0.2, "max_episodes": 200}
+    changes = {**QUIET_TRAFFIC, "stop.certificate": asked}
+    result = train(scenario_of("parallel", changes), out=tmp_path / "run", models=tmp_path / "models")
+    attempts = read_ledger(tmp_path / "run")
+    assert [one.verdict for one in attempts] == ["fail"] * (len(attempts) - 1) + ["pass"]
+    last = attempts[-1]
+    assert last.by == "training"
+    assert last.trials >= least_trials(0.5, last.spends)
+    assert last.steps == result.counters.steps
+    assert result.counters.updates == clean_at(result)[-1]
+    assert result.reason.startswith("certified: clean in more than 0.5")
+
+
+def test_a_certificate_that_was_refused_is_not_asked_for_again_at_once(tmp_path, monkeypatch):
+    asked = {"at_least": 0.5, "alpha": 0.2, "max_episodes": 40, "retry_updates": 5}
+    tried = []
+
+    def refused(folder, scenario, stand, teams, question, candidate, told=None):
+        tried.append(candidate.steps // 32)
+        attempt = Attempt(1, "clean", 0.5, 0.2, 0.1, candidate.steps, verdict="fail")
+        return attempt, Certificate("fail", 0, 9, 0.5, 0.1, 0.0, 9.0)
+
+    monkeypatch.setattr(certificate, "certify", refused)
+    changes = {**QUIET_TRAFFIC, "stop.certificate": asked, "timesteps": 32 * 18}
+    result = train(scenario_of("parallel", changes), out=tmp_path / "run", models=tmp_path / "models")
+    able = clean_at(result)
+    expected = [able[0]]
+    while later := [update for update in able if update >= expected[-1] + 5]:
+        expected.append(later[0])
+    assert tried == expected
+    assert 1 < len(tried) < len(able)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"stop.plateau": {"figure": "extra_distance"}}, ["stop.plateau.figure", "extra_distance_nm"]),
+        ({"stop.plateau": {"provided": "success"}}, ["stop.plateau.provided", "clean"]),
+        ({"stop.certificate": {"figure": "conflicts"}}, ["stop.certificate.figure", "clean"]),
+        ({"stop.certificate": {"at_least": 0.99, "max_episodes": 10}}, ["stop.certificate.max_episodes"]),
+        ({"checkpoint.best_by": ["clean", "-detour"]}, ["checkpoint.best_by.1", "extra_distance_nm"]),
+    ],
+)
+def test_figures_that_evaluations_do_not_have_are_refused(tmp_path, changes, words):
+    with pytest.raises(ScenarioError) as refused:
+        train(scenario_of("parallel", {**QUIET_TRAFFIC, **changes}), out=tmp_path / "run", models=tmp_path / "models")
+    assert all(word in str(refused.value) for word in words)
 
 
 def test_a_world_that_knows_no_clean_episodes_reports_no_streak_of_them(tmp_path):

@@ -63,8 +63,8 @@ class StageRun:
     def restart(self):
         self.restarts += 1
 
-    def count(self, best_return):
-        assert best_return is None
+    def count(self, best_return, best):
+        assert (best_return, best) == (None, ())
 
     def restarted_by(self, phases, episodes):
         before = self.restarts

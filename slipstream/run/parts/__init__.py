@@ -97,6 +97,8 @@ ORDER = (
     ListedPart("evaluation", "Evaluation", lambda run: run.scenario.evaluate.evaluation_interval is not None),
     # After the evaluation, by which it decides whether a phase is mastered.
     ListedPart("curriculum", "Curriculum", lambda run: run.scenario.curriculum is not None),
+    # After the evaluation; before the stop rules, one of which looks at what it has shown.
+    ListedPart("certificate", "CertifiedStop", lambda run: run.scenario.stop.certificate is not None),
     # After the evaluation, which the rules look at, and all whose time counts; before the report, which shows them.
     ListedPart("stopping", "Stopping"),
     # Before the report, which shows what they add.

@@ -157,7 +157,7 @@ class Curriculum(Part):
         for feed in run.feeds.values():
             feed.restart()
         # What was best at an easier phase is no measure for this one.
-        run.count(best_return=None)
+        run.count(best_return=None, best=())
 
     def state(self) -> Checkpoint:
         """The curriculum's state."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -12,12 +12,13 @@ import numpy as np
 from slipstream.collect.episodes import Episodes, play, together
 from slipstream.collect.teams import Team
 from slipstream.config.load import override
+from slipstream.config.parts import CheckpointConfig
 from slipstream.config.scenario import Scenario
 from slipstream.config.world import WorldConfig
 from slipstream.data import checkpoint
 from slipstream.data.checkpoint import Checkpoint
 from slipstream.errors import ScenarioError
-from slipstream.run.context import EvaluationResult
+from slipstream.run.context import Counters, EvaluationResult
 from slipstream.run.parts import Part, Update
 from slipstream.run.saved_cast import against
 from slipstream.run.setup import make_evaluation_worlds
@@ -122,6 +123,46 @@ def summary(episodes: Episodes) -> dict[str, float]:
     return row
 
 
+# --- which evaluation is the best ---
+
+
+def standing(config: CheckpointConfig, figures: Mapping[str, float]) -> tuple[float, ...]:
+    """The figures that evaluations are compared by, in order; greater is better."""
+    return tuple(-figures[name[1:]] if name.startswith("-") else figures[name] for name in config.best_by)
+
+
+def better_bar(
+    config: CheckpointConfig, figures: Mapping[str, float], bar: Sequence[float]
+) -> tuple[float, ...] | None:
+    """What later evaluations are compared with if this one is better than the best so far, whose bar is given; or None.
+
+    Figures before the one that decides are as good as the bar within their tolerance. The bar keeps the better of the
+    two there, so that many small losses do not add up.
+    """
+    new = standing(config, figures)
+    if not all(map(math.isfinite, new)):
+        return None
+    if not bar:
+        return new
+    decides = _first_difference(bar, new, config.tolerances)
+    if decides is None or new[decides] < bar[decides]:
+        return None
+    return (*map(max, bar[:decides], new[:decides]), *new[decides:])
+
+
+def _first_difference(bar: Sequence[float], new: Sequence[float], least: Sequence[float]) -> int | None:
+    """Which figure differs by more than its tolerance, the first one."""
+    differs = (abs(b - a) > by for a, b, by in zip(bar, new, least, strict=True))
+    return next((k for k, found in enumerate(differs) if found), None)
+
+
+def _bar(config: CheckpointConfig, counters: Counters) -> tuple[float, ...]:
+    """The best evaluation's; empty where there was none by these figures."""
+    if config.best_by == ("return",):  # of runs from before there were others, too
+        return () if counters.best_return is None else (counters.best_return,)
+    return counters.best if len(counters.best) == len(config.best_by) else ()
+
+
 class EpisodeWriter(NamedTuple):
     """Writes some episodes of evaluations to the run's folder."""
 
@@ -206,12 +247,15 @@ class Evaluation(Part):
             for writer in self._writers:
                 if writer.wanted(number):
                     writer.write(episodes, number)
-        mean, best = row["eval/return_mean"], run.counters.best_return
-        least = run.scenario.checkpoint.best_min_improvement
-        is_best = math.isfinite(mean) and (best is None or mean > best + least)
-        run.count(best_return=mean if is_best else best, evaluated=update)
-        run.evaluated = EvaluationResult(row, episodes, is_best)
-        return run.evaluated
+        found = EvaluationResult(row, episodes, is_best=False)
+        config = run.scenario.checkpoint
+        best = better_bar(config, found.figures, _bar(config, run.counters))
+        if best is not None:
+            found = found._replace(is_best=True)
+            run.count(best_return=row["eval/return_mean"], best=best)
+        run.count(evaluated=update)
+        run.evaluated = found
+        return found
 
     def _evaluate_last(self) -> None:
         """Evaluate the final weights, if that is not done yet, and report one more row; stop rules do not see it."""
@@ -231,13 +275,23 @@ class Evaluation(Part):
     def _log_better(self) -> None:
         """Name the best checkpoint, if its evaluation was better than the last one."""
         run = self.run
-        best, last = run.counters.best_return, run.evaluation.get("eval/return_mean")
-        if best is None or last is None or last >= best - run.scenario.checkpoint.best_min_improvement:
+        config, last = run.scenario.checkpoint, run.evaluated
+        best = _bar(config, run.counters)
+        if not best or last is None:
+            return
+        figures = standing(config, last.figures)
+        decides = _first_difference(best, figures, config.tolerances)
+        if decides is None or figures[decides] > best[decides]:
             return
         saved = checkpoint.list_checkpoints(run.folder.checkpoints)
         path = next((path for path in saved if path.name.startswith("best_")), None)
         if path is not None:
-            run.tell(f"an earlier evaluation was better ({best:.4g}, the last one {last:.4g}): {path}")
+            name = config.best_by[decides]
+            sign = -1 if name.startswith("-") else 1
+            earlier, now = sign * best[decides], sign * figures[decides]
+            run.tell(
+                f"an earlier evaluation was better ({name.lstrip('-')} {earlier:.4g}, the last one {now:.4g}): {path}"
+            )
 
 
 def log_evaluation(run: Run) -> None:

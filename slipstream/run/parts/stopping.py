@@ -35,7 +35,9 @@ class Stopping(Part):
         if run.evaluated is not None:
             episodes, mean = run.evaluated.episodes, run.evaluation["eval/return_mean"]
             clean = [bool(flag) for flag in episodes.stat("clean")] if "clean" in episodes.names else None
-            run.stop_state = after_evaluation(run.scenario.stop, run.stop_state, run.counters.steps, clean)
+            run.stop_state = after_evaluation(
+                run.scenario.stop, run.stop_state, run.counters.steps, clean, run.evaluated.figures
+            )
         stop = reason_to_stop(run.scenario, self._position(mean))
         self.ended_by_rule = stop.sentence if stop is not None and stop.kind is StopKind.RULE else None
         return stop

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -19,6 +19,16 @@ Heading = Annotated[float, Field(ge=-360, le=360)]
 Jitter = Annotated[float, Field(ge=0)]
 Bonus = Annotated[float, Field(ge=0)]
 Penalty = Annotated[float, Field(le=0)]
+
+DISTANCE_PENALTY_PER_NM = -0.2  # in the core: core/airspace/config.hpp
+TRAINING_MARGIN_NM = 0.3
+# Only a run writes all of these: a file that has them says everything there was to say when it was written.
+OF_SAVED_FILES = frozenset({"deep_breach_nm", "drift_deadzone_deg", "team_gamma", "team_ema", "team_cap"})
+ADDED = {
+    "distance_penalty_per_nm": 0.0,
+    "time_left": False,
+    "training_margin_nm": 0.0,
+}  # later, with what they were like before
 
 
 class AircraftConfig(Config):
@@ -108,6 +118,12 @@ class AirspaceConfig(WorldConfig):
         1.0, gt=0, le=10, description="Seconds between checks of separation and waypoints; divides decision_s."
     )
     max_episode_steps: int = Field(150, ge=1, description="Decisions after which an episode is cut off.")
+    time_left: bool | None = Field(
+        None,
+        description="Aircraft see how much of the episode's time is left, and running out of it is an end like any "
+        "other (terminated). false: they do not see it, and are cut off (truncated). null: true where "
+        "terminal_not_reached_penalty is paid for it, but not with the legacy observation.",
+    )
     heading_step_deg: float = Field(18.0, ge=0, le=180, description="Heading change of a full action.")
     speed_step_kt: float = Field(10.0, ge=0, description="Airspeed change of a full action.")
     heading_deadband_deg: float | None = Field(
@@ -118,12 +134,22 @@ class AirspaceConfig(WorldConfig):
     )
 
     separation_nm: float = Field(5.0, gt=0, description="Separation minimum; below it separation is lost.")
+    training_margin_nm: Bonus | None = Field(
+        None,
+        description="Added to separation_nm while training, because short ways pass close to the limit; null: "
+        f"{TRAINING_MARGIN_NM:g}, or 0 in preset legacy.",
+    )
     collision_nm: float = Field(3.0, gt=0, description="Pairs below this are counted as collisions (no reward).")
     waypoint_radius_nm: float = Field(1.0, gt=0, description="A waypoint is reached within this distance.")
     neighbor_topk: int = Field(3, ge=0, le=64, description="Number of nearest aircraft that an aircraft observes.")
 
     progress_reward_per_km: Bonus = Field(0.04, description="Paid per km nearer the waypoint.")
     time_penalty_per_sec: Penalty = Field(-0.0005, description="Paid per second of flight.")
+    distance_penalty_per_nm: Penalty | None = Field(
+        None,
+        description="Paid per NM flown on the way to the waypoint, so that a detour costs something; null: "
+        f"{DISTANCE_PENALTY_PER_NM:g}, or 0 in the legacy reward.",
+    )
     reach_reward: Bonus = Field(10.0, description="Paid once, at the waypoint.")
     violation_entry_penalty: Penalty = Field(-25.0, description="Paid whenever own separation is newly lost.")
     violation_step_scale: Penalty = Field(
@@ -148,6 +174,22 @@ class AirspaceConfig(WorldConfig):
     detect_alerts: bool = Field(
         False, description="Evaluations also report alerts, missed conflicts and collision risk."
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_it_was_saved(cls, data: Any) -> Any:
+        """Worlds that were saved before a field was added stay as they were."""
+        return {**ADDED, **data} if isinstance(data, dict) and data.keys() >= OF_SAVED_FILES else data
+
+    def in_training(self) -> AirspaceConfig:
+        """The same traffic with the margin; never so much that a random sector starts without separation."""
+        margin = self.training_margin_nm
+        if margin is None:
+            margin = 0.0 if self.preset == "legacy" else TRAINING_MARGIN_NM
+        wide = self.separation_nm + margin
+        if self.random_sector is not None:
+            wide = max(self.separation_nm, min(wide, self.random_sector.min_start_separation_nm))
+        return self.model_copy(update={"separation_nm": wide, "training_margin_nm": 0.0})
 
     def analyses_evaluations(self) -> bool:
         """Where alerts are to be detected."""

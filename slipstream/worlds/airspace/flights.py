@@ -26,6 +26,7 @@ from slipstream.worlds.vec_env import Recorded
 MPS_PER_KT = 0.514444
 # Of the published log, in its order, where a reward has such a part.
 PARTS = ("act_cost", "progress", "drift", "time", "violate_entry", "violate_step", "reach", "terminal")
+OWN_PARTS = ("distance",)  # not of the published reward
 COLUMNS = (
     *("episode_id", "step_idx", "sim_time_s", "agent_id", "lat_deg", "lon_deg", "alt_ft", "hdg_deg", "tas_kt"),
     *("cas_kt", "action_hdg_delta_deg", "action_spd_delta_kt", "reward", "min_separation_nm", "conflict_flag"),
@@ -75,10 +76,11 @@ def analyse(
 
 
 def log_columns(spec: WorldSpec) -> tuple[str, ...]:
-    """Of the published trajectory log."""
+    """Of the published trajectory log, and then the parts of a reward that the published one has not."""
     apart = tuple(f"dist_to_{agent}_nm" for agent in spec.agents)
     rewards = tuple(f"reward_{part}" for part in PARTS)
-    return (*COLUMNS, *apart, *rewards, "reward_total", "reward_team", "team_phi", "team_dphi", *LAST_COLUMNS)
+    last = tuple(f"reward_{part}" for part in OWN_PARTS if part in spec.reward_parts)
+    return (*COLUMNS, *apart, *rewards, "reward_total", "reward_team", "team_phi", "team_dphi", *LAST_COLUMNS, *last)
 
 
 def trajectory_csv(config: AirspaceConfig, spec: WorldSpec, played: Recorded, number: int) -> str:
@@ -123,6 +125,7 @@ def trajectory_csv(config: AirspaceConfig, spec: WorldSpec, played: Recorded, nu
                     *(paid.get(name, "") for name in PARTS),
                     *(played.rewards[t, i] - team, paid.get("team", ""), phi, config.team_gamma * phi - before),
                     *scene[t],
+                    *(paid.get(name, "") for name in OWN_PARTS if name in part),
                 ]
             )
     return text.getvalue()

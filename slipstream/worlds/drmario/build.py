@@ -19,6 +19,8 @@ def native_config(config: schema.DrMarioConfig) -> _core.DrMarioConfig:
     """The same for the core, with presets and seeds worked out."""
     native = to_native(config, _core.DrMarioConfig(), without={"seeds", "reward"})
     native.seeds = list(registry_seeds() if config.seeds == "registry" else config.seeds)
+    if config.time_left is None and config.shows_time_left:
+        native.time_left = True  # the core does not know of time_floor_quantile
     native.reward = list(config.reward.model_dump().values())
     planes = _core.DrMarioPlanes()
     for name in {name for group in schema.OBSERVATIONS.values() for name in group}:

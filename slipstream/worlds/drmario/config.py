@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -16,6 +16,8 @@ Speed = Literal["low", "medium", "high"]
 SPEEDS: tuple[Speed, ...] = ("low", "medium", "high")
 FRAMES_PER_SECOND = 60.0988
 SEEDS = 32_767  # states a console can be in when a game begins
+# Only a run writes all of these: a file that has them says everything there was to say when it was written.
+OF_SAVED_FILES = frozenset({"max_pills", "first_seed", "last_seed", "seeds", "observation", "show_costs"})
 
 
 class GamesConfig(Config):
@@ -113,7 +115,25 @@ class DrMarioConfig(WorldConfig):
         None, description="Which planes are observed; null: those that fit players and actions."
     )
     show_costs: bool = Field(True, description="Placements: also observe how many frames each takes.")
+    time_left: bool | None = Field(
+        None,
+        description="Players see how much of their time is left, and running out of it is an end like any other "
+        "(terminated). false: they do not see it, and are cut off (truncated). null: true where a phase has a time "
+        "limit.",
+    )
     reward: DrMarioRewardConfig = Field(default_factory=DrMarioRewardConfig, description="The reward.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_it_was_saved(cls, data: Any) -> Any:
+        """Worlds that were saved before there was a clock stay as they were."""
+        return {"time_left": False, **data} if isinstance(data, dict) and data.keys() >= OF_SAVED_FILES else data
+
+    @property
+    def shows_time_left(self) -> bool:
+        """Whether running out of time is part of the task, and so is shown."""
+        timed = any(phase.max_seconds is not None or phase.time_floor_quantile is not None for phase in self.phases)
+        return timed if self.time_left is None else self.time_left
 
     @property
     def keeps_best_times(self) -> bool:
@@ -126,7 +146,7 @@ class DrMarioConfig(WorldConfig):
 
     def only_phase(self, number: int) -> DrMarioConfig:
         """The same games with no phase but this one."""
-        return self.model_copy(update={"phases": (self.phases[number],)})
+        return self.model_copy(update={"phases": (self.phases[number],), "time_left": self.shows_time_left})
 
     def curriculum_problems(self, order: str) -> Iterator[tuple[tuple[str, ...], str]]:
         """Phases that all begin at once cannot wait for each other's best times."""

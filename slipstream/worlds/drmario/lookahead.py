@@ -17,11 +17,12 @@ from numpy.typing import NDArray
 from slipstream.errors import ScenarioError
 from slipstream.spec import WorldSpec
 from slipstream.types import U8
-from slipstream.worlds.drmario.config import SPEEDS, DrMarioConfig
+from slipstream.worlds.drmario.config import FRAMES_PER_SECOND, SPEEDS, DrMarioConfig
 from slipstream.worlds.drmario.engine import Engine, Terminal
 from slipstream.worlds.drmario.position import (
     COLOUR_NAMES,
     EMPTY,
+    HALF_TIME_S,
     UNREACHABLE,
     VIRUS,
     PlacementPlan,
@@ -68,6 +69,7 @@ class SeenPosition(NamedTuple):
     viruses_at_first: int
     pills_used: int
     odd: bool  # the next frame
+    frames_left: int | None  # until a success comes too late; None: no limit is shown
 
 
 def look_ahead(config: DrMarioConfig, spec: WorldSpec) -> Look:
@@ -97,7 +99,7 @@ def read(obs: Row, config: DrMarioConfig, spec: WorldSpec) -> SeenPosition:
     for colour, name in enumerate(COLOUR_NAMES):
         here = plane[name] != 0
         board[here] = (kind | colour)[here]
-    left = int(plane["virus"].sum())
+    left, share = int(plane["virus"].sum()), number.get("time_left", 1.0)
     return SeenPosition(
         board=board,
         pill=int(obs["pills"][:IDS].argmax()),
@@ -107,6 +109,7 @@ def read(obs: Row, config: DrMarioConfig, spec: WorldSpec) -> SeenPosition:
         viruses_at_first=round(left / (1.0 - number["progress"])),
         pills_used=round(number["pills_used"] * config.max_pills),
         odd=number["odd_frame"] > 0,
+        frames_left=None if share == 1.0 else round(FRAMES_PER_SECOND * HALF_TIME_S * share / (1.0 - share)),
     )
 
 
@@ -121,8 +124,10 @@ def _follow(seen: SeenPosition, choice: int, config: DrMarioConfig, spec: WorldS
     while not (engine.controllable or engine.terminal):
         engine.step()
         frames += 1
-    if engine.terminal:
-        return Outcome(frames, engine.terminal == Terminal.CLEAR, {})
+    left = None if seen.frames_left is None else seen.frames_left - frames
+    late = left is not None and left < 0
+    if engine.terminal or late:
+        return Outcome(frames, engine.terminal == Terminal.CLEAR and not late, {})
     used = seen.pills_used + 1
     after = position_of(engine)._replace(
         threshold=threshold(seen.speed, speed_ups(used + 1)), frame_counter=(int(seen.odd) + frames) & 1
@@ -130,6 +135,7 @@ def _follow(seen: SeenPosition, choice: int, config: DrMarioConfig, spec: WorldS
     reach = plan_position(after)
     if used >= config.max_pills or reach.cost_to_lock.min() == UNREACHABLE:
         return Outcome(frames, False, {})  # cut off, or a pill that can go nowhere: as good as lost
+    seen = seen._replace(frames_left=left)
     return Outcome(frames, None, _shown(after, reach, seen, used / config.max_pills, config, spec))
 
 
@@ -144,7 +150,8 @@ def _shown(
     """The nine observations of a position whose next pill is not known."""
     numbers = aux(
         position, reach, speed=seen.speed, level=seen.level, viruses_at_first=seen.viruses_at_first,
-        pills_used=pills_used,
+        pills_used=pills_used, 
+        seconds_left=None if seen.frames_left is None else seen.frames_left / FRAMES_PER_SECOND,
     )  # fmt: skip
     nine = np.stack([pills(position._replace(preview=divmod(pill, 3))) for pill in range(IDS)])
     shown: dict[str, NDArray[Any]] = {}

@@ -22,6 +22,7 @@ from slipstream.worlds.drmario.engine import Engine, Pose, _board
 
 UNREACHABLE = 0xFFFF
 PLACEMENTS = 512
+HALF_TIME_S = 30.0  # seconds left of which 0.5 is shown
 
 
 class PlacementPlan(NamedTuple):
@@ -261,9 +262,16 @@ def costs(reach: PlacementPlan | None) -> F32:
 
 
 def aux(
-    position: Position, reach: PlacementPlan | None, *, speed: int, level: int, viruses_at_first: int, pills_used: float
+    position: Position,
+    reach: PlacementPlan | None,
+    *,
+    speed: int,
+    level: int,
+    viruses_at_first: int,
+    pills_used: float,
+    seconds_left: float | None = None,
 ) -> dict[str, float]:
-    """The native world's numbers by name; `pills_used` is a share of those a game may have."""
+    """The native world's numbers by name; `pills_used` is a share of those a game may have. None: no time limit."""
     board = position.board
     taken, virus = board < EMPTIED, board & 0xF0 == VIRUS
     heights = np.where(taken.any(0), 16 - taken.argmax(0), 0)
@@ -284,6 +292,7 @@ def aux(
         "progress": 1.0 - left / viruses_at_first if viruses_at_first else 0.0,
         "matches_left": 0.0,
         "pill_row": position.pill[0] / 15,
+        "time_left": 1.0 if seconds_left is None else seconds_left / (seconds_left + HALF_TIME_S),
     }
     made |= {f"height_{c}": heights[c] / 16 for c in range(8)}
     return {name: float(np.clip(value, 0.0, 1.0)) for name, value in made.items()}

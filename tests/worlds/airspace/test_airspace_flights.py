@@ -51,9 +51,11 @@ def rows_of(config, script="mvp"):
 
 
 def test_the_columns_are_the_published_ones():
-    config = scene("canonical_crossing")
+    config = scene("canonical_crossing", preset="legacy")
     spec, _, rows = rows_of(config)
     assert list(log_columns(spec)) == PUBLISHED == list(rows[0])
+    spec, _, rows = rows_of(scene("canonical_crossing"))
+    assert list(log_columns(spec)) == [*PUBLISHED, "reward_distance"] == list(rows[0])
     assert len(PUBLISHED) == 42
 
 
@@ -73,7 +75,7 @@ def test_rows_are_of_those_still_on_their_way_and_say_what_the_world_says(preset
         assert float(row["reward"]) == pytest.approx(played.rewards[k, 2])
         parts = [float(row[f"reward_{name}"]) for name in ("act_cost", "progress", "time", "violate_entry")]
         parts += [float(row[f"reward_{name}"]) for name in ("violate_step", "reach", "terminal")]
-        parts += [float(row["reward_drift"])] if preset == "legacy" else []
+        parts += [float(row["reward_drift" if preset == "legacy" else "reward_distance"])]
         assert (row["reward_drift"] == "") == (row["reward_team"] == "") == (preset == "unified")
         assert sum(parts) == pytest.approx(float(row["reward_total"]), abs=1e-5)
         others = [float(row[f"dist_to_A{j}_nm"]) for j in (0, 1, 3) if row[f"dist_to_A{j}_nm"]]

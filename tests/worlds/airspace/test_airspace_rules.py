@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 from airspace_scenes import Episode, aircraft, airspace, batch, frozen
 
+from slipstream.errors import ScenarioError
+
 NORTH = aircraft("A1", 52.0, 4.0, 0.0, (53.0, 4.0))
 
 
@@ -13,15 +15,61 @@ def act(env, *actions, steps=1):
         env.step()
 
 
-def test_time_running_out_is_a_truncation_and_costs_ten():
-    env = batch(airspace(NORTH, max_episode_steps=3))
+@pytest.mark.parametrize(
+    ("changes", "is_the_end", "paid"),
+    [
+        ({}, True, -10.0),
+        ({"terminal_not_reached_penalty": 0}, False, 0.0),
+        ({"time_left": False}, False, -10.0),  # as saved worlds have it
+        ({"time_left": True, "terminal_not_reached_penalty": 0}, True, 0.0),
+    ],
+)
+def test_time_running_out_is_an_end_where_it_costs_something_and_else_a_cut(changes, is_the_end, paid):
+    env = batch(airspace(NORTH, max_episode_steps=3, **changes))
     act(env, (0, 0), steps=2)
-    assert not env.truncated.any()
+    assert not (env.truncated | env.terminated).any()
     act(env, (0, 0))
-    assert env.truncated[0, 0] == 1
-    assert env.terminated[0, 0] == 0
+    assert (env.terminated[0, 0], env.truncated[0, 0]) == (is_the_end, not is_the_end)
     assert env.episode_done[0] == 1
-    assert part(env, "terminal") == [-10.0]
+    assert part(env, "terminal") == [paid]
+
+
+def test_the_time_left_is_seen_where_running_out_of_it_is_an_end():
+    env = batch(airspace(NORTH, max_episode_steps=4))
+    column = feature(env, "time_left")
+    shown = [env.obs["obs"][0, 0, column]]
+    for _ in range(3):
+        act(env, (0, 0))
+        shown.append(env.obs["obs"][0, 0, column])
+    assert shown == [1.0, 0.75, 0.5, 0.25]
+    act(env, (0, 0))
+    assert env.final_obs["obs"][0, 0, column] == 0.0
+    for changes in ({"terminal_not_reached_penalty": 0}, {"time_left": False}, {"preset": "legacy"}):
+        assert "time_left" not in batch(airspace(NORTH, **changes)).spec.obs[0].features
+
+
+def test_the_clock_moves_nothing_else_in_the_observation():
+    crew = [NORTH, aircraft("A2", 52.2, 4.1, 200.0, (51.0, 4.0))]
+    with_clock, without = (batch(airspace(*crew, time_left=shown)) for shown in (True, False))
+    for _ in range(3):
+        act(with_clock, (0.3, 0), (0, 0.5))
+        act(without, (0.3, 0), (0, 0.5))
+        seen = np.delete(with_clock.obs["obs"], feature(with_clock, "time_left"), axis=2)
+        np.testing.assert_array_equal(seen, without.obs["obs"])
+    assert with_clock.spec.entities[0].first == without.spec.entities[0].first + 1
+
+
+def test_the_legacy_observation_has_no_clock():
+    with pytest.raises(ScenarioError, match="time_left"):
+        batch(airspace(NORTH, observation="legacy", time_left=True))
+
+
+def test_a_world_saved_before_there_was_a_clock_stays_without_one():
+    said = airspace(NORTH).model_dump()
+    old = {key: value for key, value in said.items() if key not in ("time_left", "distance_penalty_per_nm")}
+    world = type(airspace(NORTH)).model_validate(old)
+    assert (world.time_left, world.distance_penalty_per_nm) == (False, 0.0)
+    assert (airspace(NORTH).time_left, airspace(NORTH).distance_penalty_per_nm) == (None, None)
 
 
 def test_legacy_preset_calls_time_running_out_a_termination():
@@ -92,6 +140,25 @@ def test_progress_pays_four_cents_per_km_from_the_first_decision():
     assert part(env, "progress")[0] == pytest.approx(0.04 * km, rel=2e-3)
     assert part(env, "time")[0] == pytest.approx(-0.005)
     assert env.rewards[0, 0] == pytest.approx(env.reward_parts[0, 0].sum(), abs=1e-6)
+
+
+@pytest.mark.parametrize(("changes", "rate"), [({}, -0.2), ({"distance_penalty_per_nm": -0.5}, -0.5)])
+def test_every_mile_on_the_way_to_the_waypoint_costs_the_same(changes, rate):
+    config = airspace(aircraft("A1", 52.0, 4.0, 90.0, (52.2, 4.0)), max_episode_steps=60, **changes)
+    env, paid = batch(config), 0.0
+    while not env.episode_done[0]:
+        env.act_scripted("direct", [0])
+        env.step()
+        paid += part(env, "distance")[0]
+    assert stat(env, "extra_distance_nm") > 1  # it began at a right angle
+    flown = 0.0802 * stat(env, "flight_seconds")  # at 288.7 kt
+    assert paid == pytest.approx(rate * flown, rel=2e-3)
+
+
+def test_miles_are_no_part_of_the_legacy_reward():
+    assert "distance" not in batch(airspace(NORTH, reward="legacy")).spec.reward_parts
+    with pytest.raises(ScenarioError, match="distance_penalty_per_nm"):
+        batch(airspace(NORTH, reward="legacy", distance_penalty_per_nm=-0.1))
 
 
 def test_turning_away_and_back_earns_nothing_net():
@@ -192,6 +259,10 @@ def test_discrete_table_covers_every_combination_of_turn_and_speed():
 
 def part(env, name):
     return env.reward_parts[0, :, list(env.spec.reward_parts).index(name)].tolist()
+
+
+def stat(env, name):
+    return env.episode_stats[0, list(env.spec.stats).index(name)]
 
 
 def feature(env, name):

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from slipstream.config.load import load
 from slipstream.errors import ScenarioError
-from slipstream.worlds import drmario
+from slipstream.worlds import drmario, vec_env
 from slipstream.worlds.drmario import Engine, Terminal
 from slipstream.worlds.drmario import config as schema
 from slipstream.worlds.drmario.build import unseen
@@ -246,6 +246,55 @@ def test_a_time_goal_counts_only_what_is_in_time():
         assert end["timeout"] == (not end["success"] and not end["top_out"])
         if end["viruses_left"] > 0 and not end["top_out"]:
             assert end["frames"] > limit
+
+
+def timed(**changes):
+    return {"phases": [{"name": "in time", "max_seconds": 10.0}], "max_pills": 200, **changes}
+
+
+def test_being_late_is_an_end_where_there_is_a_time_goal_and_a_cut_in_worlds_saved_before():
+    for changes, is_the_end in (({}, True), ({"time_left": False}, False)):
+        env = games(worlds=32, **timed(**changes))
+        late = 0
+        for _ in play(env, "random", 60):
+            for i in np.flatnonzero(env.episode_done).tolist():
+                end = figures(env, i)
+                if end["timeout"] and end["frames"] > 10.0 * schema.FRAMES_PER_SECOND and end["viruses_left"]:
+                    late += 1
+                    assert (env.terminated[i, 0], env.truncated[i, 0]) == (is_the_end, not is_the_end)
+        assert late > 10
+
+
+def test_games_that_run_out_of_pills_in_time_are_cut_off():
+    env = games(worlds=32, **timed(max_pills=3))
+    for _ in play(env, "random", 3):
+        pass
+    assert env.truncated.all()
+
+
+def test_the_time_left_is_seen_until_it_is_over():
+    env = games(worlds=8, **timed())
+    column = list(env.spec.obs[2].features).index("time_left")
+    seen = []
+    for _ in play(env, "random", 8):
+        frames = np.array([shown(env, i)[1]["frames"] for i in range(8)])
+        seconds = np.maximum(0.0, (round(10 * schema.FRAMES_PER_SECOND) - frames) / schema.FRAMES_PER_SECOND)
+        np.testing.assert_allclose(env.obs["aux"][:, 0, column], seconds / (seconds + 30), rtol=1e-6)
+        seen += env.obs["aux"][:, 0, column].tolist()
+    assert min(seen) < 0.15 < 0.2 < max(seen)
+    env.phases = [vec_env.timed(0, 60)] * 8  # a limit of its own, as certificates have
+    env.reset()
+    np.testing.assert_allclose(env.obs["aux"][:, 0, column], (60 / 60.0988) / (60 / 60.0988 + 30), rtol=1e-6)
+
+
+def test_games_without_a_time_goal_show_no_clock():
+    assert "time_left" not in games().spec.obs[2].features
+    assert "time_left" not in games(**timed(time_left=False)).spec.obs[2].features
+    config = schema.DrMarioConfig.model_validate(timed(phases=[{"name": "a"}, {"name": "b", "max_seconds": 10.0}]))
+    assert config.only_phase(0).shows_time_left  # what a policy was trained on stays as it was
+    said = config.model_dump()
+    del said["time_left"]
+    assert schema.DrMarioConfig.model_validate(said).time_left is False  # saved before there was a clock
 
 
 def test_certificates_are_earned_on_seeds_that_training_never_draws():

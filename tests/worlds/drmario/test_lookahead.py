@@ -13,12 +13,20 @@ WORLDS = 8
 
 
 @pytest.mark.parametrize(
-    ("level", "speed", "script", "pills"),
-    [(0, "high", "greedy", 40), (12, "low", "random", 15), (20, "medium", "random", 9), (0, "high", "fastest", 12)],
+    ("level", "speed", "script", "pills", "seconds"),
+    [
+        (0, "high", "greedy", 40, None),
+        (12, "low", "random", 15, None),
+        (20, "medium", "random", 9, None),
+        (0, "high", "fastest", 12, None),
+        (0, "high", "greedy", 40, 9.0),
+        (20, "medium", "random", 30, 40.0),
+    ],
 )
-def test_what_is_foretold_is_what_comes(level, speed, script, pills):
+def test_what_is_foretold_is_what_comes(level, speed, script, pills, seconds):
     """Time, bottle, numbers and costs, for all but the pill nobody can know; and how games end."""
-    config = DrMarioConfig(levels=(level,), speed=speed, max_pills=pills)
+    phases = () if seconds is None else ({"name": "in time", "levels": (level,), "max_seconds": seconds},)
+    config = DrMarioConfig.model_validate({"levels": (level,), "phases": phases, "speed": speed, "max_pills": pills})
     env = make_worlds(config, WORLDS, EnvOptions(seed=level + 1, autoreset=False))
     look = look_ahead(config, env.spec)
     env.reset()

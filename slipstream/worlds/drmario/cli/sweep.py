@@ -155,7 +155,9 @@ def _subject(run: Path | None, scripts: Sequence[str]) -> tuple[Scenario, Checkp
 def _registry_games(scenario: Scenario, levels: Sequence[int], max_pills: int | None) -> Scenario:
     """The same scenario on the registry's games, a phase for every level."""
     phases = [{"name": f"level {level}", "levels": [level]} for level in levels]
+    assert isinstance(scenario.world, DrMarioConfig)
     changes: dict[str, object] = {"world.phases": phases, "world.seeds": "registry", "curriculum": None}
+    changes |= {"world.time_left": scenario.world.shows_time_left}  # what its policy was trained to see
     return override(scenario, changes | ({} if max_pills is None else {"world.max_pills": max_pills}))
 
 
