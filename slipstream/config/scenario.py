@@ -169,7 +169,7 @@ class Scenario(Config):
         return self.collect.num_worlds * self.collect.rollout_length
 
     @property
-    def training_world(self) -> AnyWorld:
+    def training_world(self) -> WorldConfig:
         """The world that experience is collected in: with the settings of `collect.world`, and the world's own."""
         return (changed_world(self.world, self.collect.world) if self.collect.world else self.world).in_training()
 
