@@ -69,6 +69,25 @@ def test_games_that_are_cleared_are_foretold_too():
     assert cleared > 3
 
 
+def test_a_bottle_that_is_cleared_too_late_is_foretold_as_no_success():
+    phases = ({"name": "one", "viruses": 1, "max_seconds": 3.0},)
+    config = DrMarioConfig.model_validate({"phases": phases, "max_pills": 40})
+    env = make_worlds(config, 64, EnvOptions(seed=3, autoreset=False))
+    look = look_ahead(config, env.spec)
+    env.reset()
+    late = 0
+    while (acting := np.flatnonzero(env.acting[:, 0])).size:
+        env.act_scripted("greedy", [0])
+        rows = {i: {name: block[i, 0].copy() for name, block in env.obs.items()} for i in acting}
+        env.step()
+        for i, row in rows.items():
+            end = dict(zip(env.spec.stats, env.episode_stats[i].tolist(), strict=True))
+            if env.episode_done[i] and end["viruses_left"] == 0 and not end["success"]:
+                assert look(row, [int(env.actions[i, 0])])[0] == (env.ticks[i], False, {})
+                late += 1
+    assert late
+
+
 def test_of_the_pill_nobody_knows_there_is_one_row_for_each():
     config = DrMarioConfig(show_costs=False)
     env = make_worlds(config, 1, EnvOptions(autoreset=False))
