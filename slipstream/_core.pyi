@@ -139,6 +139,33 @@ def recurrent_backward(shape: RecurrentShape, parameters: Sequence[int], x: int,
     The same back; grad_after 0: zeros; gradients that are not wanted have the address 0.
     """
 
+class ConvShape:
+    """Sizes of convolutions over images of bytes; the weights are torch's."""
+
+    def __init__(self, channels: int, height: int, width: int, channels_first: bool, low: float, scale: float, layers: Sequence[tuple[int, int, int]]) -> None:
+        """
+        Each layer is (kernel, stride, outputs); a byte b counts (b - low) * scale.
+        """
+
+    @property
+    def image_bytes(self) -> int: ...
+
+    @property
+    def features(self) -> int: ...
+
+    @property
+    def parameter_floats(self) -> int: ...
+
+    def hidden_floats(self, rows: int) -> int: ...
+
+def conv_forward(shape: ConvShape, parameters: Sequence[int], images: int, rows: int, hidden: int, out: int) -> None:
+    """
+    Features of images: addresses of contiguous memory, of images uint8 and else float32; hidden 0: no backward pass will follow.
+    """
+
+def conv_backward(shape: ConvShape, parameters: Sequence[int], images: int, rows: int, hidden: int, out: int, grad_out: int, grads: int) -> None:
+    """The same back, to the gradients of all parameters."""
+
 def gaussian_surrogate(rows: int, size: int, *, mean: int, log_std: int, old_mean: int, old_log_std: int, action: int, logp: int, advantage: int, weights: tuple[float, float, float, bool], by_mean: int, by_log_std: int) -> tuple[float, float, float, float, float, float]:
     """
     Total, policy loss, entropy, approximate KL, share of clipped rows, KL; addresses of contiguous memory.

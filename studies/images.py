@@ -74,24 +74,30 @@ def whole_games(task: str) -> dict[str, Any]:
 
 
 def sb3(cell: Cell) -> Cell:
-    import torch
-    from stable_baselines3 import DQN, PPO
     from stable_baselines3.common.env_util import make_vec_env
     from stable_baselines3.common.evaluation import evaluate_policy
 
-    torch.set_num_threads(1)
-    task, steps, algo = cell["task"], cell["steps"], cell["algo"]
-    settings = (ppo_settings if algo == "ppo" else dqn_settings)(is_atari(task))
-    worlds = settings.pop("worlds")
-    env = make_vec_env(lambda: images_of(task, True), n_envs=worlds, seed=cell["seed"])
-    policy = {} if is_atari(task) else {"policy_kwargs": {"features_extractor_class": small_layers()}}
-    model = {"ppo": PPO, "dqn": DQN}[algo]("CnnPolicy", env, seed=cell["seed"], device="cpu", **settings, **policy)
+    task = cell["task"]
+    model = sb3_model(task, cell["algo"], cell["seed"])
     start = time.process_time()
-    model.learn(steps)
+    model.learn(cell["steps"])
     seconds = time.process_time() - start
     test = make_vec_env(lambda: images_of(task, False), n_envs=5, seed=10_000 + cell["seed"])
     score, _ = evaluate_policy(model, test, EPISODES[is_atari(task)], deterministic=True)
     return {"return": float(score), "cpu_seconds": round(seconds, 1)}
+
+
+def sb3_model(task: str, algo: str, seed: int, **changes: Any) -> Any:
+    """A learner of SB3's that has not begun, with our settings."""
+    import torch
+    from stable_baselines3 import DQN, PPO
+    from stable_baselines3.common.env_util import make_vec_env
+
+    torch.set_num_threads(1)
+    settings = (ppo_settings if algo == "ppo" else dqn_settings)(is_atari(task)) | changes
+    env = make_vec_env(lambda: images_of(task, True), n_envs=settings.pop("worlds"), seed=seed)
+    policy = {} if is_atari(task) else {"policy_kwargs": {"features_extractor_class": small_layers()}}
+    return {"ppo": PPO, "dqn": DQN}[algo]("CnnPolicy", env, seed=seed, device="cpu", **settings, **policy)
 
 
 def images_of(task: str, training: bool) -> Any:

@@ -45,6 +45,7 @@ void bind_vec_env(nb::module_& m);
 void bind_kernels(nb::module_& m);
 void bind_mlp(nb::module_& m);
 void bind_recurrent(nb::module_& m);
+void bind_conv(nb::module_& m);
 void bind_surrogate(nb::module_& m);
 void bind_vtrace(nb::module_& m);
 void bind_replay(nb::module_& m);

@@ -8,6 +8,7 @@ NB_MODULE(_core, m) {
   slipstream::bind_kernels(m);
   slipstream::bind_mlp(m);
   slipstream::bind_recurrent(m);
+  slipstream::bind_conv(m);
   slipstream::bind_surrogate(m);
   slipstream::bind_vtrace(m);
   slipstream::bind_replay(m);

@@ -209,8 +209,9 @@ struct Finisher {
 
 template <class Of>
 constexpr Tiles tiles_by() {
-  return {Of::kHeight, Of::kWidth,   Of::kGroup,      Of::pack_transposed,  Of::pack,
-          Of::product, Of::gradient, Of::derivatives, Finisher<Of>::finish, Finisher<Of>::unfinish};
+  return {Of::kHeight,           Of::kWidth,   Of::kGroup,   Of::pack_transposed, Of::pack,
+          Of::product,           Of::gathered, Of::gradient, Of::derivatives,     Finisher<Of>::finish,
+          Finisher<Of>::unfinish};
 }
 
 }  // namespace

@@ -20,6 +20,13 @@ struct Strided {
   Index inner;
 };
 
+// A(i, k) = data[row[i] + inner[k]]: an image as a matrix of the patches in it.
+struct Gathered {
+  const float* data;
+  const Index* row;
+  const Index* inner;
+};
+
 // Rows of a matrix, which lie `stride` apart; 0: all rows are the same.
 template <class T>
 struct Rows {
@@ -55,6 +62,9 @@ struct Tiles {
   // out [rows, columns] = activation(A [rows, inner] B + bias), with B packed; bias null: 0.
   void (*product)(const Strided& a, Index rows, const float* packed, Index inner, Index columns, const float* bias,
                   Activation activation, const Rows<float>& out);
+  // The same, without a bias where `add` says that what is in `out` is added to.
+  void (*gathered)(const Gathered& a, Index rows, const float* packed, Index inner, Index columns, const float* bias,
+                   Activation activation, bool add, const Rows<float>& out);
   // Columns [begin, end) of out [rows, columns] = A [rows, inner] b [inner, columns]; `add`: plus what is there. At
   // most `group` of them.
   void (*gradient)(const Strided& a, Index rows, const float* b, Index inner, Index columns, Index begin, Index end,

@@ -218,21 +218,28 @@ struct Kernel {
 
   // --- products ---
 
+  static const float* row_of(const Strided& a, Index i) { return a.data + i * a.row; }
+  static const float* row_of(const Gathered& a, Index i) { return a.data + a.row[i]; }
+  static Index step(const Strided& a, Index k) { return k * a.inner; }
+  static Index step(const Gathered& a, Index k) { return a.inner[k]; }
+  static Strided from(const Strided& a, Index i, Index k) { return {row_of(a, i) + step(a, k), a.row, a.inner}; }
+  static Gathered from(const Gathered& a, Index i, Index k) { return {a.data, a.row + i, a.inner + k}; }
+
   // out [kRows, kWide registers] = start + A B over `depth` inner indices; rows of A beyond `rows` repeat the last.
   // Not inlined: among other code the compiler does not keep all sums in registers, at half the speed.
-  template <int kWide>
-  [[gnu::noinline]] static void multiply(const Strided& a, Index rows, const float* __restrict b, Index depth,
+  template <int kWide, class A>
+  [[gnu::noinline]] static void multiply(const A& a, Index rows, const float* __restrict b, Index depth,
                                          const Rows<const float>& start, const Rows<float>& out) {
+    const A local = a;
     const float* at[kRows];
-    for (Index i = 0; i < kRows; ++i) at[i] = a.data + lesser(i, rows - 1) * a.row;
+    for (Index i = 0; i < kRows; ++i) at[i] = row_of(local, lesser(i, rows - 1));
     Vec sum[kRows][kWide];
 #pragma GCC unroll 8
     for (int i = 0; i < kRows; ++i)
 #pragma GCC unroll 4
       for (int j = 0; j < kWide; ++j) sum[i][j] = load<Vec>(start.data + i * start.stride + j * kLanes);
-    const Index inner = a.inner;
-    Index offset = 0;
-    for (Index k = 0; k < depth; ++k, b += kWide * kLanes, offset += inner) {
+    for (Index k = 0; k < depth; ++k, b += kWide * kLanes) {
+      const Index offset = step(local, k);
       Vec column[kWide];
       for (int j = 0; j < kWide; ++j) column[j] = load<Vec>(b + j * kLanes);
 #pragma GCC unroll 8
@@ -249,9 +256,9 @@ struct Kernel {
   }
 
   // The same where only `rows` and `width` columns of the tile are there; of `start` as well, unless its stride is 0.
-  template <int kWide>
-  static void multiply_part(const Strided& a, Index rows, Index width, const float* b, Index depth,
-                            Rows<const float> start, const Rows<float>& out) {
+  template <int kWide, class A>
+  static void multiply_part(const A& a, Index rows, Index width, const float* b, Index depth, Rows<const float> start,
+                            const Rows<float>& out) {
     if (rows == kRows && width == kWide * kLanes) return multiply<kWide>(a, rows, b, depth, start, out);
     alignas(kLine) float whole[kRows * kWide * kLanes] = {};
     const Rows<float> sums{whole, kWide * kLanes};
@@ -278,14 +285,14 @@ struct Kernel {
   }
 
   // One panel of a product, of which `width` columns are wanted.
-  template <int kWide = kMost>
-  static void product_panel(const Strided& a, Index rows, const float* b, Index inner, Index width, const float* bias,
-                            Activation activation, const Rows<float>& out) {
+  template <int kWide = kMost, class A>
+  static void product_panel(const A& a, Index rows, const float* b, Index inner, Index width, const float* bias,
+                            Activation activation, bool add, const Rows<float>& out) {
     if constexpr (kWide > 1) {
       if (width <= (kWide - 1) * kLanes)
-        return product_panel<kWide - 1>(a, rows, b, inner, width, bias, activation, out);
+        return product_panel<kWide - 1>(a, rows, b, inner, width, bias, activation, add, out);
     } else if constexpr (kLanes > 8) {
-      if (width <= 8) return Kernel<8, kRows, 1>::product_panel(a, rows, b, inner, width, bias, activation, out);
+      if (width <= 8) return Kernel<8, kRows, 1>::product_panel(a, rows, b, inner, width, bias, activation, add, out);
     }
     alignas(kLine) float first[kWide * kLanes] = {};
     if (bias != nullptr) copy(bias, width, first);
@@ -294,8 +301,8 @@ struct Kernel {
       for (Index r = 0; r < rows; r += kRows) {
         const Index height = lesser(kRows, rows - r);
         const Rows<float> to{out.data + r * out.stride, out.stride};
-        multiply_part<kWide>({a.data + r * a.row + k * a.inner, a.row, a.inner}, height, width, b + k * kWide * kLanes,
-                             depth, sums_so_far(k > 0, to, first), to);
+        multiply_part<kWide>(from(a, r, k), height, width, b + k * kWide * kLanes, depth,
+                             sums_so_far(add || k > 0, to, first), to);
         if (k + depth == inner) activate_rows(activation, height, width, to);
       }
     }
@@ -307,9 +314,20 @@ struct Kernel {
 
   static void product(const Strided& a, Index rows, const float* packed, Index inner, Index columns, const float* bias,
                       Activation activation, const Rows<float>& out) {
+    any_product(a, rows, packed, inner, columns, bias, activation, false, out);
+  }
+
+  static void gathered(const Gathered& a, Index rows, const float* packed, Index inner, Index columns,
+                       const float* bias, Activation activation, bool add, const Rows<float>& out) {
+    any_product(a, rows, packed, inner, columns, bias, activation, add, out);
+  }
+
+  template <class A>
+  static void any_product(const A& a, Index rows, const float* packed, Index inner, Index columns, const float* bias,
+                          Activation activation, bool add, const Rows<float>& out) {
     for (Index c = 0; c < columns; c += kPanel, packed += inner * kPanel)
       product_panel(a, rows, packed, inner, lesser(kPanel, columns - c), bias == nullptr ? nullptr : bias + c,
-                    activation, {out.data + c, out.stride});
+                    activation, add, {out.data + c, out.stride});
   }
 
   template <int kWide = kMost>
@@ -333,8 +351,8 @@ struct Kernel {
         const Index panel = panel_of(end - c);
         pack_panel(b + k * columns, columns, depth, c, lesser(panel, end - c), panel, packed);
         for (Index r = 0; r < rows; r += kRows)
-          gradient_tile({a.data + r * a.row + k * a.inner, a.row, a.inner}, lesser(kRows, rows - r),
-                        lesser(kPanel, end - c), packed, depth, add || k > 0, {out + r * columns + c, columns});
+          gradient_tile(from(a, r, k), lesser(kRows, rows - r), lesser(kPanel, end - c), packed, depth, add || k > 0,
+                        {out + r * columns + c, columns});
       }
     }
   }

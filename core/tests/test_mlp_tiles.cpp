@@ -106,6 +106,44 @@ void wide_registers_finish_a_layer_with_the_same_bits() {
       }
 }
 
+// The same product where tables say where the numbers stand, and once more on top of it.
+Floats gathered(const Tiles& tiles, Index rows, Index inputs, Index outputs) {
+  const Floats x = numbers(rows * inputs, 1);
+  const Floats w = numbers(outputs * inputs, 2);
+  const Floats bias = numbers(outputs, 3);
+  std::vector<Index> row_at, inner_at;
+  for (Index r = 0; r < rows; ++r) row_at.push_back(r * inputs);
+  for (Index i = 0; i < inputs; ++i) inner_at.push_back(i);
+  Floats packed(static_cast<std::size_t>(inputs * ((outputs + tiles.lanes - 1) / tiles.lanes * tiles.lanes)));
+  Floats out(static_cast<std::size_t>(rows * outputs));
+  tiles.pack_transposed(w.data(), outputs, inputs, packed.data());
+  for (const bool add : {false, true})
+    tiles.gathered({x.data(), row_at.data(), inner_at.data()}, rows, packed.data(), inputs, outputs, bias.data(),
+                   Activation::kIdentity, add, {out.data(), outputs});
+  return out;
+}
+
+void a_gathered_product_is_the_sum_over_its_tables_and_is_added_to_what_is_there() {
+  for (const Index rows : {1, 7, 20})
+    for (const Index inputs : {1, 65, 300})
+      for (const Index outputs : {3, 16, 70}) {
+        const Floats x = numbers(rows * inputs, 1);
+        const Floats w = numbers(outputs * inputs, 2);
+        Floats expected;
+        for (Index r = 0; r < rows; ++r)
+          for (Index o = 0; o < outputs; ++o) {
+            float sum = numbers(outputs, 3)[static_cast<std::size_t>(o)];
+            for (int pass = 0; pass < 2; ++pass)  // a bias is of the first alone
+              for (Index i = 0; i < inputs; ++i)
+                sum = std::fma(x[static_cast<std::size_t>(r * inputs + i)], w[static_cast<std::size_t>(o * inputs + i)],
+                               sum);
+            expected.push_back(sum);
+          }
+        CHECK(same_bits(gathered(tiles_of_8(), rows, inputs, outputs), expected));
+        if (tiles_of_16() != nullptr) CHECK(same_bits(gathered(*tiles_of_16(), rows, inputs, outputs), expected));
+      }
+}
+
 void a_gradient_is_the_sum_over_rows_one_by_one() {
   const Index rows = 300;
   const Floats x = numbers(rows * 3, 1);
@@ -128,6 +166,7 @@ void a_gradient_is_the_sum_over_rows_one_by_one() {
 
 int main() {
   CHECK(&fastest_tiles() == (tiles_of_16() == nullptr ? &tiles_of_8() : tiles_of_16()));
+  a_gathered_product_is_the_sum_over_its_tables_and_is_added_to_what_is_there();
   a_gradient_is_the_sum_over_rows_one_by_one();
   if (tiles_of_16() != nullptr) {
     wide_registers_change_no_bit();

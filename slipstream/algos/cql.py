@@ -72,6 +72,10 @@ class Cql(ReplayAlgorithm):
         """Take new transitions into the input statistics."""
         self.sac.observe(rows)
 
+    def wants_even_draw(self) -> bool:
+        """As SAC does."""
+        return self.sac.wants_even_draw()
+
     def update(self, sample: Sample, progress: Progress) -> UpdateResult:
         """SAC's, with the critics' step below."""
         return self.sac.update(sample, progress)

@@ -19,7 +19,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from slipstream.algos.adam import ALONE, FlatAdam, Share, TargetNetwork, joined
-from slipstream.algos.losses import GradientStep, Loss, autograd_loss, gradient_step, quantile_loss, quantile_losses
+from slipstream.algos.losses import (
+    GradientStep,
+    Loss,
+    autograd_loss,
+    gradient_step,
+    huber_grads,
+    quantile_loss,
+    quantile_losses,
+)
 from slipstream.algos.offpolicy import (
     RowPrivacy,
     Rows,
@@ -136,7 +144,10 @@ class Dqn(ReplayAlgorithm):
             return quantile_loss(taken(self.actor.as_quantiles(out), rows.action), target[piece.at], rows.weight)
 
         def loss_of(piece: RowSlice) -> tuple[Forward, Loss]:
-            forward = self.runner.forward(piece.rows.inputs)
+            forward, rows = self.runner.forward(piece.rows.inputs), piece.rows
+            if self.actor.spec.quantiles == 1 and not self.actor.spec.dueling:
+                (out,) = forward.outputs
+                return forward, huber_grads(out, rows.action, target[piece.at], rows.weight)
             return forward, autograd_loss(partial(loss, piece), *forward.outputs)
 
         if self.private is None:

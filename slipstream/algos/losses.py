@@ -131,6 +131,19 @@ def quantile_loss(values: Tensor, target: Tensor, weight: Tensor) -> tuple[Tenso
     return (weight * losses).mean(), td_error
 
 
+def huber_grads(out: Tensor, action: Tensor, target: Tensor, weight: Tensor) -> Loss:
+    """`quantile_loss` of the plain value of one choice a row, from the outputs [B, choices], with its output gradient.
+
+    It has autograd's bits.
+    """
+    index = action.unsqueeze(1)
+    error = target - out.gather(1, index)  # [B, 1]
+    size, slope = error.abs(), error.clamp(-HUBER, HUBER)
+    loss = (weight * torch.where(size <= HUBER, 0.5 * error.square(), HUBER * (size - 0.5 * HUBER)).squeeze(1)).mean()
+    of_rows = (weight * (1.0 / len(weight))).unsqueeze(1)
+    return Loss(loss, size.squeeze(1), [torch.zeros_like(out).scatter_(1, index, of_rows * -slope)])
+
+
 def quantile_losses(values: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     """Quantile Huber loss and mean absolute error of every row, [B]; one quantile is plain Huber.
 

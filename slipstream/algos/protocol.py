@@ -152,6 +152,10 @@ class ReplayAlgorithm(Algorithm, Protocol):
     def observe(self, rows: Transitions) -> None:
         """Take new transitions into the input statistics."""
 
+    def wants_even_draw(self) -> bool:
+        """Whether the coming update has a policy to improve on all rows alike (`Sample.even`), besides its values."""
+        return False
+
     def update(self, sample: Sample, progress: Progress) -> UpdateResult:
         """One gradient step on a draw."""
 

@@ -1,9 +1,10 @@
 """SAC (Haarnoja et al. 2018, arXiv:1801.01290, 1812.05905): an actor that keeps its entropy, twin critics beneath it.
 
 Where we depart from the papers: a truncated episode bootstraps from its final observation; the temperature is learned
-in log space; deviations are bounded smoothly. With discrete choices (Christodoulou 2019, arXiv:1910.07207) expectations
-over actions are exact sums, and the entropy to keep is half of what the allowed choices could have. With a memory, the
-actor and each critic have one of their own (`algos/remembered.py`).
+in log space; deviations are bounded smoothly; with prioritised replay, actor and temperature learn from a draw of their
+own, of all rows alike (as LA3P, Saglam et al. 2022). With discrete choices (Christodoulou 2019, arXiv:1910.07207)
+expectations over actions are exact sums, and the entropy to keep is half of what the allowed choices could have. With a
+memory, the actor and each critic have one of their own (`algos/remembered.py`).
 """
 
 from __future__ import annotations
@@ -152,6 +153,10 @@ class Sac(ReplayAlgorithm):
         """Take new transitions into the input statistics."""
         self.actor.observe(tensors(rows.obs, self.device))
 
+    def wants_even_draw(self) -> bool:
+        """Always: every step is one of the policy too."""
+        return True
+
     def update(self, sample: Sample, progress: Progress) -> UpdateResult:
         """Targets, critics, actor, temperature, then the target critics follow."""
         config = self.config
@@ -168,6 +173,9 @@ class Sac(ReplayAlgorithm):
         following = over_pieces(pieces, lambda each: self._next_value(each.rows, backed_up, noise[0][each.at]))
         target = critic_target(rows, following)
         critic_loss, td_error, critic_norm = self.step_critics(pieces, target, critic_rate)
+        if sample.even is not None:
+            rows = rows_of(sample.even, self.actor, self.device, self.share, config.replay.n_step)
+            pieces = pieces_of(rows, config.accumulate, self.share)
         actor_loss, entropy, actor_norm = self._step_actor(pieces, temperature, noise[1], rate)
         if config.learn_temperature:  # its loss: log temperature * (entropy - wanted)
             self.temperature_optimiser.add_gradient([entropy - self._wanted_entropy(rows)])

@@ -1,8 +1,9 @@
 """TD3 (Fujimoto et al. 2018, arXiv:1802.09477): a deterministic policy, twin critics, delayed and smoothed.
 
 Where we depart from the paper: a truncated episode bootstraps from its final observation; the exploration noise may
-follow a schedule; importance weights of prioritised replay weigh the critics' errors. With a memory, the actor and each
-critic have one of their own (`algos/remembered.py`).
+follow a schedule. With prioritised replay, importance weights weigh the critics' errors, and the actor learns from a
+draw of its own, of all rows alike (as LA3P, Saglam et al. 2022): where values are most wrong, so are their gradients.
+With a memory, the actor and each critic have one of their own (`algos/remembered.py`).
 """
 
 from __future__ import annotations
@@ -121,6 +122,10 @@ class Td3(ReplayAlgorithm):
         """Take new transitions into the input statistics."""
         self.actor.observe(tensors(rows.obs, self.device))
 
+    def wants_even_draw(self) -> bool:
+        """Where the coming step is one of the policy too."""
+        return (self.steps + 1) % self.config.policy_delay == 0
+
     def update(self, sample: Sample, progress: Progress) -> UpdateResult:
         """Smoothed targets, critics; every `policy_delay` steps the actor, and the targets follow."""
         config = self.config
@@ -137,6 +142,9 @@ class Td3(ReplayAlgorithm):
         critic_loss, td_error, norm = self._step_critics(pieces, target, critic_rate)
         self.steps += 1
         if self.steps % config.policy_delay == 0:
+            if sample.even is not None:
+                even = rows_of(sample.even, self.actor, self.device, self.share, config.replay.n_step)
+                pieces = pieces_of(even, config.accumulate, self.share)
             actor_loss, _, actor_norm = self._step_actor(pieces, rate)
             norm = math.hypot(norm, actor_norm)
             self.actor_target.follow(config.tau)

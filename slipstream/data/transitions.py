@@ -62,6 +62,7 @@ class Sample:
     index: I64  # [B], where they stand: what `update_priorities` wants back
     weight: F32  # [B], importance weights; 1 where the draw was uniform
     past: Past | None = None  # where rows stand in sequences
+    even: Sample | None = None  # another draw, of all rows alike: what policies learn from, where this is by priority
 
 
 def to_fields(rows: Transitions) -> Fields:

@@ -3,13 +3,14 @@
 Three kinds of layers: `nature` (Mnih et al. 2015), for images of at least 36 pixels each way; `impala`, residual
 (Espeholt et al. 2018, arXiv:1802.01561), for any size; `small`, one layer of 3 x 3 (Young and Tian 2019, MinAtar).
 Images stay as the world shows them (uint8) until the first layer, which takes their lowest value to 0 and their highest
-to 1.
+to 1. On the CPU `nature` and `small` run natively (conv_pass.py), as does the layer that joins them.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 import torch
@@ -18,8 +19,17 @@ from torch import Tensor, nn
 from slipstream.config.algos.learner import ConvNetwork
 from slipstream.config.world import NetworkConfig
 from slipstream.errors import ScenarioError
+from slipstream.nets.conv_pass import (
+    ConvForward,
+    ConvPass,
+    ConvSizes,
+    checked,
+    forward_convolutions,
+    run_convolutions,
+    runs_natively,
+)
 from slipstream.nets.inputs import VECTOR, Inputs
-from slipstream.nets.mlp import Linear, make_orthogonal
+from slipstream.nets.mlp import Linear, MlpLayout, NativeForward, Net, forward_with_memory, make_orthogonal, run
 from slipstream.nets.torso import NetworkKind, TorsoSpec
 from slipstream.spec import ObsBlock, WorldSpec
 
@@ -27,6 +37,7 @@ NATURE_PIXELS = 36  # the least that its strides leave something of
 NATURE = ((8, 4), (4, 2), (3, 1))  # kernel and stride of each layer
 USUAL = {"nature": ((32, 64, 64), 512), "impala": ((16, 32, 32), 256), "small": ((16,), 128)}  # channels, features
 GAIN = math.sqrt(2)  # of layers before a ReLU
+MOST_NATIVE = 8  # convolutions of a native pass
 
 
 class ConvLayout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -98,6 +109,17 @@ def image_layers(layout: ConvLayout, channels: int, generator: torch.Generator) 
     return nn.Sequential(*layers, *([nn.ReLU()] if layout.layers == "impala" else []), nn.Flatten())
 
 
+def native_layers(layout: ConvLayout, number: int, size: tuple[int, int, int]) -> ConvPass | None:
+    """The native pass of one image's convolutions; None where torch has to run them."""
+    if layout.layers == "impala" or len(layout.channels) > MOST_NATIVE:
+        return None
+    of = NATURE if layout.layers == "nature" else ((3, 1),)
+    kernels = [of[min(i, len(of) - 1)] for i in range(len(layout.channels))]
+    layers = tuple((*kernel, width) for kernel, width in zip(kernels, layout.channels, strict=True))
+    low, scale = layout.low[number], 1.0 / (layout.high[number] - layout.low[number])
+    return ConvPass(ConvSizes(*size, layout.channels_first[number], low, scale, layers))
+
+
 class ImageTorso(nn.Module):
     """Images and vector to features."""
 
@@ -106,24 +128,55 @@ class ImageTorso(nn.Module):
     ) -> None:
         super().__init__()
         self._names = tuple(block.name for block in blocks)
-        self._layout = layout
+        self._layout, self._vector = layout, vector
         sizes = [_size(block.shape) for block in blocks]
         self.images = nn.ModuleList(image_layers(layout, size[0], generator) for size in sizes)
+        self._native = [native_layers(layout, number, size) for number, size in enumerate(sizes)]
+        self._weights = [tuple(images.parameters()) for images in self.images]
         with torch.no_grad():
             width = sum(images(torch.zeros(1, *size)).shape[1] for images, size in zip(self.images, sizes, strict=True))
-        self.join = nn.Linear(width + vector, layout.features)
-        make_orthogonal(self.join.weight, GAIN, generator)
-        nn.init.zeros_(self.join.bias)
+        self.join = Linear(width + vector, layout.features, GAIN, generator)
+        self._joined = MlpLayout((width + vector, layout.features), "relu", "relu")
+        self._topped: MlpLayout | None = None  # with a head on it
         self.features = layout.features
 
     def native(self, head: Linear | None = None) -> None:
-        """None: torch runs it."""
+        """None: it is more than a perceptron."""
 
     def forward(self, inputs: Inputs, head: Linear | None = None) -> Tensor:
         """Features [rows, width], or a head's outputs."""
-        parts = [images(self._scaled(inputs, i)) for i, images in enumerate(self.images)]
-        features = torch.relu(self.join(torch.cat([*parts, inputs[VECTOR]], 1)))
-        return features if head is None else head(features)
+        parts = [self._convolved(inputs, i) for i in range(len(self.images))]
+        return run(self.joined(head).on(self.side_by_side(parts, inputs)))[0]
+
+    def joined(self, head: Linear | None = None) -> Net:
+        """The layer that joins, and a head on it."""
+        layout, parameters = self._joined, (self.join.weight, self.join.bias)
+        if head is None:
+            return Net(layout, parameters)
+        if self._topped is None or self._topped.widths[-1] != head.out_features:
+            self._topped = MlpLayout((*layout.widths, head.out_features), "relu", "identity")
+        return Net(self._topped, (*parameters, head.weight, head.bias))
+
+    def side_by_side(self, parts: list[Tensor], inputs: Inputs) -> Tensor:
+        """Features of all images, then the vector."""
+        if self._vector:
+            parts = [*parts, inputs[VECTOR]]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+
+    def runner(self, head: Linear | None = None) -> ImageRunner | None:
+        """Torso and head as native passes without autograd; None where torch has to run a part of it."""
+        passes = [each for each in self._native if each is not None]
+        if len(passes) < len(self._native):
+            return None
+        return ImageRunner(self, self._names, list(zip(passes, self._weights, strict=True)), self.joined(head))
+
+    def _convolved(self, inputs: Inputs, number: int) -> Tensor:
+        """Features of an image."""
+        native, image = self._native[number], inputs[self._names[number]]
+        if native is not None and runs_natively(image):
+            return run_convolutions(native, image, self._weights[number])
+        features: Tensor = self.images[number](self._scaled(inputs, number))
+        return features
 
     def _scaled(self, inputs: Inputs, number: int) -> Tensor:
         """An image as float32 [rows, channels, height, width], from 0 to 1."""
@@ -135,6 +188,62 @@ class ImageTorso(nn.Module):
         image = image.contiguous(memory_format=torch.channels_last)  # a quarter less time than channels first
         low, high = self._layout.low[number], self._layout.high[number]
         return image.float() if (low, high) == (0.0, 1.0) else (image.float() - low) * (1.0 / (high - low))
+
+
+class ImageForward(NamedTuple):
+    """A torso that ran natively, perhaps with a head on it, and what its backward pass needs."""
+
+    convolved: list[ConvForward]
+    joined: NativeForward
+
+    @property
+    def outputs(self) -> tuple[Tensor, ...]:
+        """The features, or the head's outputs, [rows, width]."""
+        return self.joined.outputs
+
+    def backward(self, output_grads: Sequence[Tensor]) -> list[Tensor]:
+        """Gradients of the parameters: one vector for each image, and one for the layers after them."""
+        (by_rows,), after = self.joined.all_grads(output_grads)
+        parts = torch.split(by_rows, self._widths(by_rows), 1)
+        return [*(each.backward(part) for each, part in zip(self.convolved, parts, strict=False)), *after]
+
+    def vector_grads(self, output_grads: Sequence[Tensor]) -> list[Tensor]:
+        """The gradient of the vector, [rows, features]."""
+        (by_rows,) = self.joined.vector_grads(output_grads)
+        return [torch.split(by_rows, self._widths(by_rows), 1)[-1]]
+
+    def _widths(self, by_rows: Tensor) -> list[int]:
+        """Of every image's features and of the vector."""
+        widths = [each.features.shape[1] for each in self.convolved]
+        return [*widths, by_rows.shape[1] - sum(widths)]
+
+
+class ImageRunner:
+    """Runs a torso forward natively; memory for what one backward pass needs is kept from pass to pass."""
+
+    def __init__(
+        self,
+        torso: ImageTorso,
+        names: Sequence[str],
+        passes: Sequence[tuple[ConvPass, tuple[Tensor, ...]]],
+        joined: Net,
+    ) -> None:
+        self._torso, self._names, self._passes, self._joined = torso, names, passes, joined
+        self._hidden = [torch.empty(0) for _ in passes]
+        self._memory: list[Tensor] = []
+
+    def forward(self, inputs: Inputs) -> ImageForward:
+        """Run it; valid until the next forward pass."""
+        convolved = [self._convolve(i, inputs[name]) for i, name in enumerate(self._names)]
+        rows = self._torso.side_by_side([each.features for each in convolved], inputs)
+        return ImageForward(convolved, forward_with_memory([self._joined.on(rows)], self._memory))
+
+    def _convolve(self, number: int, images: Tensor) -> ConvForward:
+        layout, parameters = self._passes[number]
+        needed = layout.native.hidden_floats(len(images))
+        if len(self._hidden[number]) < needed:
+            self._hidden[number] = torch.empty(needed)
+        return forward_convolutions(layout, checked(layout, images), parameters, self._hidden[number])
 
 
 class ConvKind(NetworkKind):

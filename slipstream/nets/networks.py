@@ -22,9 +22,18 @@ from slipstream.nets.arithmetic import PLAIN, current_arithmetic
 from slipstream.nets.critic import ActionCritics, Critic
 from slipstream.nets.heads import Categorical, Composite, Gaussian, allowed, tensors_of
 from slipstream.nets.inputs import VECTOR, Inputs
-from slipstream.nets.mlp import NativeForward, Net, forward_with_memory, is_native
+from slipstream.nets.mlp import Net, forward_with_memory, is_native
 from slipstream.nets.shared import SharedRunner, shared_runner
-from slipstream.nets.torso import Network, NetworkKind, TorsoSpec, network_kind, usual_network
+from slipstream.nets.torso import (
+    NativeTorso,
+    Network,
+    NetworkKind,
+    TorsoForward,
+    TorsoRunner,
+    TorsoSpec,
+    network_kind,
+    usual_network,
+)
 from slipstream.spec import WorldSpec
 
 TWINS = 2  # critics of actions, of which the smaller value counts
@@ -153,6 +162,7 @@ class NetworkRunner:
         self._networks = networks
         native = [network.torso.native(network.head) for network in networks]
         self._native: list[Net] = [each for each in native if each is not None]
+        self._single = _own_runner(networks)
         self._memory: list[Tensor] = []
 
     def forward(self, *inputs: Inputs) -> Forward:
@@ -161,11 +171,13 @@ class NetworkRunner:
         native = self.forward_natively(*given)
         return self._forward_in_torch(given) if native is None else native
 
-    def forward_natively(self, *inputs: Inputs) -> NativeForward | None:
+    def forward_natively(self, *inputs: Inputs) -> TorsoForward | None:
         """The same without autograd; None where torch has to run a network."""
-        if len(self._native) != len(self._networks) or current_arithmetic() != PLAIN:
+        if current_arithmetic() != PLAIN or not is_native(inputs[0][VECTOR]):
             return None
-        if not is_native(inputs[0][VECTOR]):
+        if self._single is not None:
+            return self._single.forward(inputs[0])
+        if len(self._native) != len(self._networks):
             return None
         passes = [net.on(each[VECTOR]) for net, each in zip(self._native, inputs, strict=True)]
         return forward_with_memory(passes, self._memory)
@@ -176,6 +188,13 @@ class NetworkRunner:
             pairs = zip(self._networks, inputs, vectors, strict=True)
             outputs = tuple(network({**each, VECTOR: vector}) for network, each, vector in pairs)
         return GraphForward(outputs, [p for network in self._networks for p in network.parameters()], vectors)
+
+
+def _own_runner(networks: Sequence[Network]) -> TorsoRunner | None:
+    """The runner that a single network's torso may have of its own."""
+    if len(networks) > 1 or not isinstance(networks[0].torso, NativeTorso):
+        return None
+    return networks[0].torso.runner(networks[0].head)
 
 
 def runner_of(actor: Actor) -> NetworkRunner:

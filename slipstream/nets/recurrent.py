@@ -10,7 +10,7 @@ bits in either pass.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -95,8 +95,10 @@ class RecurrentTorso(nn.Module):
         parts = tuple(part.contiguous() for part in state.chunk(2, 2))
         return torch.cat(self.cell(packed, parts)[1], 2).squeeze(0)
 
-    def runner(self) -> RecurrentRunner | None:
-        """Encoder and cell as native passes without autograd; None where torch has to run the encoder."""
+    def runner(self, head: Linear | None = None) -> RecurrentRunner | None:
+        """Encoder and cell as native passes without autograd; None where torch has to run the encoder, or a head."""
+        if head is not None:
+            return None
         encoder = self.encoder.native() if isinstance(self.encoder, MlpTorso) and len(self.encoder) else None
         return None if encoder is None else RecurrentRunner(encoder, self._native, self._weights())
 
@@ -138,16 +140,22 @@ class RecurrentForward(NamedTuple):
     cell: CellForward
 
     @property
-    def features(self) -> Tensor:
-        """[rows, size]."""
-        return self.cell.out
+    def outputs(self) -> tuple[Tensor]:
+        """The features, [rows, size]."""
+        return (self.cell.out,)
 
-    def backward(self, grad_features: Tensor) -> tuple[Tensor, Tensor]:
+    def backward(self, output_grads: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         """Gradients of the encoder's and of the cell's parameters, each one vector."""
-        grads = self.cell.backward(grad_features, None, wanted=(True, True, False))
+        grads = self.cell.backward(output_grads[0], None, wanted=(True, True, False))
         assert grads.parameters is not None
         assert grads.x is not None
         return self.encoded.backward([grads.x])[0], grads.parameters
+
+    def vector_grads(self, output_grads: Sequence[Tensor]) -> list[Tensor]:
+        """The gradient of the vector, [rows, features]."""
+        grads = self.cell.backward(output_grads[0], None, wanted=(False, True, False))
+        assert grads.x is not None
+        return self.encoded.vector_grads([grads.x])
 
 
 class RecurrentRunner:

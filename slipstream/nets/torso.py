@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -47,26 +47,34 @@ class Remembering(Torso, OverSequences, Protocol):
     def step(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
         """Features of single rows, and what is remembered after them."""
 
-    def runner(self) -> FeatureRunner | None:
-        """The torso as native passes without autograd; None where torch has to run a part of it."""
 
-
-class NativeFeatures(Protocol):
-    """Features of a torso that ran natively; valid until the same runner runs again."""
+class TorsoForward(Protocol):
+    """A torso that ran natively, perhaps with a head on it; valid until the same runner runs again."""
 
     @property
-    def features(self) -> Tensor:
-        """[rows, width]."""
+    def outputs(self) -> tuple[Tensor, ...]:
+        """The features, or the head's outputs, [rows, width]."""
 
-    def backward(self, grad_features: Tensor) -> Sequence[Tensor]:
-        """Gradients of the torso's parameters, in their order."""
+    def backward(self, output_grads: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Gradients of the torso's parameters, then of the head's, in their order."""
+
+    def vector_grads(self, output_grads: Sequence[Tensor]) -> Sequence[Tensor]:
+        """The gradient of the vector that it read, [rows, features]."""
 
 
-class FeatureRunner(Protocol):
-    """Runs a torso forward natively, for heads that share its features."""
+class TorsoRunner(Protocol):
+    """Runs a torso forward natively."""
 
-    def forward(self, inputs: Inputs) -> NativeFeatures:
-        """Features of every row."""
+    def forward(self, inputs: Inputs) -> TorsoForward:
+        """Features of every row, or the outputs of its head."""
+
+
+@runtime_checkable
+class NativeTorso(Protocol):
+    """A torso that may run natively without being one perceptron."""
+
+    def runner(self, head: Linear | None = None) -> TorsoRunner | None:
+        """Torso and head as native passes without autograd; None where torch has to run a part of it."""
 
 
 class Network(NamedTuple):

@@ -21,14 +21,15 @@ from slipstream.errors import CheckpointError, ScenarioError, WorldContractError
 from slipstream.runtime.platform import available_memory
 from slipstream.types import I64
 
+EVEN = 1 << 61  # keeps the draws of all rows alike apart from those by priority
 TREE_BYTES_PER_ROW = 8 * 8 / 7  # a leaf, and its share of the sums above
 
 
 class ReplaySource(Protocol):
     """What a learner draws its batches from: a ring in memory, a dataset, or a service elsewhere."""
 
-    def sample(self, batch: int, draw: int, beta: float = 1.0) -> Sample:
-        """A batch of rows; a draw number always means the same random numbers."""
+    def sample(self, batch: int, draw: int, beta: float = 1.0, evenly: bool = False) -> Sample:
+        """A batch of rows; a draw number always means the same random numbers. `evenly`: whatever their priorities."""
 
     def update_priorities(self, index: I64, td_error: NDArray[np.floating[Any]]) -> None:
         """Say how wrong the values of drawn rows were; where draws are uniform nothing follows from it."""
@@ -125,7 +126,7 @@ class Replay:
         self._sizes = np.array([field.size for field in self.fields], np.uint64)
         self._tree = _core.SumTree(capacity) if prioritised else None
         self._largest = 1.0
-        self._batches: dict[int, DrawBuffers] = {}
+        self._batches: dict[tuple[int, bool], DrawBuffers] = {}
 
     def __len__(self) -> int:
         return min(self.total_added, self.capacity)
@@ -146,18 +147,21 @@ class Replay:
             self._tree.set(slots, np.full(rows, self._largest))
         self.total_added += rows
 
-    def sample(self, batch: int, draw: int, beta: float = 1.0) -> Sample:
-        """Draw rows with replacement; the arrays are valid until the next draw of this size."""
-        if batch not in self._batches:
-            self._batches[batch] = batch_over(np.zeros(batch_bytes(self.fields, batch), np.uint8), self.fields, batch)
-        return self.sample_into(self._batches[batch], self.seed, draw, beta)
+    def sample(self, batch: int, draw: int, beta: float = 1.0, evenly: bool = False) -> Sample:
+        """Draw rows with replacement; the arrays are valid until the next draw of this size and kind."""
+        of = batch, evenly
+        if of not in self._batches:
+            self._batches[of] = batch_over(np.zeros(batch_bytes(self.fields, batch), np.uint8), self.fields, batch)
+        return self.sample_into(self._batches[of], self.seed, draw, beta, evenly)
 
-    def sample_into(self, buffers: DrawBuffers, seed: int, draw: int, beta: float = 1.0) -> Sample:
+    def sample_into(
+        self, buffers: DrawBuffers, seed: int, draw: int, beta: float = 1.0, evenly: bool = False
+    ) -> Sample:
         """Draw rows into buffers made for replays with these fields; `priority` ends as smallest p / p of each row."""
         index, weight, priority = buffers.index, buffers.sample.weight, buffers.priority
-        _core.fill_draw(buffers.random, seed=seed, draw=draw)
-        self.choose(buffers.random, index, priority)
-        if self._tree is None:
+        _core.fill_draw(buffers.random, seed=seed ^ EVEN if evenly else seed, draw=draw)
+        self.choose(buffers.random, index, priority, evenly)
+        if self._tree is None or evenly:
             weight.fill(1.0)
         else:
             np.divide(priority.min(), priority, out=priority)
@@ -175,14 +179,16 @@ class Replay:
         """One array of the rows by place, [capacity, ...], as it stands here."""
         return self._views[name]
 
-    def choose(self, random: NDArray[np.float64], index: I64, priority: NDArray[np.float64]) -> None:
+    def choose(
+        self, random: NDArray[np.float64], index: I64, priority: NDArray[np.float64], evenly: bool = False
+    ) -> None:
         """Where the rows stand that these uniform numbers mean; their priorities too, unless draws are uniform.
 
         `random` may be overwritten.
         """
         if not self.total_added:
             raise ValueError(f"{len(random)} rows are to be drawn, and the replay is empty: it has 0 rows")
-        if self._tree is None:
+        if self._tree is None or evenly:
             np.multiply(random, len(self), out=random)
             np.copyto(index, random, casting="unsafe")  # rounds down; random < 1, so never up to len
         else:

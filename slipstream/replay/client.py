@@ -104,13 +104,13 @@ class ServedReplay:
         for start, count in self._chunks(len(rows)):
             self._link.add_chunk([array[start : start + count] for array in arrays])
 
-    def sample(self, batch: int, draw: int, beta: float = 1.0) -> Sample:
+    def sample(self, batch: int, draw: int, beta: float = 1.0, evenly: bool = False) -> Sample:
         """Draw rows with replacement; the arrays are valid until the next draw, which writes to the same memory.
 
         That is the shared window: tensors that are made of the arrays without a copy, as on the CPU, change with it.
         """
         at = self._places.batch_at
-        request = Draw(batch, draw, beta, at, self._service.mixing, self._service.strength)
+        request = Draw(batch, draw, beta, at, self._service.mixing, self._service.strength, evenly)
         began = time.monotonic()
         self._link.call(request, f"draw {batch:,} rows")
         self._link.waited_s["sample"] += time.monotonic() - began

@@ -7,6 +7,8 @@ bytes are one frame (core/kernels/frame_pool.hpp). Draws, priorities, and what i
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -17,10 +19,13 @@ from slipstream import _core
 from slipstream.data.rollout import Blocks
 from slipstream.data.transitions import Fields, Sample, Transitions, to_fields
 from slipstream.replay.buffer import Field, Prioritised, Replay, check_memory, in_order, lay_out, rows_of_fields
+from slipstream.spec import ObsBlock
 from slipstream.types import I64
 
 SMALLEST = 1024  # bytes of a frame; of smaller ones, keeping the books would cost more than it saves
 MOST_STACKED = 16  # frames in a stack
+COLORS, STACKED = 3, 4  # planes of a picture, and pictures in a stack, as most worlds have them
+ID_BYTES = 4  # of a frame's number
 CHUNKS = 64  # parts of the rows: what a pool is allocated by, and how many rows are taken in at once
 
 
@@ -54,13 +59,33 @@ def image_fields(fields: list[Field]) -> list[Images]:
     """The fields whose frames are worth sharing: blocks of bytes with two axes or more."""
     found: list[Images] = []
     for field in fields:
-        is_image = field.block is not None and field.dtype.itemsize == 1 and len(field.shape) >= 2
-        if not is_image or field.size < SMALLEST:
-            continue
-        stacked = len(field.shape) >= 3 and field.shape[0] <= MOST_STACKED
-        frames = field.shape[0] if stacked and field.size // field.shape[0] >= SMALLEST else 1
-        found.append(Images(field, frames, found[-1].columns.stop if found else 0))
+        frames = 0 if field.block is None else frames_of(field.dtype, field.shape)
+        if frames:
+            found.append(Images(field, frames, found[-1].columns.stop if found else 0))
     return found
+
+
+def frames_of(dtype: np.dtype[Any], shape: tuple[int, ...]) -> int:
+    """Frames of a block of an observation that are worth sharing; 0: it is no image, or a small one."""
+    size = math.prod(shape)
+    if dtype.itemsize != 1 or len(shape) < 2 or size < SMALLEST:
+        return 0
+    return shape[0] if len(shape) >= 3 and shape[0] <= MOST_STACKED and size // shape[0] >= SMALLEST else 1
+
+
+def usual_bytes(blocks: Sequence[ObsBlock]) -> int:
+    """What a row's observation and the next one take, where the next is that of another row too.
+
+    Of up to three planes, which may be colours, all count as new in every row; of a larger stack, a quarter of them.
+    A replay where all of a stack is new takes four times as much, and no more.
+    """
+    total = 0
+    for block in blocks:
+        dtype = np.dtype(block.dtype)
+        size, frames = block.size * dtype.itemsize, frames_of(dtype, block.shape)
+        new = frames if frames <= COLORS else -(-frames // STACKED)
+        total += 2 * size if not frames else new * size // frames + 2 * frames * ID_BYTES
+    return total
 
 
 class FrameReplay:
@@ -81,7 +106,7 @@ class FrameReplay:
         self._ids = np.zeros((capacity, self._images[-1].columns.stop), np.uint32)
         chunk = max(1, -(-capacity // CHUNKS))
         self._pools = {size: _core.FramePool(size, chunk) for size in {images.frame_bytes for images in self._images}}
-        self._batches: dict[int, Fields] = {}
+        self._batches: dict[tuple[int, bool], Fields] = {}
 
     def __len__(self) -> int:
         return len(self._rest)
@@ -98,11 +123,12 @@ class FrameReplay:
         self._rest.add(self._without_images(rows))
         self.total_added = self._rest.total_added
 
-    def sample(self, batch: int, draw: int, beta: float = 1.0) -> Sample:
-        """Draw rows with replacement; the arrays are valid until the next draw of this size."""
-        if batch not in self._batches:
-            self._batches[batch] = self._empty(batch)
-        return self._with_images(self._rest.sample(batch, draw, beta), self._batches[batch])
+    def sample(self, batch: int, draw: int, beta: float = 1.0, evenly: bool = False) -> Sample:
+        """Draw rows with replacement; the arrays are valid until the next draw of this size and kind."""
+        of = batch, evenly
+        if of not in self._batches:
+            self._batches[of] = self._empty(batch)
+        return self._with_images(self._rest.sample(batch, draw, beta, evenly), self._batches[of])
 
     def pick(self, index: I64) -> Sample:
         """Copies of the rows that stand there, each with weight 1."""

@@ -122,7 +122,7 @@ def _draw(client: ReplayConnection, table: Table, lane: Lane, request: Draw) -> 
     share = table.shares(mixture)
     if (reason := table.why_not_draw(mixture, share, request.batch)) is not None:
         raise NotYetError(reason)
-    table.draw(mixture, share, buffers, request.number, request.beta)
+    table.draw(mixture, share, buffers, request.number, request.beta, request.evenly)
     return RequestOutcome(_done(lane), part, may_wake=table.spec.limit.samples_per_insert is not None)
 
 

@@ -93,6 +93,7 @@ class Draw(ReplayRequest, frozen=True, tag="sample"):
     at: int
     mixing: Mixing
     strength: float = 0.0
+    evenly: bool = False  # all rows of a lane alike, whatever their priorities
 
 
 class UpdatePriorities(ReplayRequest, frozen=True, tag="update_priorities"):

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from slipstream import _core
 from slipstream.data.transitions import Fields, Past, Sample, Transitions
 from slipstream.errors import ScenarioError
-from slipstream.replay.buffer import Replay
+from slipstream.replay.buffer import EVEN, Replay
 from slipstream.types import F64, I32, I64, U8
 
 NONE = -1  # no row
@@ -96,10 +96,13 @@ class Sequences:
 
     # --- drawing ---
 
-    def draw(self, batch: int, draw: int, beta: float = 1.0) -> Sample:
-        """So many rows in sequences, with what stands before each; the last sequence drawn may lack its beginning."""
+    def draw(self, batch: int, draw: int, beta: float = 1.0, evenly: bool = False) -> Sample:
+        """So many rows in sequences, with what stands before each; the last sequence drawn may lack its beginning.
+
+        `evenly`: all sequences alike, whatever their priorities.
+        """
         self._look()
-        ends, priority = self._choose(batch, draw)
+        ends, priority = self._choose(batch, draw, evenly)
         total = np.cumsum(self._field("ends", ends), dtype=np.int64)
         count = int(np.searchsorted(total, batch)) + 1
         lengths = np.diff(total[:count], prepend=0)
@@ -117,11 +120,12 @@ class Sequences:
             past=Past(lengths, earlier.sum(1), before.rows.obs),
         )
 
-    def _choose(self, count: int, draw: int) -> tuple[I64, F64]:
+    def _choose(self, count: int, draw: int, evenly: bool) -> tuple[I64, F64]:
         """Last rows of sequences, with replacement, and their priorities."""
         random, priority = np.empty(count), np.ones(count)
-        _core.fill_draw(random, seed=self._replay.seed, draw=draw)
-        if self._replay.prioritised is None:
+        seed = self._replay.seed
+        _core.fill_draw(random, seed=seed ^ EVEN if evenly else seed, draw=draw)
+        if self._replay.prioritised is None or evenly:
             return self._ends[(random * len(self._ends)).astype(np.int64)], priority
         place = np.empty(count, np.int64)
         self._replay.choose(random, place, priority)

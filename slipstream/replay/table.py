@@ -15,7 +15,7 @@ import numpy as np
 from slipstream import _core
 from slipstream.data.transitions import to_fields
 from slipstream.errors import ReplayRefusedError
-from slipstream.replay.buffer import DrawBuffers, Replay, lay_out, record_bytes
+from slipstream.replay.buffer import EVEN, DrawBuffers, Replay, lay_out, record_bytes
 from slipstream.replay.messages import (
     MAX_NAME,
     LaneSpec,
@@ -169,28 +169,33 @@ class Table:
             known = self._shares[mixture.client] = mixture, lanes, share
         return known[2]
 
-    def draw(self, mixture: Mixture, share: F64, buffers: DrawBuffers, number: int, beta: float) -> None:
+    def draw(
+        self, mixture: Mixture, share: F64, buffers: DrawBuffers, number: int, beta: float, evenly: bool = False
+    ) -> None:
         """Fill a batch: for every row a lane by its share, then a row of the lane as a replay of its own would draw it.
 
         Rows of one lane stand together. Importance weights take back what priorities do within lanes, not the mixture,
-        which is wanted.
+        which is wanted. Rate limits do not count an even draw: it belongs to the step that one by priority is for.
         """
         (possible,) = np.nonzero(share)
         rows = len(buffers.random)
         if len(possible) == 1:
             lane = self.lanes[int(possible[0])]
-            lane.replay.sample_into(buffers, mixture.seed, number, beta)
+            lane.replay.sample_into(buffers, mixture.seed, number, beta, evenly)
             np.bitwise_or(buffers.index, lane.number << LANE_BITS, out=buffers.sample.index)
             lane.drawn += rows
         else:
-            self._draw_mixed(mixture, share, buffers, number, beta)
-        self.flow = Flow(self.flow.added, self.flow.drawn + rows)
+            self._draw_mixed(mixture, share, buffers, number, beta, evenly)
+        if not evenly:
+            self.flow = Flow(self.flow.added, self.flow.drawn + rows)
 
-    def _draw_mixed(self, mixture: Mixture, share: F64, buffers: DrawBuffers, number: int, beta: float) -> None:
+    def _draw_mixed(
+        self, mixture: Mixture, share: F64, buffers: DrawBuffers, number: int, beta: float, evenly: bool
+    ) -> None:
         """As `Replay.sample_into` for several lanes; `priority` ends as N p / Σp within each lane."""
-        pick = np.empty(len(buffers.random))
-        _core.fill_draw(pick, seed=mixture.seed ^ CHOICE, draw=number)
-        _core.fill_draw(buffers.random, seed=mixture.seed, draw=number)
+        pick, seed = np.empty(len(buffers.random)), mixture.seed ^ EVEN if evenly else mixture.seed
+        _core.fill_draw(pick, seed=seed ^ CHOICE, draw=number)
+        _core.fill_draw(buffers.random, seed=seed, draw=number)
         bounds = np.cumsum(share)
         chosen = np.searchsorted(bounds / bounds[-1], pick, side="right")
         records = np.empty((len(pick), self.lanes[0].replay.stride), np.uint8)
@@ -200,13 +205,14 @@ class Table:
                 continue
             part, end = slice(end, end + rows), end + rows
             index, priority = buffers.index[part], buffers.priority[part]
-            lane.replay.choose(buffers.random[part], index, priority)
-            priority *= len(lane.replay) / lane.replay.priority_total
+            lane.replay.choose(buffers.random[part], index, priority, evenly)
+            if not evenly:
+                priority *= len(lane.replay) / lane.replay.priority_total
             lane.replay.take_records(index, records[part])
             np.bitwise_or(index, lane.number << LANE_BITS, out=buffers.sample.index[part])
             lane.drawn += rows
         self.lanes[0].replay.spread(records, buffers)
-        if self.spec.prioritised is None:
+        if self.spec.prioritised is None or evenly:
             buffers.sample.weight.fill(1.0)
         else:
             np.power(buffers.priority.min() / buffers.priority, beta, out=buffers.sample.weight, casting="same_kind")

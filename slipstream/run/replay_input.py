@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -186,12 +188,18 @@ class ReplayFeed(Feed):
         return dict(_means(stats)) | ({"gradient_steps": float(steps)} if steps else {}), batch
 
     def _draw(self, beta: float) -> Sample:
-        if self._memory is not None:
-            return self._memory.sequences.draw(self._config.batch_size, self._draws, beta)
-        if self._private is None:
-            return self._store.sample(self._config.batch_size, self._draws, beta)
-        assert isinstance(self._store, (Replay, FrameReplay))
-        return self._store.pick(self._private.draw(len(self._store)))
+        """A batch; where draws are by priority, with an even one for the policy, if the learner wants that."""
+        if self._private is not None:
+            assert isinstance(self._store, (Replay, FrameReplay))
+            return self._store.pick(self._private.draw(len(self._store)))
+        draw = self._store.sample if self._memory is None else self._memory.sequences.draw
+        batch, even = self._config.batch_size, None
+        if self._config.replay.prioritised is not None and self._learner.wants_even_draw():
+            even = draw(batch, self._draws, evenly=True)
+            if self._served is not None:
+                even = copy.deepcopy(even)  # the next draw writes to the same memory
+        sample = draw(batch, self._draws, beta)
+        return sample if even is None else replace(sample, even=even)
 
     def spent(self) -> PrivacyReport | None:
         """The privacy spent by gradient steps so far; None without DP-SGD."""

@@ -28,6 +28,7 @@ from slipstream.errors import ScenarioError, suggest
 from slipstream.nets.arithmetic import PLAIN, Arithmetic
 from slipstream.nets.mlp import fastest_threads
 from slipstream.nets.torso import network_kind
+from slipstream.replay.frames import usual_bytes
 from slipstream.run.policy_file import PolicyRecord
 from slipstream.run.saved_cast import frozen_team, scripted_team
 from slipstream.run.views import by_role, refuse_other_view, told_apart, view_of, with_networks
@@ -375,11 +376,13 @@ def complete(scenario: Scenario, spec: WorldSpec) -> Scenario:
     The number of threads is the scenario's, or the fastest by a measurement; bits do not depend on it.
     """
     scenario = by_role(scenario, spec)
-    rows = {where for where, algo in _algos(scenario).items() if (r := algo.replay_config) and r.capacity is None}
-    if rows:
-        remembered = max(_remembered(_algos(scenario)[where], spec) for where in rows)
-        usual_rows = usual_capacity(scenario, spec, remembered)
-        scenario = override(scenario, {f"{where}.replay.capacity": usual_rows for where in rows})
+    open_rows = {
+        f"{where}.replay.capacity": usual_capacity(scenario, spec, algo)
+        for where, algo in _algos(scenario).items()
+        if (replay := algo.replay_config) and replay.capacity is None
+    }
+    if open_rows:
+        scenario = override(scenario, open_rows)
     scenario = with_networks(scenario, spec)
     _core.keep_freed_memory()
     torch.set_num_threads(1)  # torch's own threads cost small networks more than they bring, and change the bits
@@ -419,10 +422,17 @@ def _remembered(algo: LearnerConfig, spec: WorldSpec) -> int:
     return kind.memory(kind.layout(algo.network, spec))
 
 
-def usual_capacity(scenario: Scenario, spec: WorldSpec, memory: int = 0) -> int:
-    """Rows of a replay for which none were asked: see `algo.replay.capacity`; a memory of that size is in each."""
-    seen = sum(block.size * np.dtype(block.dtype).itemsize for block in spec.obs)
-    row_bytes = 2 * seen + 8 * (spec.action.size + 4) + 4 * memory
+def usual_capacity(scenario: Scenario, spec: WorldSpec, algo: LearnerConfig) -> int:
+    """Rows of a replay for which none were asked: see `algo.replay.capacity`.
+
+    A replay in memory holds large images once, unless the network remembers: then a memory is in each plain row.
+    """
+    memory, replay = _remembered(algo, spec), algo.replay_config
+    if memory or replay is None or replay.kind != "local":
+        seen = 2 * sum(block.size * np.dtype(block.dtype).itemsize for block in spec.obs)
+    else:
+        seen = usual_bytes(spec.obs)
+    row_bytes = seen + 8 * (spec.action.size + 4) + 4 * memory
     return max(1, min(MOST_ROWS, scenario.timesteps * spec.num_agents, available_memory() // 4 // row_bytes))
 
 

@@ -13,7 +13,7 @@ from learning import FALLING, flat, hand_sample, hand_spec, learn, set_layer
 
 from slipstream.algos.adam import BETA1
 from slipstream.algos.dqn import Dqn, taken
-from slipstream.algos.losses import quantile_loss
+from slipstream.algos.losses import autograd_loss, huber_grads, quantile_loss
 from slipstream.algos.offpolicy import rows_of
 from slipstream.algos.protocol import Progress
 from slipstream.config.algos import DqnConfig
@@ -222,3 +222,18 @@ def test_observation_statistics_are_those_of_the_rows_observed():
     learner.observe(hand_sample([1, 3], [0, 0], [0, 0], [0, 0], [9, 9]).rows)
     assert learner.actor.norm is not None
     assert float(learner.actor.norm.mean) == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize("rows", [1, 7, 33])
+def test_the_gradient_of_plain_values_in_closed_form_has_the_bits_of_autograd(rows):
+    generator = torch.Generator().manual_seed(rows)
+    out = 2 * torch.randn(rows, 6, generator=generator)
+    action = torch.randint(0, 6, (rows,), generator=generator)
+    weight = torch.rand(rows, generator=generator)
+    chosen = out.gather(1, action.unsqueeze(1))
+    for target in (2 * torch.randn(rows, 1, generator=generator), chosen + 1.0, chosen - 1.0, chosen):
+        expected = autograd_loss(lambda o, t=target: quantile_loss(taken(o.view(rows, 6, 1), action), t, weight), out)
+        found = huber_grads(out, action, target, weight)
+        assert torch.equal(found.value, expected.value)
+        assert torch.equal(found.aux, expected.aux)
+        assert torch.equal(found.output_grads[0], expected.output_grads[0])

@@ -20,11 +20,11 @@ from slipstream.data.transitions import Chain, Fields, Sample, Transitions, from
 from slipstream.errors import ScenarioError, WorldContractError
 from slipstream.replay import buffer, frames
 from slipstream.replay.buffer import Prioritised, Replay
-from slipstream.replay.frames import FrameReplay, image_fields, make_replay
+from slipstream.replay.frames import FrameReplay, image_fields, make_replay, usual_bytes
 from slipstream.replay.segments import load_replay, save_replay
 from slipstream.run import replay_input
 from slipstream.run.session import train
-from slipstream.run.setup import resolve
+from slipstream.run.setup import resolve, usual_capacity
 from slipstream.spec import ActionSpec, ObsBlock, WorldSpec
 
 ATARI = (84, 84)
@@ -356,3 +356,49 @@ def test_a_pool_refuses_what_it_does_not_have():
     assert out.tolist() == [0] * 8 + list(range(8, 16))
     pool.release(ids)
     assert pool.frames == 0
+
+
+# --- how many rows fit ---
+
+
+def one_after_the_other(count: int, shape: tuple[int, ...], new: int) -> Transitions:
+    """Rows of one long episode, whose images have so many new planes along the first axis; 0: all is new."""
+    rng = np.random.default_rng(0)
+    if not new:
+        images = rng.integers(0, 256, (count + 1, *shape), np.uint8)
+        return rows_of(images[:-1], images[1:])
+    planes = rng.integers(0, 256, (shape[0] + new * count, *shape[1:]), np.uint8)
+    images = np.stack([planes[new * i : new * i + shape[0]] for i in range(count + 1)])
+    return rows_of(images[:-1], images[1:])
+
+
+@pytest.mark.parametrize(
+    ("shape", "new"), [((4, 42, 42), 1), ((12, 42, 42), 3), ((3, 42, 42), 3), ((42, 42, 3), 0), ((42, 42), 0)]
+)
+def test_a_row_takes_the_bytes_by_which_the_usual_capacity_is_worked_out(shape, new):
+    count = 64 * 8
+    rows = one_after_the_other(count, shape, new)
+    replay = make_replay(rows, count, 0)
+    replay.add(rows)
+    plain = Replay(none_of(shape), count, 0)
+    block = ObsBlock("frame", "uint8", shape, 0.0, 255.0)
+    rest = plain.stride - 2 * block.size  # the vector, the action and the numbers
+    assert usual_bytes([block]) < 0.55 * 2 * block.size
+    assert replay.nbytes / count == pytest.approx(usual_bytes([block]) + rest, rel=0.1)
+
+
+def test_small_images_and_vectors_are_counted_twice_as_they_are_held():
+    speed, board = ObsBlock("speed", "float32", (5,), -1.0, 1.0), ObsBlock("board", "uint8", (10, 10, 4), 0.0, 1.0)
+    assert usual_bytes([speed, board]) == 2 * (20 + 400)
+
+
+@pytest.mark.parametrize(("changes", "once"), [({}, True), ({"algo.replay.kind": "service"}, False)])
+def test_the_usual_capacity_of_an_image_world_counts_frames_as_its_replay_holds_them(monkeypatch, changes, once):
+    monkeypatch.setattr("slipstream.run.setup.available_memory", lambda: 40_000_000)
+    stack = ObsBlock("frame", "uint8", (STACK, *ATARI), 0.0, 255.0)
+    spec = WorldSpec("seen", ("a",), ("a",), (stack,), ActionSpec(discrete=True, size=6))
+    scenario = load("gymnasium:CartPole-v1", {"algo": "dqn", "timesteps": 10**6, **changes}, preset="default")
+    rows = usual_capacity(scenario, spec, scenario.algo)
+    plain = 10_000_000 // (2 * stack.size)
+    assert (rows > 7 * plain) == once
+    assert once or plain - 1 <= rows <= plain

@@ -1,5 +1,7 @@
 """The replay: what is added is what is drawn, with the stated probabilities and weights, the same bits each time."""
 
+import copy
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -213,3 +215,31 @@ def test_blocks_are_drawn_in_the_order_in_which_the_world_shows_them(side):
     replay.add(rows)
     for drawn in (replay.sample(3, 0).rows, replay.pick(np.array([0, 2])).rows):
         assert [*drawn.obs] == [*drawn.next_obs] == ["frame", "speed"]
+
+
+# --- even draws beside those by priority ---
+
+
+def test_even_draws_show_all_rows_alike_whatever_their_priorities():
+    replay = filled(40, 40, Prioritised(alpha=1.0))
+    replay.update_priorities(np.arange(40), np.where(np.arange(40) < 4, 100.0, 0.01))
+    rows, draws = 64, 200
+    even = np.concatenate([replay.sample(rows, draw, evenly=True).index.copy() for draw in range(draws)])
+    share = np.bincount(even, minlength=40) / len(even)
+    deviation = np.sqrt(1 / 40 * 39 / 40 / len(even))
+    assert np.abs(share - 1 / 40).max() < 5 * deviation
+    by_priority = np.concatenate([replay.sample(rows, draw).index.copy() for draw in range(20)])
+    assert (by_priority < 4).mean() > 0.99
+
+
+def test_an_even_draw_has_weights_of_one_and_leaves_the_draw_by_priority_as_it_is():
+    replay = filled(40, 40, Prioritised(alpha=1.0))
+    replay.update_priorities(np.arange(40), np.arange(40.0))
+    alone = copy.deepcopy(replay.sample(8, 3, 0.7))
+    even = replay.sample(8, 3, 0.7, evenly=True)
+    assert (even.weight == 1).all()
+    beside = replay.sample(8, 3, 0.7)
+    np.testing.assert_array_equal(beside.index, alone.index)
+    np.testing.assert_array_equal(beside.weight, alone.weight)
+    np.testing.assert_array_equal(even.rows.reward, replay.pick(even.index).rows.reward)  # still there
+    assert not np.array_equal(even.index, beside.index)

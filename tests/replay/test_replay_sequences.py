@@ -200,3 +200,15 @@ def test_a_ring_that_could_hold_no_whole_sequence_is_refused():
     with pytest.raises(ScenarioError, match=r"algo\.replay\.capacity.* 99 .*10 decisions.*10 agents.*100"):
         check_capacity(99, 10, 10, "algo.replay.capacity")
     check_capacity(100, 10, 10, "algo.replay.capacity")
+
+
+def test_even_draws_of_sequences_do_not_look_at_priorities():
+    ring = Ring(columns=1, length=2, capacity=40, alpha=1.0, eps=1e-6)
+    ring.add(*[(0, ON)] * 40)  # twenty sequences
+    sample = ring.sequences.draw(40, 0)
+    ring.sequences.update_priorities(sample, np.where(sample.rows.action < 4, 100.0, 0.01))
+    drawn = np.concatenate([ring.sequences.draw(40, draw, evenly=True).rows.action for draw in range(1, 101)])
+    share = np.bincount(drawn // 2, minlength=20) / len(drawn)
+    deviation = np.sqrt(1 / 20 * 19 / 20 / (len(drawn) / 2))
+    assert np.abs(share - 1 / 20).max() < 5 * deviation
+    assert (ring.sequences.draw(40, 1, evenly=True).weight == 1).all()

@@ -62,8 +62,8 @@ def test_a_resumed_run_evaluates_when_the_other_would_have(tmp_path):
 def test_an_open_capacity_holds_the_whole_run_and_is_saved(tmp_path):
     scenario = load("gymnasium:CartPole-v1", {"algo": "dqn", "algo.replay.capacity": None}, preset="default")
     spec = spec_of(scenario.world)
-    assert usual_capacity(override(scenario, {"timesteps": 5000}), spec) == 5000
-    assert usual_capacity(override(scenario, {"timesteps": 10**8}), spec) == 1_000_000
+    assert usual_capacity(override(scenario, {"timesteps": 5000}), spec, scenario.algo) == 5000
+    assert usual_capacity(override(scenario, {"timesteps": 10**8}), spec, scenario.algo) == 1_000_000
     done = complete(resolve(override(scenario, {"timesteps": 5000})), spec)
     assert done.algo.replay.capacity == 5000
 
@@ -73,7 +73,7 @@ def test_an_open_capacity_takes_a_quarter_of_the_memory_at_most(monkeypatch):
     spec = spec_of(scenario.world)
     monkeypatch.setattr("slipstream.run.setup.available_memory", lambda: 4_000_000)
     row_bytes = 2 * 4 * 4 + 8 * (2 + 4)
-    assert usual_capacity(scenario, spec) == 1_000_000 // row_bytes
+    assert usual_capacity(scenario, spec, scenario.algo) == 1_000_000 // row_bytes
 
 
 def test_workers_are_started_by_themselves_only_where_they_save_time(monkeypatch):

@@ -34,6 +34,9 @@ class Listener:
     def observe(self, rows: Transitions) -> None:
         self.seen.append(rows.obs["obs"].copy())
 
+    def wants_even_draw(self) -> bool:
+        return False
+
     def update(self, sample: Sample, progress: Progress) -> Any:
         self.draws.append(sample.index.copy())
         self.weights.append(sample.weight.copy())

@@ -109,7 +109,11 @@ class ReplayConfig(Config):
         description="With a memory (algo.network gru or lstm): decisions before each sequence that bring the memory up "
         "to date and are not learned from; null: half of network.length.",
     )
-    prioritised: PrioritisedConfig | None = Field(None, description="Prioritised replay; null: uniform sampling.")
+    prioritised: PrioritisedConfig | None = Field(
+        None,
+        description="Prioritised replay, for values: the policy of sac, td3 or cql learns from a second, uniform draw; "
+        "null: uniform sampling.",
+    )
     dataset: str | None = Field(
         None,
         min_length=1,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from slipstream.algos.protocol import Algorithm, Stats
+from slipstream.algos.state import module_arrays
 from slipstream.collect.slab import Slab
 from slipstream.run.parts import Part, Update
 from slipstream.run.parts.report import named
@@ -24,8 +25,9 @@ PARAMETERS = (".weight", ".bias")
 
 def weights(learner: Algorithm) -> Arrays:
     """A copy of the weights and biases of a learner's networks."""
-    state, trained = learner.state_dict(include_optim=False), learner.layout.networks
-    return {n: a for n, a in state.items() if n.partition(".")[0] in trained and n.endswith(PARAMETERS)}
+    trained = {name: module for name, module in learner.modules.items() if name in learner.layout.networks}
+    state = {n: a for name, module in trained.items() for n, a in module_arrays(module, name).items()}
+    return {name: array for name, array in state.items() if name.endswith(PARAMETERS)}
 
 
 def diagnose(before: Arrays, after: Arrays) -> Stats:

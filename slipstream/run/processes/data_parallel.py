@@ -49,6 +49,8 @@ c10d: Any = torch._C._distributed_c10d  # where options of single operations are
 STEP_S = 600.0  # longest part of an update between two sums
 IDLE_S = 30 * 86_400.0  # between two updates the leader may collect, judge and wait for rounds as long as it likes
 
+EVEN = "even/"  # before the names of an even draw's arrays
+
 T = TypeVar("T")
 
 
@@ -302,9 +304,7 @@ def do(order: GroupOrder, arrays: Arrays, learner: Any, blocks: Sequence[str]) -
         case "rollout":
             learner.update(rollout_from(arrays), progress)
         case "sample":
-            weight = arrays.pop("weight")
-            rows = from_fields(arrays, blocks)
-            learner.update(Sample(rows, np.zeros(len(rows), np.int64), weight), progress)
+            learner.update(_sample_from(arrays, blocks), progress)
         case "observe":
             learner.observe(from_fields(arrays, blocks))
         case "load":
@@ -322,7 +322,14 @@ def _numbers(progress: Progress) -> tuple[float, int, int]:
 
 
 def _sample_arrays(sample: Sample) -> Arrays:
-    return {**to_fields(sample.rows), "weight": sample.weight}
+    even = {} if sample.even is None else _sample_arrays(sample.even)
+    return {**to_fields(sample.rows), "weight": sample.weight, **{EVEN + name: even[name] for name in even}}
+
+
+def _sample_from(arrays: Arrays, blocks: Sequence[str]) -> Sample:
+    even = {name.removeprefix(EVEN): arrays.pop(name) for name in list(arrays) if name.startswith(EVEN)}
+    weight, rows = arrays.pop("weight"), from_fields(arrays, blocks)
+    return Sample(rows, np.zeros(len(rows), np.int64), weight, even=_sample_from(even, blocks) if even else None)
 
 
 if __name__ == "__main__":
