@@ -5,11 +5,11 @@
 
 #include "bind/bind.hpp"
 #include "racing/centerline.hpp"
+#include "racing/circuit.hpp"
 #include "racing/drive.hpp"
 #include "racing/dynamics.hpp"
 #include "racing/lidar.hpp"
 #include "racing/map.hpp"
-#include "racing/track.hpp"
 
 namespace slipstream {
 
@@ -220,7 +220,7 @@ Parts parts_of(const Track& track) {
   std::vector<double> points;
   for (const Point& point : track.line.points()) points.insert(points.end(), {point.x, point.y});
   const std::size_t count = track.line.points().size();
-  return {array<std::uint8_t>({map.occupied().begin(), map.occupied().end()},
+  return {array<std::uint8_t>(map.occupied(),
                               {static_cast<std::size_t>(map.rows()), static_cast<std::size_t>(map.columns())}),
           map.resolution(),
           {map.origin().x, map.origin().y, map.origin().yaw},

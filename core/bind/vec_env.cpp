@@ -1,6 +1,7 @@
 #include <nanobind/stl/unique_ptr.h>
 
 #include <array>
+#include <utility>
 
 #include "bind/bind.hpp"
 
@@ -245,11 +246,11 @@ void bind_vec_env(nb::module_& m) {
       .def(
           "backdrop",
           [](const VecEnv& env, int world) -> nb::object {
-            const Backdrop seen = env.backdrop(world);
-            if (seen.occupied == nullptr) return nb::none();
+            Backdrop seen = env.backdrop(world);
+            if (seen.occupied.empty()) return nb::none();
             const auto rows = static_cast<std::size_t>(seen.rows);
             const auto columns = static_cast<std::size_t>(seen.columns);
-            auto* cells = new std::vector<std::uint8_t>(seen.occupied, seen.occupied + rows * columns);
+            auto* cells = new std::vector<std::uint8_t>(std::move(seen.occupied));
             const nb::capsule owner(cells, [](void* p) noexcept { delete static_cast<std::vector<std::uint8_t>*>(p); });
             return nb::make_tuple(
                 nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<2>>(cells->data(), {rows, columns}, owner),

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "racing/circuit.hpp"
 #include "racing/drivers.hpp"
 #include "racing/reward.hpp"
-#include "racing/track.hpp"
 
 namespace slipstream::racing {
 

@@ -10,7 +10,6 @@
 namespace slipstream::racing {
 namespace {
 
-constexpr std::uint32_t kFarthest = 255;
 constexpr std::size_t kLanes = 16;  // rays followed at the same time: each has to wait for memory at every leap
 
 // Squared distance to the nearest zero of a parabola envelope along one line (Felzenszwalb & Huttenlocher 2012).
@@ -51,65 +50,38 @@ void squared_distance(std::vector<double>& line, std::vector<int>& place, std::v
 }  // namespace
 
 GridMap::GridMap(std::vector<std::uint8_t> occupied, int rows, int columns, double resolution, const Pose& origin)
-    : rows_(rows),
-      columns_(columns),
-      resolution_(resolution),
-      origin_(origin),
-      cosine_(std::cos(origin.yaw)),
-      sine_(std::sin(origin.yaw)),
-      occupied_(std::move(occupied)) {
-  if (rows < 1 || columns < 1 || occupied_.size() != static_cast<std::size_t>(rows) * static_cast<std::size_t>(columns))
+    : resolution_(resolution) {
+  if (rows < 1 || columns < 1 || occupied.size() != static_cast<std::size_t>(rows) * static_cast<std::size_t>(columns))
     throw std::invalid_argument("a map has rows and columns, and a cell for each of both, not " +
-                                std::to_string(occupied_.size()) + " cells in " + std::to_string(rows) + " x " +
+                                std::to_string(occupied.size()) + " cells in " + std::to_string(rows) + " x " +
                                 std::to_string(columns));
   if (!(resolution > 0.0) || !std::isfinite(resolution))
     throw std::invalid_argument("a map's resolution is metres per cell and must be above 0, not " +
                                 std::to_string(resolution));
   if (!std::isfinite(origin.x) || !std::isfinite(origin.y) || !std::isfinite(origin.yaw))
     throw std::invalid_argument("a map's origin must be finite");
-  if (std::find(occupied_.begin(), occupied_.end(), std::uint8_t{0}) == occupied_.end())
+  if (std::find(occupied.begin(), occupied.end(), std::uint8_t{0}) == occupied.end())
     throw std::invalid_argument("none of the map's " + std::to_string(rows) + " x " + std::to_string(columns) +
                                 " cells is free: nothing could drive there");
-  squares_.resize(static_cast<std::size_t>(rows + 2) * static_cast<std::size_t>(columns + 2));
-  survey();
+  redraw(rows, columns, origin, [&](auto&& free) {
+    std::size_t i = 0;
+    for (int row = 0; row < rows; ++row)
+      for (int column = 0; column < columns; ++column)
+        if (occupied[i++] == 0) free(row, column, column);
+  });
 }
 
-GridMap::GridMap(std::size_t cells, double resolution) : GridMap({0}, 1, 1, resolution, {}) {
-  occupied_.reserve(cells);
-  squares_.reserve(cells + 4 * static_cast<std::size_t>(std::sqrt(static_cast<double>(cells)) + 2.0));
+GridMap::GridMap(std::size_t side, double resolution) : GridMap({0}, 1, 1, resolution, {}) {
+  const int most = static_cast<int>(side);
+  reserve(most, most);
 }
 
-void GridMap::place(int rows, int columns, const Pose& origin) {
-  rows_ = rows;
-  columns_ = columns;
-  origin_ = origin;
-  cosine_ = std::cos(origin.yaw);
-  sine_ = std::sin(origin.yaw);
-  const std::size_t cells = static_cast<std::size_t>(rows) * static_cast<std::size_t>(columns);
-  occupied_.assign(cells, 1);
-  squares_.resize(static_cast<std::size_t>(rows + 2) * static_cast<std::size_t>(columns + 2));
-}
-
-// Each square is one larger than the least of the three next to it; what is outside the grid is wall.
-void GridMap::survey() {
-  std::fill(squares_.begin(), squares_.end(), 0U);
-  for (std::uint32_t quadrant = 0; quadrant < 4; ++quadrant) {
-    const bool right = (quadrant & 1U) != 0;
-    const bool up = (quadrant & 2U) != 0;
-    const int across = right ? 1 : -1;
-    const int along = up ? 1 : -1;
-    for (int i = 0; i < rows_; ++i) {
-      const int row = up ? rows_ - 1 - i : i;
-      for (int j = 0; j < columns_; ++j) {
-        const int column = right ? columns_ - 1 - j : j;
-        if (occupied_[index(row, column)] != 0) continue;
-        const std::uint32_t side =
-            1 + std::min({free_square(row + along, column, quadrant), free_square(row, column + across, quadrant),
-                          free_square(row + along, column + across, quadrant), kFarthest - 1});
-        squares_[padded(row, column)] |= side << (8 * quadrant);
-      }
-    }
-  }
+std::vector<std::uint8_t> GridMap::occupied() const {
+  std::vector<std::uint8_t> cells;
+  cells.reserve(static_cast<std::size_t>(rows_) * static_cast<std::size_t>(columns_));
+  for (int row = 0; row < rows_; ++row)
+    for (int column = 0; column < columns_; ++column) cells.push_back(squares_[padded(row, column)] == 0 ? 1 : 0);
+  return cells;
 }
 
 CellPoint GridMap::to_cells(double x, double y) const {
@@ -248,11 +220,12 @@ std::vector<double> euclidean_distance(const GridMap& map) {
   const auto rows = static_cast<std::size_t>(map.rows());
   const auto columns = static_cast<std::size_t>(map.columns());
   const std::size_t longest = std::max(rows, columns);
+  const std::vector<std::uint8_t> occupied = map.occupied();
   std::vector<double> squared(rows * columns);
   std::vector<int> place(longest);
   std::vector<double> edge(longest + 1);
   for (std::size_t i = 0; i < squared.size(); ++i)
-    squared[i] = map.occupied()[i] != 0 ? 0.0 : std::numeric_limits<double>::infinity();
+    squared[i] = occupied[i] != 0 ? 0.0 : std::numeric_limits<double>::infinity();
   std::vector<double> line(rows);
   std::vector<double> out(rows);
   for (std::size_t c = 0; c < columns; ++c) {

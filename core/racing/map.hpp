@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -23,15 +24,16 @@ class GridMap {
   // `origin` is where the grid's lower left corner stands, and how the grid is turned about it. What is not in the grid
   // is wall. Throws std::invalid_argument for an empty grid, a resolution that is not positive, or no free cell.
   GridMap(std::vector<std::uint8_t> occupied, int rows, int columns, double resolution, const Pose& origin);
-  // A grid of one free cell with memory for `cells`, to be drawn on.
-  GridMap(std::size_t cells, double resolution);
+  // A grid of one free cell with memory for `side` rows of as many cells, to be drawn on.
+  GridMap(std::size_t side, double resolution);
 
-  // Draws another grid into the same memory: `paint` is handed [rows * columns] occupied cells and frees some.
-  // Allocates only beyond the cells there is memory for.
+  // Draws another grid into the same memory: `paint` is handed free(row, first, last), which frees the cells of a row
+  // from one column to another. Allocates only beyond the cells there is memory for.
   template <class Paint>
   void redraw(int rows, int columns, const Pose& origin, Paint&& paint) {
+    clear();
     place(rows, columns, origin);
-    paint(std::span<std::uint8_t>(occupied_));
+    paint([this](int row, int first, int last) { open(row, first, last); });
     survey();
   }
 
@@ -39,7 +41,7 @@ class GridMap {
   [[nodiscard]] int columns() const { return columns_; }
   [[nodiscard]] double resolution() const { return resolution_; }
   [[nodiscard]] const Pose& origin() const { return origin_; }
-  [[nodiscard]] std::span<const std::uint8_t> occupied() const { return occupied_; }
+  [[nodiscard]] std::vector<std::uint8_t> occupied() const;  // [rows * columns]: 0 where a cell is free
   [[nodiscard]] CellPoint to_cells(double x, double y) const;
 
   // Side of the largest free square, in cells, that has this cell at its corner and reaches toward a quadrant. 0 in a
@@ -71,24 +73,41 @@ class GridMap {
   [[nodiscard]] bool touches(const Box& box) const;
 
  private:
-  [[nodiscard]] std::size_t index(int row, int column) const {
-    return static_cast<std::size_t>(row) * static_cast<std::size_t>(columns_) + static_cast<std::size_t>(column);
-  }
   // With a border of walls one cell wide, so that no ray has to be asked whether it is still on the grid.
   [[nodiscard]] std::size_t padded(int row, int column) const {
     return static_cast<std::size_t>((row + 1) * (columns_ + 2) + column + 1);
   }
+  [[nodiscard]] std::uint64_t* words(int row) {
+    return free_.data() + static_cast<std::size_t>(row) * static_cast<std::size_t>(words_);
+  }
+  void reserve(int rows, int columns);
+  void clear();
   void place(int rows, int columns, const Pose& origin);
+  void open(int row, int first, int last);
   void survey();
+  template <class Take>
+  void sweep(bool up, Take&& take);
+  void find_blocks(const std::uint64_t* free, const std::uint64_t* stale);
 
-  int rows_;
-  int columns_;
+  int rows_ = 0;
+  int columns_ = 0;
   double resolution_;
   Pose origin_;
-  double cosine_;
-  double sine_;
-  std::vector<std::uint8_t> occupied_;
-  std::vector<std::uint32_t> squares_;  // [rows + 2, columns + 2], a byte for each quadrant: cars need all four
+  double cosine_ = 1.0;
+  double sine_ = 0.0;
+  int words_ = 0;                    // of a row of free_
+  std::vector<std::uint64_t> free_;  // [rows, words], a bit for each cell
+  // [rows + 2, columns + 2], and some to spare: a byte for each quadrant, because cars need all four. 0 in walls.
+  std::vector<std::uint32_t> squares_;
+  // What survey() works with: rows of squares, where in a row there are any, and those of both upper quadrants.
+  struct CellBlock {
+    int column = 0;
+    std::uint32_t bits = 0;  // of its free cells
+  };
+  using Pair = std::array<std::uint8_t, 32>;
+  std::vector<std::uint8_t> shelf_;
+  std::vector<CellBlock> blocks_;
+  std::vector<Pair> upward_;
 };
 
 // Metres from the centre of each cell to the centre of the nearest occupied one [rows * columns], as a Euclidean

@@ -1,4 +1,5 @@
-// The racing world: cars on one track, each steered by an agent.
+// The racing world: cars on one track, each steered by an agent. Its parts are in the order of a step: world.cpp
+// (starts and drives), world_judging.cpp (pays and ends), world_showing.cpp (observations, figures, scripts, drawings).
 #pragma once
 
 #include <cstdint>
@@ -61,6 +62,9 @@ class RacingWorld {
     [[nodiscard]] double along_m() const { return start_m + gone_m; }
     [[nodiscard]] bool out() const { return wall != 0 || contact != 0; }
   };
+  static constexpr std::size_t kAxes = 2;  // steer, speed
+  static constexpr int kStateWidth = 9;    // numbers per car of the global state
+
   enum class Outcome : std::int32_t {
     kNone,
     kTargetFinish,
@@ -74,6 +78,7 @@ class RacingWorld {
 
   // Starting
   void draw_circuit(Rng& stream);
+  [[nodiscard]] const SpeedLine& ideal();
   void place_cars(Rng& rng);
   void put(std::size_t i, const Spot& spot);
   [[nodiscard]] Spot spot_of(std::size_t place, double leader_m) const;
@@ -107,6 +112,7 @@ class RacingWorld {
   RacingConfig config_;
   std::shared_ptr<const Course> course_;
   std::shared_ptr<Course> own_;  // the same where every episode has a circuit of its own
+  bool ideal_known_ = true;      // of this circuit
   std::optional<CircuitMaker> maker_;
   Lidar lidar_;
   Observer observer_;

@@ -1,28 +1,12 @@
 // A step must not allocate. Counting needs operator new for the whole program, hence a program of its own.
-#include <atomic>
-#include <cstdlib>
-#include <new>
-
 #include "airspace/horizontal_cr.hpp"
 #include "airspace/world.hpp"
+#include "allocations.hpp"
 #include "check.hpp"
 #include "drmario/world.hpp"
 #include "probe/probe.hpp"
 #include "racing/world.hpp"
 #include "tick_world.hpp"
-
-namespace {
-std::atomic<long> allocations{0};
-}
-
-// Not inlined: GCC would then see free() beside new and warn of a mismatch.
-[[gnu::noinline]] void* operator new(std::size_t size) {
-  ++allocations;
-  if (void* memory = std::malloc(size)) return memory;
-  throw std::bad_alloc();
-}
-[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
-[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 
 using namespace slipstream;
 

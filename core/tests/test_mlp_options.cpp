@@ -1,27 +1,16 @@
 // Perceptrons with norms and skips: gradients are the slopes of the outputs, and nothing is read that was not written.
 // Beside torch, and with the instructions of the processor, they are tested in tests/nets/test_mlp_options.py.
 #include <cmath>
-#include <limits>
-#include <random>
 #include <vector>
 
 #include "check.hpp"
 #include "kernels/mlp.hpp"
+#include "numbers.hpp"
 
 using namespace slipstream;
+using namespace slipstream::test;
 
 namespace {
-
-using Floats = std::vector<float>;
-
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-
-Floats numbers(std::size_t count, unsigned seed) {
-  std::mt19937 bits(seed);
-  Floats out(count);
-  for (float& value : out) value = static_cast<float>(bits() >> 8U) / 8388608.0F - 1.0F;
-  return out;
-}
 
 // Where the weights of each layer stand in one vector.
 struct View {

@@ -1,35 +1,16 @@
 // Wide registers change no bit: tiles of 16 numbers against tiles of 8, which test_mlp.cpp compares with plain loops
 // where a processor has nothing wider. On such a processor there is nothing to compare here.
-#include <bit>
 #include <cmath>
-#include <cstdint>
 #include <cstdio>
-#include <limits>
-#include <random>
-#include <vector>
 
 #include "check.hpp"
 #include "kernels/mlp_tiles.hpp"
+#include "numbers.hpp"
 
 using namespace slipstream;
+using namespace slipstream::test;
 
 namespace {
-
-using Floats = std::vector<float>;
-
-Floats numbers(Index count, unsigned seed, float scale = 1.0F) {
-  std::mt19937 bits(seed);
-  Floats out(static_cast<std::size_t>(count));
-  for (float& value : out) value = scale * (static_cast<float>(bits() >> 8U) / 8388608.0F - 1.0F);
-  return out;
-}
-
-bool same_bits(const Floats& a, const Floats& b) {
-  if (a.size() != b.size()) return false;
-  for (std::size_t i = 0; i < a.size(); ++i)
-    if (std::bit_cast<std::uint32_t>(a[i]) != std::bit_cast<std::uint32_t>(b[i])) return false;
-  return true;
-}
 
 struct Made {
   Floats forward, back, gradient, derivatives;

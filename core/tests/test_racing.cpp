@@ -8,10 +8,10 @@
 
 #include "check.hpp"
 #include "racing/centerline.hpp"
+#include "racing/circuit.hpp"
 #include "racing/dynamics.hpp"
 #include "racing/lidar.hpp"
 #include "racing/map.hpp"
-#include "racing/track.hpp"
 #include "slipstream/ziggurat.hpp"
 
 using namespace slipstream;
@@ -159,8 +159,7 @@ void a_circuit_drawn_into_used_memory_is_the_same() {
   Rng b(4, Domain::kWorld, 0, 0);
   maker.draw(a, used);
   const Track fresh = circuit({}, b);
-  CHECK(std::equal(used.map.occupied().begin(), used.map.occupied().end(), fresh.map.occupied().begin(),
-                   fresh.map.occupied().end()));
+  CHECK(used.map.occupied() == fresh.map.occupied());
   CHECK(used.line.length() == fresh.line.length() && used.map.origin().x == fresh.map.origin().x);
   for (int r = 0; r < fresh.map.rows(); ++r)
     for (int c = 0; c < fresh.map.columns(); ++c) CHECK(used.map.king_distance(r, c) == fresh.map.king_distance(r, c));

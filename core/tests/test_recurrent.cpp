@@ -1,70 +1,26 @@
 // Recurrent cells against plain loops in float64 and their differences, and their contract on bits. The same code as it
 // is shipped (optimised, with fused multiply-adds) is tested in tests/nets/test_cell.py.
-#include <atomic>
-#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
-#include <cstdlib>
-#include <limits>
-#include <new>
 #include <numeric>
-#include <random>
 #include <vector>
 
+#include "allocations.hpp"
 #include "check.hpp"
 #include "kernels/cells.hpp"
 #include "kernels/recurrent.hpp"
 #include "kernels/share.hpp"
-
-namespace {
-std::atomic<long> allocations{0};
-}
-
-// Not inlined: GCC would then see free() beside new and warn of a mismatch.
-[[gnu::noinline]] void* operator new(std::size_t size) {
-  ++allocations;
-  if (void* memory = std::malloc(size)) return memory;
-  throw std::bad_alloc();
-}
-[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
-[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+#include "numbers.hpp"
 
 using namespace slipstream;
+using namespace slipstream::test;
 
 namespace {
 
-using Floats = std::vector<float>;
-using Doubles = std::vector<double>;
 using Lengths = std::vector<std::int64_t>;
 
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr CellKind kBoth[] = {CellKind::kGru, CellKind::kLstm};
-
-Floats numbers(std::size_t count, unsigned seed, float scale = 1.0F) {
-  std::mt19937 bits(seed);
-  Floats out(count);
-  for (float& value : out) value = scale * (static_cast<float>(bits() >> 8U) / 8388608.0F - 1.0F);
-  return out;
-}
-
-Doubles widened(const Floats& values) { return {values.begin(), values.end()}; }
-
-bool same_bits(const Floats& a, const Floats& b) {
-  if (a.size() != b.size()) return false;
-  for (std::size_t i = 0; i < a.size(); ++i)
-    if (std::bit_cast<std::uint32_t>(a[i]) != std::bit_cast<std::uint32_t>(b[i])) return false;
-  return true;
-}
-
-// Of one size and, beside the largest number in there, everywhere the same but for rounding.
-bool close(const Floats& fast, const Doubles& slow) {
-  double largest = 1e-30;
-  for (const double value : slow) largest = std::max(largest, std::abs(value));
-  for (std::size_t i = 0; i < fast.size(); ++i)
-    if (!(std::abs(fast[i] - slow[i]) <= 5e-6 * largest)) return false;
-  return fast.size() == slow.size();
-}
 
 // A cell, and rows for it.
 struct Case {

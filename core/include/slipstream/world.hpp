@@ -6,6 +6,7 @@
 #include <cmath>
 #include <concepts>
 #include <cstdint>
+#include <vector>
 
 #include "slipstream/rng.hpp"
 #include "slipstream/snapshot.hpp"
@@ -51,8 +52,7 @@ struct Slices {
   }
 };
 
-// What stands still in a world, for viewers: a grid of free (0) and occupied cells, row 0 the lowest. Valid until the
-// world is stepped or reset.
+// What stands still in a world, for viewers: a grid of free (0) and occupied cells, row 0 the lowest.
 struct Backdrop {
   int rows = 0;
   int columns = 0;
@@ -60,7 +60,7 @@ struct Backdrop {
   double x_m = 0.0;  // of the lower left corner
   double y_m = 0.0;
   double yaw_rad = 0.0;
-  const std::uint8_t* occupied = nullptr;  // [rows, columns]; null: nothing does
+  std::vector<std::uint8_t> occupied;  // [rows, columns]; empty: nothing does
 };
 
 template <class W>

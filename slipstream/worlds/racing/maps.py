@@ -58,6 +58,8 @@ class Map:
     def load(cls, path: str | Path, mode: Mode = "clean") -> Map:
         """Read a ROS map: a yaml file, the image it names, and `<name>_centerline.csv` beside it where there is one.
 
+        Beside `<name>_map.yaml`, as tracks of f1tenth are named, it may be `<name>_centerline.csv` too.
+
         Args:
             path: The yaml file.
             mode: clean honours the file's thresholds and takes what is unknown for wall; compat, as f1tenth_gym does,
@@ -65,7 +67,9 @@ class Map:
         """
         path = Path(path)
         about = _read_yaml(path)
-        points, closed = _read_centerline(path.with_name(f"{path.stem}_centerline.csv"))
+        names = (path.stem, path.stem.removesuffix("_map"))
+        beside = [path.with_name(f"{name}_centerline.csv") for name in names]
+        points, closed = _read_centerline(beside[0] if beside[0].exists() else beside[1])
         return cls(
             name=path.stem,
             occupied=_read_image(path, about, mode),

@@ -237,6 +237,14 @@ def test_thresholds_and_negation_are_honoured_and_compat_ignores_them(tmp_path):
     assert compat.occupied[1].tolist() == [1, 0, 0, 1]
 
 
+def test_a_centreline_named_without_map_is_found_where_none_has_the_whole_name(tmp_path):
+    path = write(tmp_path).rename(tmp_path / "Spa_map.yaml")
+    (tmp_path / "Spa_centerline.csv").write_text("1.5, 2.6\n2.4, 2.6\n2.4, 3.6\n1.5, 3.6\n")
+    assert Map.load(path).length_m == pytest.approx(3.8)
+    (tmp_path / "Spa_map_centerline.csv").write_text("1.5, 2.6\n2.4, 2.6\n2.4, 3.0\n1.5, 3.0\n")
+    assert Map.load(path).length_m == pytest.approx(2.6)
+
+
 def test_a_centreline_beside_the_map_is_found(tmp_path):
     path = write(tmp_path)
     (tmp_path / "track_centerline.csv").write_text(
