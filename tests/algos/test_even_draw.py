@@ -13,7 +13,7 @@ from learning import build, scenario_of, tiny
 
 from slipstream.algos.protocol import Progress
 from slipstream.data.transitions import Sample, from_fields, to_fields
-from slipstream.run.data_parallel import GroupOrder, _sample_arrays, do
+from slipstream.run.processes.data_parallel import GroupOrder, _sample_arrays, do
 
 NOW = Progress(0.5, 3, 100)
 WORLDS = {"sac": "probe_target", "td3": "probe_target", "cql": "probe_target", "dqn": "probe_bandit"}
