@@ -138,10 +138,10 @@ def huber_grads(out: Tensor, action: Tensor, target: Tensor, weight: Tensor) -> 
     """
     index = action.unsqueeze(1)
     error = target - out.gather(1, index)  # [B, 1]
-    size, slope = error.abs(), error.clamp(-HUBER, HUBER)
+    size, clipped = error.abs(), error.clamp(-HUBER, HUBER)
     loss = (weight * torch.where(size <= HUBER, 0.5 * error.square(), HUBER * (size - 0.5 * HUBER)).squeeze(1)).mean()
     of_rows = (weight * (1.0 / len(weight))).unsqueeze(1)
-    return Loss(loss, size.squeeze(1), [torch.zeros_like(out).scatter_(1, index, of_rows * -slope)])
+    return Loss(loss, size.squeeze(1), [torch.zeros_like(out).scatter_(1, index, of_rows * -clipped)])
 
 
 def quantile_losses(values: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
