@@ -14,6 +14,7 @@
 #include "probe/duration.hpp"
 #include "probe/entities.hpp"
 #include "probe/leaver.hpp"
+#include "probe/lock.hpp"
 #include "probe/parts.hpp"
 #include "probe/recall.hpp"
 #include "probe/remember.hpp"
@@ -48,6 +49,7 @@ constexpr std::pair<const char*, MakeWorlds> kTasks[] = {
     {"roles", &make<Roles>},
     {"recall", &make<Recall>},
     {"entities", &make<Entities>},
+    {"lock", &make<Lock>},
 };
 
 }  // namespace

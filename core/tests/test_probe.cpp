@@ -53,8 +53,8 @@ void play_best(VecEnv& env, const std::function<void(int)>& at_end) {
 
 void best_returns_are_those_stated() {
   const std::map<std::string, std::vector<double>> stated{
-      {"constant", {8}},       {"delayed", {1}}, {"coordination", {8, 8}}, {"duration", {8}},
-      {"alternating", {8, 7}}, {"target", {8}},  {"roles", {8, 8}},        {"entities", {8}}};
+      {"constant", {8}}, {"delayed", {1}},  {"coordination", {8, 8}}, {"duration", {8}}, {"alternating", {8, 7}},
+      {"target", {8}},   {"roles", {8, 8}}, {"entities", {8}},        {"lock", {1}}};
   for (const auto& [task, returns] : stated) {
     VecEnv env = make(task, 5);
     play_best(env, [&](int i) {

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -210,8 +210,10 @@ def read_dataset(path: Path) -> Dataset:
         raise CheckpointError(f"{path}: its rows are not what its record says: {error}") from None
 
 
-def load_dataset(path: str, spec: WorldSpec, discrete: bool, gamma: float) -> Transitions:
-    """The transitions of a dataset for a learner in this world, with the learner's discount."""
+def load_dataset(
+    path: str, spec: WorldSpec, discrete: bool, gamma: float, where: str = "algo.replay.dataset"
+) -> Dataset:
+    """A dataset for a learner in this world, with the learner's discount; `where` the scenario names it."""
     record = read_record(Path(path))
     jointly = discrete and not record.discrete and bool(spec.action.joint_table)
     if (
@@ -220,7 +222,7 @@ def load_dataset(path: str, spec: WorldSpec, discrete: bool, gamma: float) -> Tr
         or record.discrete != (discrete and not jointly)
     ):
         raise ScenarioError(
-            f"algo.replay.dataset: {path} was recorded in {record.world.name} ({record.world.obs_size} inputs, "
+            f"{where}: {path} was recorded in {record.world.name} ({record.world.obs_size} inputs, "
             f"{_actions(record.world, record.discrete)}), which is not what a learner in {spec.name} eats "
             f"({spec.obs_size} inputs, {_actions(spec, discrete)})"
         )
@@ -232,10 +234,10 @@ def load_dataset(path: str, spec: WorldSpec, discrete: bool, gamma: float) -> Tr
         )
     dataset = read_dataset(Path(path))
     rows = _as_one_choice(dataset.rows, spec.action.parts) if jointly else dataset.rows
-    if record.gamma == gamma:
-        return rows
-    discount = np.where(dataset.end == TERMINATED, np.float32(0.0), np.float32(gamma))
-    return from_fields({**to_fields(rows), "discount": discount})
+    if record.gamma != gamma:
+        discount = np.where(dataset.end == TERMINATED, np.float32(0.0), np.float32(gamma))
+        rows = from_fields({**to_fields(rows), "discount": discount})
+    return replace(dataset, rows=rows)
 
 
 def _as_one_choice(rows: Transitions, parts: tuple[int, ...]) -> Transitions:

@@ -6,9 +6,10 @@ import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from slipstream.algos.dqn import Dqn
@@ -42,6 +43,9 @@ from slipstream.runtime.address import read_token
 from slipstream.runtime.place import Cluster
 from slipstream.spec import WorldSpec
 from slipstream.types import Arrays
+
+if TYPE_CHECKING:
+    from slipstream.replay.demonstrations import Demonstrations
 
 
 class FollowedWeights:
@@ -87,6 +91,7 @@ class ReplayFeed(Feed):
         private: PrivateGradients | None = None,
         followed: FollowedWeights | None = None,
         memory: InSequences | None = None,
+        demonstrations: Demonstrations | None = None,
     ) -> None:
         """`chain` None: nothing is added, because the replay is a dataset with the hash `dataset`, or others fill it.
 
@@ -100,6 +105,7 @@ class ReplayFeed(Feed):
         self._store = replay
         self._served = replay if isinstance(replay, ServedReplay) else None
         self._own, self._private, self._followed, self._memory = own, private, followed, memory
+        self._demonstrations = demonstrations
         self._draws = 0
         self._owed = 0.0  # gradient steps, by the training intensity
 
@@ -173,7 +179,7 @@ class ReplayFeed(Feed):
         stats: dict[str, list[float | Tensor]] = {}
         batch: Arrays = {}
         for _ in range(steps):
-            sample = self._draw(beta)
+            sample = self._draw(beta, progress.fraction)
             self._draws += 1
             learned = self._learner.update(sample, progress)
             batch = to_fields(sample.rows)
@@ -184,22 +190,29 @@ class ReplayFeed(Feed):
             if prioritised is not None and self._memory is not None:
                 self._memory.sequences.update_priorities(sample, learned.td_error.cpu().numpy())
             elif prioritised is not None:
-                replay.update_priorities(sample.index, learned.td_error.cpu().numpy())
+                own = sample.index >= 0  # recorded rows have no priority
+                replay.update_priorities(sample.index[own], learned.td_error.cpu().numpy()[own])
         return dict(_means(stats)) | ({"gradient_steps": float(steps)} if steps else {}), batch
 
-    def _draw(self, beta: float) -> Sample:
+    def _draw(self, beta: float, fraction: float) -> Sample:
         """A batch; where draws are by priority, with an even one for the policy, if the learner wants that."""
         if self._private is not None:
             assert isinstance(self._store, (Replay, FrameReplay))
             return self._store.pick(self._private.draw(len(self._store)))
-        draw = self._store.sample if self._memory is None else self._memory.sequences.draw
-        batch, even = self._config.batch_size, None
+        even = None
         if self._config.replay.prioritised is not None and self._learner.wants_even_draw():
-            even = draw(batch, self._draws, evenly=True)
+            even = self._sample(1.0, fraction, evenly=True)
             if self._served is not None:
                 even = copy.deepcopy(even)  # the next draw writes to the same memory
-        sample = draw(batch, self._draws, beta)
+        sample = self._sample(beta, fraction)
         return sample if even is None else replace(sample, even=even)
+
+    def _sample(self, beta: float, fraction: float, evenly: bool = False) -> Sample:
+        batch, number = self._config.batch_size, self._draws
+        if self._demonstrations is not None:
+            return self._demonstrations.draw(self._store, batch, number, beta, fraction, evenly)
+        draw = self._store.sample if self._memory is None else self._memory.sequences.draw
+        return draw(batch, number, beta, evenly)
 
     def spent(self) -> PrivacyReport | None:
         """The privacy spent by gradient steps so far; None without DP-SGD."""
@@ -218,6 +231,8 @@ class ReplayFeed(Feed):
         state |= {f"replay.{name}": array for name, array in self._store.state_arrays().items()}
         if self._private is not None:
             state["private"] = np.array([self._private.steps, self._private.q], np.float64)
+        if self._demonstrations is not None:
+            state["demonstrations"] = self._demonstrations.digest
         if self._chain is None:
             state["dataset"] = self._dataset
         else:
@@ -228,12 +243,12 @@ class ReplayFeed(Feed):
 
     def load_state(self, state: Arrays, is_exact: bool) -> None:
         """Load what `state_arrays` saved; the replay's rows follow. Without exact resume, open spans are dropped."""
-        if self._chain is None and not np.array_equal(state["dataset"], self._dataset):
-            here, saved = (one.tobytes().hex() for one in (self._dataset, state["dataset"]))
-            raise CheckpointError(
-                f"{self._config.replay.dataset}: this dataset is {here:.12}, and this run has learned from {saved:.12}"
-                "; put that one back, or train anew"
-            )
+        settings = self._config.replay
+        if self._chain is None:
+            _refuse_another(settings.dataset, self._dataset, state["dataset"])
+        if self._demonstrations is not None and settings.demonstrations is not None:
+            recorded = settings.demonstrations.path or settings.demonstrations.script
+            _refuse_another(recorded, self._demonstrations.digest, state["demonstrations"])
         self._draws, self._owed = int(state["draws"]), float(state["owed"])
         self._store.load_state(under(state, "replay."))
         if self._private is not None:
@@ -283,6 +298,11 @@ def make_replay_feed(
         followed = None if settings.weights is None else FollowedWeights(Path(settings.weights), policy)
         return ReplayFeed(learner, config, served, adds, scenario.rollout_steps, quarantine, own=own, followed=followed)  # type: ignore[arg-type]
     private = _private(scenario, policy, learner, config)
+    shown = None
+    if settings.demonstrations is not None:
+        from slipstream.run.demonstrations import load_demonstrations
+
+        shown = load_demonstrations(scenario, policy, config, settings.demonstrations, learner, spec, chain.empty)
     if settings.dataset is None:
         assert settings.capacity is not None  # chosen by `setup.complete`
         store: Replay | FrameReplay
@@ -295,13 +315,24 @@ def make_replay_feed(
         else:
             store, drawn = make_replay(chain.empty, settings.capacity, seed, prioritised), None
         steps = scenario.rollout_steps
-        return ReplayFeed(learner, config, store, chain, steps, quarantine, private=private, memory=drawn)  # type: ignore[arg-type]
-    rows = load_dataset(settings.dataset, spec, actor.discrete, config.gamma)
+        kept = {"private": private, "memory": drawn, "demonstrations": shown}
+        return ReplayFeed(learner, config, store, chain, steps, quarantine, **kept)  # type: ignore[arg-type]
+    rows = load_dataset(settings.dataset, spec, actor.discrete, config.gamma).rows
     replay = make_replay(chain.empty, len(rows), seed, prioritised)
     replay.add(rows)
     learner.observe(rows)  # type: ignore[attr-defined]  # the statistics of all there is, once
     dataset, steps = content_hash(to_fields(rows)), scenario.rollout_steps
     return ReplayFeed(learner, config, replay, None, steps, quarantine, dataset, private=private)  # type: ignore[arg-type]
+
+
+def _refuse_another(path: str | None, here: NDArray[np.uint8], saved: NDArray[np.uint8]) -> None:
+    """Refuse to go on from other recorded rows than those that a run has learned from."""
+    if not np.array_equal(saved, here):
+        now, before = (one.tobytes().hex() for one in (here, saved))
+        raise CheckpointError(
+            f"{path}: this dataset is {now:.12}, and this run has learned from {before:.12}; put that one back, or "
+            "train anew"
+        )
 
 
 def _links(scenario: Scenario, policy: str, settings: ReplayConfig, actor: ActorSpec, columns: int) -> Links:

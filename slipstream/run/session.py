@@ -192,6 +192,10 @@ def _in_step(scenario: Scenario, cast: Cast, cluster: Cluster | None, made: Exit
 def _make_cast(scenario: Scenario, spec: WorldSpec, is_new: bool) -> Cast:
     """Build every policy; all clients of a federation begin with the same weights."""
     cast = make_cast(scenario, spec)
+    if any(algo.replay_config and algo.replay_config.demonstrations for algo in scenario.learning.values()):
+        from slipstream.run.demonstrations import refuse_bad_demonstrations
+
+        refuse_bad_demonstrations(scenario, spec, cast.shaping)  # before a run folder is made
     if is_new and scenario.federated.has_others:
         from slipstream.run.federated.client import begin_alike
 

@@ -360,6 +360,8 @@ def _refuse_dp_sgd(scenario: Scenario, name: str, algo: LearnerConfig) -> None:
         problem = (
             "rows must be drawn independently of each other, which a service does not; set algo.replay.kind to local"
         )
+    if problem is None and replay is not None and replay.demonstrations is not None:
+        problem = "its account of rows leaves recorded ones out; leave out algo.replay.demonstrations"
     if problem is None and isinstance(algo, DqnConfig) and algo.dueling:
         problem = "it covers plain perceptrons; set algo.dueling to false"
     if problem is None and scenario.learners > 1:

@@ -230,9 +230,9 @@ def test_a_learner_gets_the_rows_with_its_own_gamma(tmp_path):
     dataset = record("probe_corridor", 300, seed=1, gamma=0.9)
     save_dataset(tmp_path / "d", dataset)
     spec = dataset.record.world
-    same = load_dataset(str(tmp_path / "d"), spec, True, 0.9)
+    same = load_dataset(str(tmp_path / "d"), spec, True, 0.9).rows
     assert content_hash(to_fields(same)) == content_hash(to_fields(dataset.rows))
-    other = load_dataset(str(tmp_path / "d"), spec, True, 0.5)
+    other = load_dataset(str(tmp_path / "d"), spec, True, 0.5).rows
     np.testing.assert_array_equal(other.discount, np.where(dataset.end == TERMINATED, 0, np.float32(0.5)))
     np.testing.assert_array_equal(other.reward, dataset.rows.reward)
     assert other.discount.dtype == np.float32

@@ -67,6 +67,40 @@ class SharingConfig(Config):
     limit: LimitConfig = Field(default_factory=LimitConfig, description="Rate limiter of the table.")
 
 
+class DemonstrationsConfig(Config):
+    """Recorded rows beside the run's own: a share of every batch (RLPD, Ball et al. 2023)."""
+
+    path: str | None = Field(
+        None,
+        min_length=1,
+        description="Dataset that was recorded with the world and the rewards of this run (slipstream dataset record); "
+        "relative to the working directory.",
+    )
+    script: str | None = Field(
+        None, min_length=1, description="Instead of a path: script of the world that the run records when it begins."
+    )
+    transitions: int = Field(100_000, ge=1, le=1_000_000_000, description="Decisions of the script to record.")
+    share: Schedule = Field(
+        0.5,
+        description="Fraction of every batch that is drawn from it, rounded to whole rows: a number, or a schedule of "
+        "[fraction of the budget, value] points.",
+    )
+
+    @model_validator(mode="after")
+    def _come_from_somewhere(self) -> Self:
+        if (self.path is None) == (self.script is None):
+            found = "neither is set" if self.path is None else f"both are, to {self.path} and {self.script}"
+            raise ValueError(f"demonstrations come from a path or from a script, and {found}; give one of the two")
+        return self
+
+    @model_validator(mode="after")
+    def _is_a_fraction(self) -> Self:
+        values = (self.share,) if isinstance(self.share, float) else tuple(value for _, value in self.share)
+        if max(values) > 1.0:
+            raise ValueError(f"share {max(values):g} is more than a whole batch; give a fraction from 0 to 1")
+        return self
+
+
 class ReplayConfig(Config):
     """The replay buffer: in this process, or in a service that several runs share; or a recorded dataset."""
 
@@ -120,6 +154,9 @@ class ReplayConfig(Config):
         description="Learn offline from this recorded dataset (a path, relative to the working directory); null: learn "
         "from what the run collects.",
     )
+    demonstrations: DemonstrationsConfig | None = Field(
+        None, description="Draw a share of every batch from a recorded dataset; null: all of it from the buffer."
+    )
 
     @model_validator(mode="after")
     def _fits_its_kind(self) -> Self:
@@ -132,6 +169,16 @@ class ReplayConfig(Config):
         if self.kind == "service" and self.dataset is not None:
             raise ValueError(
                 "dataset needs kind local, as it is read into memory; set kind to local, or dataset to null"
+            )
+        if self.kind == "service" and self.demonstrations is not None:
+            raise ValueError(
+                "demonstrations need kind local, as all rows of a service come from its lanes; set kind to local, or "
+                "leave them out"
+            )
+        if self.dataset is not None and self.demonstrations is not None:
+            raise ValueError(
+                "demonstrations stand beside what a run collects, which with a dataset is nothing; merge the two "
+                "(slipstream dataset merge), or leave one out"
             )
         if self.kind == "service" and self.address is None and self.sharing.limit != LimitConfig():
             raise ValueError(
@@ -196,6 +243,12 @@ class ReplayLearnerConfig(LearnerConfig):
             return self
         for setting, is_set, why, instead in (
             ("replay.dataset", self.replay.dataset, "recorded rows hold no states of its memory", "train online"),
+            (
+                "replay.demonstrations",
+                self.replay.demonstrations,
+                "recorded rows hold no states of its memory",
+                "leave them out",
+            ),
             ("replay.kind service", self.replay.kind == "service", "a service draws single rows", "set kind local"),
         ):
             if is_set:

@@ -31,6 +31,7 @@ class ProbeConfig(WorldConfig):
         "roles",
         "recall",
         "entities",
+        "lock",
     ] = Field(description="Which probe world.")
     horizon: int = Field(8, ge=2, le=10_000, description="Steps in an episode (each task says how it uses it).")
     entities: int = Field(4, ge=1, le=64, description="Others at most, in the task entities.")
