@@ -29,7 +29,7 @@ NAMES = {
     "nothing": "straight on",
 }
 SEEDS = (21, 22, 23, 24, 25)
-STEPS = 400_000
+STEPS = 800_000
 FEWEST, MOST = 2, 6  # aircraft in training
 NEAREST = 3  # that the perceptron sees
 JUDGED = {"2 to 6": (2, 3, 4, 5, 6), "8": (8,), "12": (12,), "16": (16,), "24": (24,), "40": (40,)}
