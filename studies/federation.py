@@ -44,6 +44,7 @@ class Task:
     learning_starts: int  # of all learners together
     changes: Mapping[str, Any]
     scripts: tuple[str, ...] = ()
+    settings: str = ""  # the scenario that has the settings of the table, where it is another one now
 
 
 TASKS = {
@@ -62,6 +63,7 @@ TASKS = {
             "convoy_lock_td3", 300_000, "success", 16, 8000,
             {"collect.num_worlds": 16, "algo.hidden": [64, 64], "algo.batch_size": 128},
             ("squeezer", "follow_gap", "straight"),
+            "convoy_lock_td3_published",
         ),
     )
 }  # fmt: skip
@@ -105,10 +107,10 @@ def scenarios_of(task: Task, way: str, seed: int, total: int, root: Path, servic
     if way == "replay":
         changes |= {"algo.replay.kind": "service", "algo.replay.address": service}
         changes |= {"algo.replay.sharing.mixing": "uniform"}
-    updates = share // load(task.scenario, changes).rollout_steps
+    updates = share // load(task.settings or task.scenario, changes).rollout_steps
     changes |= {"evaluate.evaluation_interval": max(1, updates // POINTS), "evaluate.evaluation_duration": 10}
     return [
-        load(task.scenario, {**changes, "seed": 100 * seed + index, "federated.client": str(index)})
+        load(task.settings or task.scenario, {**changes, "seed": 100 * seed + index, "federated.client": str(index)})
         for index in range(learners)
     ]
 
@@ -205,7 +207,7 @@ def _baseline(task: Task, who: str, episodes: int) -> float:
     from slipstream.run.saved_cast import script_instead
     from slipstream.run.setup import resolve
 
-    scenario = resolve(load(task.scenario, {**task.changes, "device": "cpu"}))
+    scenario = resolve(load(task.settings or task.scenario, {**task.changes, "device": "cpu"}))
     spec = world_spec(scenario)
     if who != RANDOM or RANDOM in spec.scripts:  # where others play too, the world knows who is who
         return _score(task, judged(scenario, script_instead(scenario, who, spec), episodes))

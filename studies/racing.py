@@ -41,6 +41,7 @@ class Task:
     scripts: tuple[str, ...] = ()  # rows beside the learned policy
     real: bool = False  # judged on real tracks
     seeds: tuple[int, ...] = SEEDS
+    settings: str = ""  # the scenario that has the settings of the table, where it is another one now
 
 
 TASKS = (
@@ -52,7 +53,12 @@ TASKS = (
         seeds=(31, 32, 33, 34, 35),  # why not the others: racing_page.py
     ),
     Task("time_trial_hard", 5_000_000, ("follow_gap", "pure_pursuit"), real=True),
-    Task("convoy_lock_td3", 300_000, ("squeezer", "follow_gap", "straight", "random", "stop")),
+    Task(
+        "convoy_lock_td3",
+        300_000,
+        ("squeezer", "follow_gap", "straight", "random", "stop"),
+        settings="convoy_lock_td3_published",
+    ),
 )
 FIGURES = ("success", "lap_s", "crashed", "collided", "timeout", "self_crash", "collision", "idle_stop")
 
@@ -80,7 +86,7 @@ def train_cell(cell: Cell, budget: int | None = None) -> Cell:
 
     task = next(task for task in TASKS if task.scenario == cell["task"])
     steps = budget or task.budget
-    scenario = load(task.scenario, {"seed": cell["seed"], "timesteps": steps, "learner_threads": 1})
+    scenario = load(task.settings or task.scenario, {"seed": cell["seed"], "timesteps": steps, "learner_threads": 1})
     with tempfile.TemporaryDirectory() as folder:
         begun = os.times()
         result = train(scenario, root=Path(folder) / "runs", models=Path(folder) / "models")

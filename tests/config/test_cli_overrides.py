@@ -163,11 +163,14 @@ def test_a_part_is_taken_out_by_none():
     banded = cli_overrides(load("head_on"), ["--stop.bands.band-steps", "200_000"])
     assert banded.stop.bands.band_steps == 200_000
     assert cli_overrides(banded, ["--stop.bands", "None"]) == load("head_on")
-    assert cli_overrides(load("convoy_lock_td3"), ["--algo.replay.prioritised", "null"]).algo.replay.prioritised is None
+    assert (
+        cli_overrides(load("convoy_lock_td3_published"), ["--algo.replay.prioritised", "null"]).algo.replay.prioritised
+        is None
+    )
 
 
 def test_another_kind_of_the_same_part_keeps_its_other_values():
-    convoy = load("convoy_lock_td3")
+    convoy = load("convoy_lock_td3_published")
     served = cli_overrides(convoy, ["--algo.replay.kind", "service"])
     assert served.algo.replay.capacity == convoy.algo.replay.capacity == 200_000
     assert served.algo.replay.prioritised == convoy.algo.replay.prioritised

@@ -20,6 +20,8 @@ OFFLINE = {"algo.kind": "cql", "algo.replay.dataset": "d"}
         ("convoy_lock_td3", {"collect.workers": 4, "collect.prefetch": 8, "collect.seed_stride": 17},
          ["collect.prefetch", "collect.seed_stride"]),
         ("convoy_lock_td3", {"collect.workers": 4, "collect.prefetch": 8, **FREE}, []),
+        ("convoy_lock_td3", {"algo.gamma": 0.9}, ["algo.gamma"]),
+        ("convoy_lock_td3", {"algo.gamma": 0.9, "algo.gamma_per_second": None}, []),
         ("probe_bandit", {"collect.prefetch": 2, "collect.overlap": "deterministic", **DQN}, ["collect.prefetch"]),
         ("probe_bandit", {"collect.lag": 2}, ["collect.lag"]),
         ("probe_bandit", {"collect.lag": 2, "collect.overlap": "deterministic", **DQN}, []),

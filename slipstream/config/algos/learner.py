@@ -293,6 +293,8 @@ class LearnerConfig(Config):
 
     def without_effect(self) -> Iterator[tuple[str, str]]:
         """Fields that have no effect because of others: name and reason."""
+        if self.gamma_per_second is not None and self.gamma != type(self).model_fields["gamma"].default:
+            yield "gamma", "gamma_per_second is set; set that, or null"
         if self.network is None or self.network.reads_hidden:
             return
         for name in ("hidden", "activation"):
