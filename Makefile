@@ -18,7 +18,7 @@ CPP_FILES := $(shell find core -name '*.cpp' -o -name '*.hpp' 2>/dev/null)
 QUICK := tests/trace tests/algos/test_probes.py tests/worlds/test_gymnasium_env.py tests/worlds/test_pettingzoo_env.py \
 	tests/worlds/test_foreign.py tests/worlds/test_bring_your_own.py tests/test_arrows.py tests/docs/test_words.py
 
-.PHONY: help house train test check quick test-browser test-flower test-portable test-ray test-rllib test-wheel setup lint cpp-test pytest stubs fields bench peers study-deps study-learning study-airspace study-memory study-faults study-signals study-time-to-streak study-classic study-defaults study-entities study-images study-racing study-drmario study-federation study-federation-matrix study-attacks study-scaling clean
+.PHONY: help house train test check quick test-browser test-flower test-portable test-ray test-rllib test-wheel setup lint cpp-test pytest stubs fields bench peers study-deps study-learning study-convoy study-airspace study-memory study-faults study-signals study-time-to-streak study-classic study-defaults study-entities study-images study-racing study-drmario study-federation study-federation-matrix study-attacks study-scaling clean
 .DEFAULT_GOAL := help
 
 help:
@@ -34,7 +34,7 @@ help:
 	@echo "make test-wheel    build the wheel, let pip install it into a new .venv-wheel, and train there"
 	@echo "make lint    ruff, clang-format, codespell, mypy        make stubs   regenerate slipstream/_core.pyi"
 	@echo "make fields  after a change of a native world's config: the same fields for the core (core/*/fields.hpp)"
-	@echo "make study-learning | study-airspace | study-memory | study-faults | study-signals | study-time-to-streak | study-classic | study-defaults | study-entities | study-images | study-racing | study-drmario | study-federation | study-federation-matrix | study-attacks | study-scaling   long studies, resumable"
+	@echo "make study-learning | study-convoy | study-airspace | study-memory | study-faults | study-signals | study-time-to-streak | study-classic | study-defaults | study-entities | study-images | study-racing | study-drmario | study-federation | study-federation-matrix | study-attacks | study-scaling   long studies, resumable"
 	@echo "make study-deps   MuJoCo, Box2D and mpe2 for study-learning and study-defaults"
 	@echo "make house   how large the package is, and how much of it a run loads (BESIDE=path: another checkout too)"
 	@echo "make clean   remove environments and builds (runs/ and models/ stay)"
@@ -180,6 +180,9 @@ study-learning: $(STUDY_DEPS)
 
 study-racing: $(STAMP)
 	$(BIN)/python studies/racing.py
+
+study-convoy: $(STAMP)
+	$(BIN)/python studies/convoy.py
 
 study-drmario: $(STAMP)
 	$(BIN)/python studies/drmario.py
