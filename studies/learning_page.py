@@ -163,9 +163,9 @@ def _overall(book: Book, folder: Path) -> Iterator[str]:
     ours, theirs = (np.array(columns[who]).T for who in ("ours", "sb3"))
     same = np.array(same_budget)
     yield from paragraph(
-        f"""Where SB3's settings were made for the budget they have here, {same.sum()} tasks, a run of ours beats one of
-        SB3's with probability {_improvement(ours[:, same], theirs[:, same])}. With the other {(~same).sum()}, to which
-        SB3's zoo gives several times as many steps, it is {_improvement(ours, theirs)}."""  # type: ignore[arg-type]
+        f"""Where SB3's settings were made for the budget they have here ({same.sum()} tasks), a run of ours beats one
+        of SB3's with probability {_improvement(ours[:, same], theirs[:, same]) if same.any() else "–"}. With the other
+        {(~same).sum()}, to which SB3's zoo gives several times as many steps, it is {_improvement(ours, theirs)}."""
     )
     scale = "score, from random play (0) to the IQM of SB3 (1)"
     profiles = {who: performance_profile(matrix, THRESHOLDS) for who, matrix in (("ours", ours), ("sb3", theirs))}

@@ -20,11 +20,11 @@ from torch import Tensor
 
 from slipstream.algos.adam import ALONE, FlatAdam, Share, TargetNetwork, joined
 from slipstream.algos.losses import (
+    HUBER,
     GradientStep,
     Loss,
     autograd_loss,
     gradient_step,
-    huber_grads,
     quantile_loss,
     quantile_losses,
 )
@@ -50,7 +50,8 @@ from slipstream.errors import ScenarioError
 from slipstream.nets.actor import Acted, act, tensors
 from slipstream.nets.heads import masked
 from slipstream.nets.inputs import VECTOR
-from slipstream.nets.networks import Forward, make_networks, runner_of
+from slipstream.nets.networks import make_networks
+from slipstream.nets.runner import Forward, runner_of
 from slipstream.spec import WorldSpec
 from slipstream.types import Arrays
 
@@ -176,3 +177,16 @@ def taken(quantiles: Tensor, action: Tensor) -> Tensor:
     """The quantiles of one choice per row: [B, choices, quantiles] and [B] -> [B, quantiles]."""
     index = action.view(-1, 1, 1).expand(-1, 1, quantiles.shape[2])
     return quantiles.gather(1, index).squeeze(1)
+
+
+def huber_grads(out: Tensor, action: Tensor, target: Tensor, weight: Tensor) -> Loss:
+    """`quantile_loss` of the plain value of one choice a row, from the outputs [B, choices], with its output gradient.
+
+    It has autograd's bits.
+    """
+    index = action.unsqueeze(1)
+    error = target - out.gather(1, index)  # [B, 1]
+    size, clipped = error.abs(), error.clamp(-HUBER, HUBER)
+    loss = (weight * torch.where(size <= HUBER, 0.5 * error.square(), HUBER * (size - 0.5 * HUBER)).squeeze(1)).mean()
+    of_rows = (weight * (1.0 / len(weight))).unsqueeze(1)
+    return Loss(loss, size.squeeze(1), [torch.zeros_like(out).scatter_(1, index, of_rows * -clipped)])

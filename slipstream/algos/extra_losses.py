@@ -22,7 +22,7 @@ from slipstream.algos.rollout_batch import Batch, Policy
 from slipstream.config.algos.learner import ExtraLossConfig, schedule_at
 from slipstream.errors import ScenarioError, TrainingError
 from slipstream.nets.heads import tensors_of, with_tensors
-from slipstream.nets.networks import Forward
+from slipstream.nets.runner import Forward
 from slipstream.own_code import find_own
 
 if TYPE_CHECKING:

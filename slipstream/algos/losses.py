@@ -12,7 +12,7 @@ from slipstream.algos.adam import FlatAdam
 from slipstream.algos.offpolicy import Rows, RowSlice
 from slipstream.nets.heads import Categorical
 from slipstream.nets.inputs import Inputs, append
-from slipstream.nets.networks import Forward, NetworkRunner
+from slipstream.nets.runner import Forward, NetworkRunner
 
 HUBER = 1.0  # errors beyond this count linearly
 
@@ -129,19 +129,6 @@ def quantile_loss(values: Tensor, target: Tensor, weight: Tensor) -> tuple[Tenso
     """Quantile Huber loss, weighted per row [B], and the mean absolute error per row."""
     losses, td_error = quantile_losses(values, target)
     return (weight * losses).mean(), td_error
-
-
-def huber_grads(out: Tensor, action: Tensor, target: Tensor, weight: Tensor) -> Loss:
-    """`quantile_loss` of the plain value of one choice a row, from the outputs [B, choices], with its output gradient.
-
-    It has autograd's bits.
-    """
-    index = action.unsqueeze(1)
-    error = target - out.gather(1, index)  # [B, 1]
-    size, clipped = error.abs(), error.clamp(-HUBER, HUBER)
-    loss = (weight * torch.where(size <= HUBER, 0.5 * error.square(), HUBER * (size - 0.5 * HUBER)).squeeze(1)).mean()
-    of_rows = (weight * (1.0 / len(weight))).unsqueeze(1)
-    return Loss(loss, size.squeeze(1), [torch.zeros_like(out).scatter_(1, index, of_rows * -clipped)])
 
 
 def quantile_losses(values: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:

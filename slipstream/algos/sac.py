@@ -51,7 +51,8 @@ from slipstream.data.transitions import Sample, Transitions
 from slipstream.nets.actor import Acted, HeadKind, act, tensors
 from slipstream.nets.heads import Categorical, Squashed, masked
 from slipstream.nets.inputs import Inputs, append
-from slipstream.nets.networks import Forward, NetworkRunner, make_networks, runner_of
+from slipstream.nets.networks import make_networks
+from slipstream.nets.runner import Forward, NetworkRunner, runner_of
 from slipstream.spec import WorldSpec
 from slipstream.types import Arrays
 

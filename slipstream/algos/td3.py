@@ -46,7 +46,8 @@ from slipstream.data.transitions import Sample, Transitions
 from slipstream.nets.actor import Acted, act, tensors
 from slipstream.nets.heads import Point
 from slipstream.nets.inputs import append
-from slipstream.nets.networks import Forward, NetworkRunner, make_networks, runner_of
+from slipstream.nets.networks import make_networks
+from slipstream.nets.runner import Forward, NetworkRunner, runner_of
 from slipstream.spec import WorldSpec
 from slipstream.types import Arrays
 

@@ -28,7 +28,6 @@ from slipstream.errors import ScenarioError, suggest
 from slipstream.nets.arithmetic import PLAIN, Arithmetic
 from slipstream.nets.mlp import fastest_threads
 from slipstream.nets.torso import network_kind
-from slipstream.replay.frames import usual_bytes
 from slipstream.run.policy_file import PolicyRecord
 from slipstream.run.saved_cast import frozen_team, scripted_team
 from slipstream.run.views import by_role, refuse_other_view, told_apart, view_of, with_networks
@@ -433,6 +432,8 @@ def usual_capacity(scenario: Scenario, spec: WorldSpec, algo: LearnerConfig) -> 
     if memory or replay is None or replay.kind != "local":
         seen = 2 * sum(block.size * np.dtype(block.dtype).itemsize for block in spec.obs)
     else:
+        from slipstream.replay.frames import usual_bytes
+
         seen = usual_bytes(spec.obs)
     row_bytes = seen + 8 * (spec.action.size + 4) + 4 * memory
     return max(1, min(MOST_ROWS, scenario.timesteps * spec.num_agents, available_memory() // 4 // row_bytes))

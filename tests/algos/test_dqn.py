@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from learning import FALLING, flat, hand_sample, hand_spec, learn, set_layer
 
 from slipstream.algos.adam import BETA1
-from slipstream.algos.dqn import Dqn, taken
-from slipstream.algos.losses import autograd_loss, huber_grads, quantile_loss
+from slipstream.algos.dqn import Dqn, huber_grads, taken
+from slipstream.algos.losses import autograd_loss, quantile_loss
 from slipstream.algos.offpolicy import rows_of
 from slipstream.algos.protocol import Progress
 from slipstream.config.algos import DqnConfig

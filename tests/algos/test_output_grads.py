@@ -33,7 +33,7 @@ from slipstream.nets.critic import ActionCritics
 from slipstream.nets.heads import Categorical, Squashed, masked
 from slipstream.nets.inputs import VECTOR, append
 from slipstream.nets.mlp import MlpTorso, NativeForward
-from slipstream.nets.networks import GraphForward, NetworkRunner
+from slipstream.nets.runner import GraphForward, NetworkRunner
 from slipstream.nets.torso import Network
 
 CPU, START = torch.device("cpu"), Progress(0.0, 0)

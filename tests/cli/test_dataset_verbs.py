@@ -100,7 +100,7 @@ def test_info_of_many_features_is_short_and_names_how_parts_were_taken(capsys):
     shown = capsys.readouterr().out
     assert "500 rows  mvp, head_on, seed 42, 3 worlds, of 900: drawn with seed 4" in shown
     assert "300 rows  random, head_on, seed 42, 1 worlds, all of 300" in shown
-    assert "and 23 more, which --json shows" in shown
+    assert "and 24 more, which --json shows" in shown
     assert "shaping 1" in shown
     assert "in 10 bins from lowest to highest" in shown
     assert len(shown.splitlines()) < 40
@@ -139,7 +139,7 @@ def test_a_mistake_is_one_sentence_and_writes_nothing(capsys, in_an_empty_folder
         ),
         (["record", "head_on", "--policy", "learned", *out], ["--policy learned: head_on "]),
         (["record", "head_on", "--transitions", "0", *out], ["--transitions 0: "]),
-        (["record", "head_on", "--transitions", "900_000_000_000", *out], ["new: 296,100.00 GB ", "GB free"]),
+        (["record", "head_on", "--transitions", "900_000_000_000", *out], ["new: 303,300.00 GB ", "GB free"]),
         (["record", "pendulum", "--policy", "noop", *out], ["--policy: Pendulum-v1 ", "'noop'"]),
         (["info", "nowhere"], ["nowhere: ", "meta.json"]),
         (["info", "file"], ["file: ", "meta.json"]),

@@ -14,7 +14,8 @@ from slipstream.errors import ScenarioError
 from slipstream.nets.actor import act, make_actor
 from slipstream.nets.conv import CONV, ImageResidual, ImageTorso
 from slipstream.nets.inputs import VECTOR
-from slipstream.nets.networks import ActionShape, NetworkRunner, make_networks
+from slipstream.nets.networks import ActionShape, make_networks
+from slipstream.nets.runner import NetworkRunner
 from slipstream.nets.torso import Network, TorsoSpec, usual_network
 from slipstream.spec import ActionSpec, ObsBlock, WorldSpec
 

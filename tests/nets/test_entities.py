@@ -17,7 +17,8 @@ from slipstream.nets.actor import Actor, ActorSpec, act, make_actor
 from slipstream.nets.attention import Attention, AttentionBlock
 from slipstream.nets.entities import ENTITIES, EntitiesTorso, RowEncoder
 from slipstream.nets.inputs import CLIP, VECTOR
-from slipstream.nets.networks import ActionShape, NetworkRunner, make_networks
+from slipstream.nets.networks import ActionShape, make_networks
+from slipstream.nets.runner import NetworkRunner
 from slipstream.nets.torso import TorsoSpec
 from slipstream.spec import ActionSpec, EntityRows, ObsBlock, WorldSpec
 
