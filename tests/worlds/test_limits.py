@@ -29,7 +29,8 @@ def test_a_saved_world_that_pays_for_a_cut_is_found():
 
 
 def test_an_attacker_that_is_paid_for_a_timeout_is_found():
-    (what,) = found(WORLDS["convoy_lock_td3"])
+    assert found(WORLDS["convoy_lock_td3"]) == []
+    (what,) = found(WORLDS["convoy_lock_td3_published"])
     assert what.startswith("attacker is paid 'timeout' where an episode is cut off (-")
 
 
