@@ -68,6 +68,7 @@ def _section(task: Task, cells: Sequence[Cell], path: Path) -> list[str]:
         f"{cells[0]['steps']:,} steps, {len(cells)} seed{'s' * (len(cells) > 1)}; to train, the median took "
         f"{seconds:.0f} s of wall time and {cpu:.0f} s of CPU time, on a machine that did other work too.",
         "",
+        *([f"Its settings are those of `{task.settings}` today.", ""] if task.settings else []),
     ]
     is_race = task.scenario.startswith("time_trial")
     lines += [

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import typing
-from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, Self, TypeGuard
+from collections.abc import Callable, Iterable, Mapping
+from typing import Annotated, Any, ClassVar, Self, TypeGuard
 
 from pydantic import (
     BaseModel,
@@ -45,16 +45,12 @@ class OfKind(Config):
     """
 
     kind: str
+    every: ClassVar[Callable[[], Iterable[type[Any]]]]  # the classes of all kinds; each base has its own
 
     @classmethod
     def of_kind(cls, kind: str) -> type[Any] | None:
         """The class of this kind; None where there is none."""
         return next((own for own in cls.every() if kind in own.kinds()), None)
-
-    @classmethod
-    def every(cls) -> Iterable[type[Any]]:
-        """The classes of all kinds."""
-        raise NotImplementedError
 
     @classmethod
     def kinds(cls) -> tuple[str, ...]:
